@@ -72,18 +72,16 @@ def _source(dsn: str | None, slot: str | None, file: Path | None) -> Source:
 
 
 async def _send(source: Source, text: str) -> str:
-    import asyncpg
-
     from aiorepl.snapshot.watermarks import emit, require_messages, require_slot
     from aiorepl.transactions.control_messages import SIGNAL
-    from aiorepl.wire.opening import translated
+    from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
     connection = await source.connect_sql()
     try:
         await require_messages(connection)
         await require_slot(connection, source.slot)
         return str(await emit(connection, SIGNAL, text))
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except ASYNCPG_ERRORS as error:
         raise translated(error) from None
     finally:
         connection.terminate()

@@ -271,7 +271,10 @@ class FanOut(ABC):
                 await self._buffer_slices(buffer, merge.take_released())
 
     async def _buffer_slices(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
-        if self._snapshot_source.merge.signals:
+        merge = self._snapshot_source.merge
+        while merge.before_delivery:
+            await merge.before_delivery.pop(0)()
+        if merge.signals:
             # Before the slot can be confirmed past them.
             await self.snapshots.accept_signals()
         buffer.extend(slices)

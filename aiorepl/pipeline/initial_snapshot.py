@@ -22,11 +22,11 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.pipeline.progress import LedgerProgress
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
-from aiorepl.snapshot.exported import SnapshotGone
 from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
 from aiorepl.snapshot.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger_file import LedgerFile
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.reading_transaction import SnapshotGone
 from aiorepl.snapshot.requests import LedgerStore, MemoryLedger
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.tables import published_tables

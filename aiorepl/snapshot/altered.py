@@ -53,7 +53,7 @@ async def require_unaltered(
     :param connection: an asyncpg connection under the snapshot, where the tables are locked.
     :param now: a connection to the same server without the snapshot.
     :param tables: the names of the tables by oid.
-    :raises SlotError: a table or publication was altered; the message names it.
+    :raises TableAltered: the message names the table or publication.
     """
     schemas = _SCHEMAS if connection.get_server_version().major >= 15 else ""
     parts = [_TABLES.format(oids=", ".join(map(str, tables)))] if tables else []
@@ -64,12 +64,17 @@ async def require_unaltered(
     for described, state in before.items():
         if after.get(described) != state:
             kind, _, name = described.partition(" ")
-            raise altered(f"{kind} {tables[int(name)] if kind == 'table' else name} was altered")
+            raise TableAltered(f"{kind} {tables[int(name)] if kind == 'table' else name} was altered")
 
 
-def altered(what: str) -> SlotError:
-    """Make the error for a load whose snapshot no longer matches the tables."""
-    return SlotError(
-        f"{what}, truncated or dropped after the slot's snapshot was taken: start again, with resnapshot=True (--resnapshot) "
-        "if the slot still exists"
-    )
+class TableAltered(SlotError):
+    """A table or publication is not as it was under the slot's snapshot.
+
+    :param what: what was altered, as a sentence.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}, truncated or dropped after the slot's snapshot was taken: start again, with resnapshot=True "
+            "(--resnapshot) if the slot still exists"
+        )

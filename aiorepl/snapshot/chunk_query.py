@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from aiorepl.pgoutput.tuples import BINARY, TEXT
-from aiorepl.snapshot.chunks import BlockRange, KeyRange, Range
+from aiorepl.snapshot.chunks import BlockRange, KeyRange, Range, Sweep
 from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
 from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
@@ -62,14 +62,6 @@ def keys_condition(key: Iterable[str], rows: Iterable[Sequence[bytes]]) -> str:
     return f"{names} IN ({listed})"
 
 
-def written_since(xmin: int) -> str:
-    """Return the condition that selects the rows which a transaction wrote with this xid or a later one.
-
-    :param xmin: with its epoch; at most two billion transactions ago.
-    """
-    return f"pg_catalog.age(xmin) <= pg_catalog.age('{xmin % 2**32}'::pg_catalog.xid)"
-
-
 def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:
     """Return the query for the keys at which a table is cut, from a sample of its blocks.
 
@@ -97,7 +89,17 @@ def _conditions(rows: Range, key: Iterable[str]) -> list[str]:
             names = f"ROW({', '.join(identifier(name) for name in key)})"
             lower = [] if after is None else [f"{names} > {_row(after)}"]
             return lower if until is None else [*lower, f"{names} <= {_row(until)}"]
+        case Sweep(int(xmin)):
+            return [_written_since(xmin)]
     return []
+
+
+def _written_since(xmin: int) -> str:
+    """Return the condition that selects the rows which a transaction wrote with this xid or a later one.
+
+    :param xmin: with its epoch; at most two billion transactions ago.
+    """
+    return f"pg_catalog.age(xmin) <= pg_catalog.age('{xmin % 2**32}'::pg_catalog.xid)"
 
 
 def _as_text(name: str) -> str:

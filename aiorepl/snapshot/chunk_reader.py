@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
-from aiorepl.snapshot.exported import import_snapshot, translating
+from aiorepl.snapshot.reading_transaction import begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
@@ -69,7 +69,7 @@ class ChunkReader:
         connection = await self._connect()
         try:
             with translating():
-                await import_snapshot(connection, self._snapshot)
+                await begin_reading(connection, self._snapshot)
                 if is_sql_ascii(connection):
                     await connection.execute(NO_CONVERSION)
         except BaseException:

@@ -9,7 +9,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.window import Key, Window, kept
+from aiorepl.snapshot.window import Verdict, Window, kept
 from aiorepl.transactions.changes import Change, row_change
 from aiorepl.transactions.lazy_changes import LayoutOf, LazyChanges
 from aiorepl.transactions.pending import OVERHEAD
@@ -58,23 +58,23 @@ class ChunkRows:
         transaction: Transaction,
         end_lsn: LSN,
         window: Window | None = None,
-        dropped: frozenset[Key] = frozenset(),
+        verdict: Verdict | None = None,
         first: Sequence[Change] = (),
     ) -> list[Slice]:
         """Return the rows as changes of one transaction.
 
-        :param dropped: the keys of rows that are left out.
+        :param verdict: which rows the stream has overtaken.
         :param first: changes that precede the rows.
         """
         contents: list[tuple[Sequence[Change], int]] = [(first, OVERHEAD * len(first))] if first else []
         ordinal = len(first)
         for data, count in self._parts:
             changes = self._changes(transaction, data, count, ordinal)
-            if dropped:
+            if verdict is not None and verdict.overtaken.keys:
                 assert window is not None
                 rows = [
-                    row_change(transaction, ordinal + index, change.layout, change.message)
-                    for index, change in enumerate(kept(changes, window, dropped))
+                    row_change(transaction, ordinal + index, layout, message)
+                    for index, (layout, message) in enumerate(kept(changes, window, verdict))
                 ]
                 size = sum(len(change.message.payload) + OVERHEAD for change in rows)
                 contents.append((rows, size))

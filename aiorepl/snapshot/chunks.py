@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -43,7 +43,17 @@ class KeyRange:
     until: tuple[str, ...] | None = field(repr=False)
 
 
-Range = BlockRange | KeyRange | None
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The rows that may have escaped the ranges before, because they were written while these were read.
+
+    :param xmin: they were written by a transaction with this xid, which has its epoch, or a later one; ``None``: all rows.
+    """
+
+    xmin: int | None
+
+
+Range = BlockRange | KeyRange | Sweep | None
 """Which rows of a table a chunk has; ``None``: all."""
 
 
@@ -55,6 +65,8 @@ class TablePlan:
     :param size: bytes of the table's file, with all partitions.
     :param key: the columns that a KeyRange is of.
     :param ranges: the chunks, in order; there is at least one.
+    :param state: identifies what was cut (``planning``).
+    :param xmin: every transaction before this xid had ended when the table was cut.
     """
 
     oid: int
@@ -69,6 +81,23 @@ class TablePlan:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether one chunk has all rows."""
+        return self.ranges[0] is None
+
+    @property
+    def swept(self) -> bool:
+        """Whether the last range is a sweep."""
+        return isinstance(self.ranges[-1], Sweep)
+
+    def with_sweep(self) -> TablePlan:
+        """Add a sweep, unless there is one."""
+        if self.swept:
+            return self
+        # A table that is one chunk may have foreign partitions, whose rows have no xid.
+        return replace(self, ranges=(*self.ranges, Sweep(None if self.whole else self.xmin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +219,8 @@ def _range_to_json(each: Range) -> dict[str, Any] | None:
             return {"first": first, "end": end}
         case KeyRange(after, until):
             return {"after": _listed(after), "until": _listed(until)}
+        case Sweep(xmin):
+            return {"written_since": xmin}
     return None
 
 
@@ -218,7 +249,10 @@ def _table_from_json(fields: Any) -> TablePlan:
 def _range_from_json(fields: Any) -> Range:
     if fields is None:
         return None
-    if "first" in _typed(fields, dict):
+    if "written_since" in _typed(fields, dict):
+        xmin = fields["written_since"]
+        return Sweep(None if xmin is None else _number(xmin))
+    if "first" in fields:
         end = fields["end"]
         return BlockRange(_number(fields["first"]), None if end is None else _number(end))
     return KeyRange(_bound(fields["after"]), _bound(fields["until"]))

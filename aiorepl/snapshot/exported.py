@@ -16,29 +16,25 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
-from aiorepl.snapshot.altered import Queried, altered, require_unaltered
+from aiorepl.snapshot.altered import Queried, TableAltered, require_unaltered
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import plan_tables
-from aiorepl.snapshot.privileges import require_readable
+from aiorepl.snapshot.reading_transaction import (
+    SnapshotGone,
+    begin_reading,
+    lock_table,
+    not_locked,
+    translating,
+)
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.transaction import from_datetime
 from aiorepl.values.registry import Types
-from aiorepl.wire.opening import translated
+from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
-# Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
-# timeouts are too short for a long load. The order of rows must be the same if a chunk is read again.
-READ_SETTINGS: Final = """
-SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
-SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
-"""
-_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
 # How many tables are locked by one command.
 _LOCKED_TOGETHER: Final = 200
-_NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
-
-
 # The tables that others have locked against reading.
 _HELD: Final = """
 SELECT DISTINCT n.nspname || '.' || c.relname AS name
@@ -46,10 +42,6 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
  WHERE l.granted AND l.mode = 'AccessExclusiveLock' AND c.relkind IN ('r', 'p')
    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 """
-
-
-class SnapshotGone(SlotError):
-    """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
 
 
 class ExportedSnapshot:
@@ -81,18 +73,15 @@ class ExportedSnapshot:
         """
         connection, publications = self._connection, self._publications
         with translating(), _translating_missing_tables():
-            await import_snapshot(connection, snapshot)
-            if self._options.lock_timeout is not None:
-                await connection.execute(
-                    f"SET LOCAL lock_timeout = {round(self._options.lock_timeout * 1000)}"
-                )
+            await begin_reading(connection, snapshot, self._options.lock_timeout)
             try:
                 # It opens the tables, too.
                 self.tables = await published_tables(connection, publications)
                 await self._lock()
             except asyncpg.LockNotAvailableError:
                 held = [str(row["name"]) for row in await exporter.query(_HELD)]
-                raise self._locked(f"table {', '.join(held)}" if held else "a published table") from None
+                what = f"table {', '.join(held)}" if held else "a published table"
+                raise not_locked(what, self._options.lock_timeout) from None
             except asyncpg.OutOfMemoryError as error:
                 raise ConfigurationError(
                     f"the server has no room for the locks of {len(self.tables)} tables ({error.args[0]}): set "
@@ -103,7 +92,7 @@ class ExportedSnapshot:
             # The catalog function lists the tables that are published now, not under the snapshot. A publication that was altered
             # and altered back would escape the comparison above.
             if self.tables != await published_tables(connection, publications):
-                raise altered("a published table was altered")
+                raise TableAltered("a published table was altered")
             self.name = await connection.fetchval("SELECT pg_catalog.pg_export_snapshot()")
             self.time = from_datetime(await connection.fetchval("SELECT now()"))
 
@@ -131,7 +120,7 @@ class ExportedSnapshot:
         """
         try:
             await self._connection.execute("SELECT 1")
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except ASYNCPG_ERRORS as error:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
 
     async def close(self) -> None:
@@ -153,44 +142,14 @@ class ExportedSnapshot:
             for table in some:
                 try:
                     async with _savepoint(connection):
-                        await self._lock_one(table, role)
+                        await lock_table(connection, table, role, self._options.lock_timeout)
                 except (ConfigurationError, SlotError) as error:
                     problems.append(error)
         if len(problems) > 1:
-            raise type(problems[0])("; ".join(map(str, problems)))
+            kind = ConfigurationError if isinstance(problems[0], ConfigurationError) else SlotError
+            raise kind("; ".join(map(str, problems)))
         for problem in problems:
             raise problem
-
-    async def _lock_one(self, table: PublishedTable, role: str) -> None:
-        try:
-            await require_readable(self._connection, table, role)
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
-            raise altered(f"table {table} was altered") from None
-        except asyncpg.LockNotAvailableError:
-            raise self._locked(f"table {table}") from None
-
-    def _locked(self, what: str) -> SlotError:
-        return SlotError(
-            f"{what} could not be locked within {self._options.lock_timeout:g} s, because another transaction alters it: end "
-            "that transaction, or set a longer lock_timeout, and start again"
-        )
-
-
-async def import_snapshot(connection: Any, name: str) -> None:
-    """Begin a transaction under an exported snapshot, with the settings for reading whole tables.
-
-    :raises SnapshotGone: it cannot be imported any more.
-    """
-    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        await connection.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
-    except asyncpg.PostgresError as error:
-        if error.sqlstate in _NO_SUCH_SNAPSHOT:
-            raise SnapshotGone(f"the exported snapshot is gone: {error.args[0]}") from None
-        raise
-    await connection.execute(READ_SETTINGS)
-    if connection.get_server_version() >= (17,):
-        await connection.execute(_TRANSACTION_TIMEOUT)
 
 
 @contextlib.asynccontextmanager
@@ -206,18 +165,9 @@ async def _savepoint(connection: Any) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def translating() -> Iterator[None]:
-    """Translate asyncpg's errors."""
-    try:
-        yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError) as error:
-        raise translated(error) from None
-
-
-@contextlib.contextmanager
 def _translating_missing_tables() -> Iterator[None]:
     """Translate the server's error about a table that the snapshot has and that was dropped."""
     try:
         yield
     except asyncpg.InternalServerError as error:
-        raise altered(f"a published table was altered ({error.args[0]})") from None
+        raise TableAltered(f"a published table was altered ({error.args[0]})") from None

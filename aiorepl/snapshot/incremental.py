@@ -2,7 +2,11 @@
 
 The window begins at a low watermark. Each chunk is read under a snapshot of its own, and its high watermark is written while the
 reading transaction still holds its lock, so that the table cannot be altered between the two. The chunk is delivered where
-the stream has the watermark.
+the stream has the watermark, and the ledger has it before.
+
+Rows may escape the ranges of a table, because an update moves them into blocks that were read before. Those whose updates the
+stream has are known by their keys, and are read again by these at the end. If the process ends before that, or if some updates
+are not in the stream, a *sweep* finds them by their age. It is one chunk, so a table is complete after one chunk more.
 
 If the table was truncated, rewritten or altered meanwhile, blocks no longer hold the rows that they held when the table was cut
 into chunks, so it is read again from the beginning. Whole chunks arrive twice then; they are idempotent, like all rows with a key.
@@ -13,85 +17,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ConnectionLost, ServerError, SlotError
+from aiorepl.errors import ConfigurationError, ConnectionLost, SlotError
 from aiorepl.lsn import LSN
-from aiorepl.snapshot.chunk_query import keys_condition, written_since
-from aiorepl.snapshot.chunk_reader import TIMED_OUT, RateLimit, copied_rows
+from aiorepl.snapshot.chunk_query import keys_condition
 from aiorepl.snapshot.chunk_rows import ChunkRows
-from aiorepl.snapshot.chunks import Range
-from aiorepl.snapshot.described import DescribedTable, describe, require_same_types
-from aiorepl.snapshot.exported import READ_SETTINGS, translating
+from aiorepl.snapshot.chunks import Range, Sweep, TablePlan
+from aiorepl.snapshot.described import DescribedTable, describe
+from aiorepl.snapshot.fresh_chunks import Altered, FreshChunks, FreshTransaction, ReadAgain
 from aiorepl.snapshot.ledger import TableProgress
-from aiorepl.snapshot.merge import Arrival, ChunkMerge
-from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import TableFiles, plan_tables, table_files
-from aiorepl.snapshot.privileges import require_readable
+from aiorepl.snapshot.merge import Arrival
+from aiorepl.snapshot.overtaken import Key
+from aiorepl.snapshot.planning import plan_tables, table_files
+from aiorepl.snapshot.reading_transaction import not_locked, translating
 from aiorepl.snapshot.statistics import TableCounters
-from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.stream_source import SnapshotSource
+from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.snapshot.truncates import truncate
 from aiorepl.snapshot.watermarks import Watermark, emit_watermark, require_messages
-from aiorepl.snapshot.window import Key, Visibility, Window
+from aiorepl.snapshot.window import Window
 from aiorepl.snapshot.writers import wait_for_writers
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.transaction import SnapshotChunk, Transaction, from_datetime
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
-from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
 _log = logging.getLogger("aiorepl.snapshot")
 
-# How often a chunk is read again before its table is given up: its rows are truncated or altered all the time.
+# How often a chunk, a table or an owed row is read again before the table is given up: it is altered all the time.
 _ATTEMPTS: Final = 20
 # How many owed keys are read by one query.
 _KEYS: Final = 1000
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SNAPSHOT: Final = "SELECT pg_catalog.pg_current_snapshot()::text AS visible, now() AS time"
+Change = Callable[[TableProgress], TableProgress]
+"""A change of what the ledger has about the table."""
 
-# A table's publications; each may publish other rows.
-_ALL_PUBLISHED: Final = """
-SELECT bool_and(p.pubinsert AND p.pubupdate) FROM pg_catalog.pg_publication_tables t
-  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
- WHERE t.pubname = ANY ($1) AND t.schemaname = $2 AND t.tablename = $3
-"""
-
-Export = Callable[[], contextlib.AbstractAsyncContextManager[tuple[LSN, str]]]
-"""Creates a temporary slot: its consistent point, and the name of the snapshot that it exports."""
+Record = Callable[[Change], Awaitable[bool]]
+"""Makes a change, and returns whether that succeeded."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSource:
-    """The source, as the readers of tables use it.
+class _Record:
+    """What the ledger is to have before a chunk is delivered.
 
-    :param slot: the pipeline's slot.
-    :param connect: opens an asyncpg connection with the settings for text values.
-    :param export: exports the snapshot of a temporary slot.
-    :param all_origins: whether the stream has changes of every replication origin.
+    :ivar written: whether it has.
     """
 
-    slot: str
-    publications: tuple[str, ...]
-    connect: Callable[[], Awaitable[Any]]
-    export: Export
-    merge: ChunkMerge
-    spool: Spool
-    options: SnapshotOptions
-    rate: RateLimit
-    all_origins: bool = True
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-
-class _Altered(Exception):
-    """The table has to be read from the beginning: it was altered, truncated or rewritten."""
-
-
-class _Again(Exception):
-    """The chunk has to be read again."""
+    async def write(self, record: Record) -> None:
+        """Write it; called with the stream held back."""
+        written = False
+        try:
+            written = await record(self.change)
+        finally:
+            if not self.written.done():
+                self.written.set_result(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +86,16 @@ class _Work:
     """A chunk to be read.
 
     :param number: the chunk's number within the table.
-    :param statement: the COPY command.
+    :param part: its number in the ledger; ``None``: the ledger does not have it.
+    :param owed: the keys that it reads; empty: it reads a range.
     :param last: whether the table is complete with it, unless rows are owed.
-    :param owed: whether it reads owed rows.
     """
 
     number: int
-    statement: str
+    rows: Range
+    part: int | None
     last: bool
-    owed: bool = False
+    owed: frozenset[Key] = frozenset()
 
 
 class TableReader:
@@ -115,6 +103,7 @@ class TableReader:
 
     :param progress: what the ledger has about the table.
     :param update: changes that in the ledger, durably.
+    :param record: tries that once, because the stream waits.
     :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
     :param counters: count the rows that are read.
     """
@@ -123,7 +112,8 @@ class TableReader:
         self,
         source: SnapshotSource,
         progress: TableProgress,
-        update: Callable[[Callable[[TableProgress], TableProgress]], Awaitable[TableProgress]],
+        update: Callable[[Change], Awaitable[TableProgress]],
+        record: Record,
         ends_snapshot: Callable[[], bool],
         counters: TableCounters,
     ) -> None:
@@ -131,9 +121,10 @@ class TableReader:
         self._source = source
         self._progress = progress
         self._update = update
+        self._record = record
         self._ends_snapshot = ends_snapshot
         self._control: Any = None
-        self._reader: Any = None
+        self._chunks: FreshChunks
 
     async def run(self) -> None:
         """Read the table. The ledger has all of its chunks on return; they are delivered, and not yet durable.
@@ -142,17 +133,19 @@ class TableReader:
         :raises SlotError: a lock was not granted in time, or the table is altered all the time.
         :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another run goes on with the rest.
         """
-        source = self._source
+        source, timeout = self._source, self._source.options.lock_timeout
         try:
-            with translating():
+            with translating(), _translating_locked(f"table {self._progress}", timeout):
                 self._control = await source.connect()
+                await self._control.execute(f"SET lock_timeout = {round((timeout or 0) * 1000)}")
+                self._chunks = FreshChunks(source, self._control, self._counters)
                 await require_messages(self._control)
                 await self._run()
         finally:
             source.merge.abandon()
-            for connection in (self._control, self._reader):
-                if connection is not None:
-                    connection.terminate()
+            if self._control is not None:
+                self._control.terminate()
+                self._chunks.close()
 
     async def _run(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -162,10 +155,9 @@ class TableReader:
                     await self._read_in_windows(described)
                 else:
                     await self._read_at_one_point(described)
-            except _Altered as error:
+            except (Altered, ReadAgain) as error:
                 _log.warning("table %s is read again from the beginning: %s", self._progress, error)
-                if self._reader is not None:
-                    self._reader.terminate()
+                self._chunks.close()
                 self._progress = await self._update(lambda table: replace(table, plan=None))
                 self._source.merge.abandon()
             else:
@@ -173,16 +165,12 @@ class TableReader:
         raise SlotError(f"table {self._progress} was altered each of the {_ATTEMPTS} times that it was read")
 
     async def _describe(self) -> DescribedTable:
-        table = await self._published()
+        table = await self._source.published(self._control, self._progress.oid)
         if table is None:
             raise ConfigurationError(
                 f"table {self._progress} is not published by {', '.join(self._source.publications)}, or was dropped"
             )
         return (await describe(self._control, [table], Types()))[table.oid]
-
-    async def _published(self) -> PublishedTable | None:
-        tables = await published_tables(self._control, self._source.publications)
-        return next((table for table in tables if table.oid == self._progress.oid), None)
 
     # Tables with a key.
 
@@ -197,89 +185,88 @@ class TableReader:
 
         low = await (await self._mark(begin))
         await wait_for_writers(self._control, table.oid, str(table), source.options.lock_timeout)
-        resumed = await self._plan(described)
-        plan = self._progress.plan
-        assert plan is not None
+        plan = await self._plan(described)
         parts = self._progress.parts
-        # Rows may have moved into blocks that were read before: in an earlier run, by updates that lack the columns which did
-        # not change; or at any time, by updates that are not in the stream. The last range finds them by their age.
-        unseen = len(plan.ranges) > 1 and not await self._streams_all_updates(table)
-        sweep = unseen or (resumed and (await self._files(table)).has_toast)
-        number = len(plan.ranges)
         for part in parts:
-            last = part == parts[-1]
-            statement = self._statement(described, plan.ranges[part - 1])
-            work = _Work(part, statement, last and not sweep)
-            end = await self._deliver(work, described, window, low)
-            if not last:
-                # The last one is recorded once nothing is owed any more.
-                await self._record(part, end)
-        if sweep:
-            number += 1
-            statement = self._statement(described, None, written_since(plan.xmin))
-            end = await self._deliver(_Work(number, statement, last=True), described, window, low)
-        while owed := self._take_owed(window):
-            batches = [owed[start : start + _KEYS] for start in range(0, len(owed), _KEYS)]
-            for batch in batches:
+            work = _Work(part, plan.ranges[part - 1], part, last=part == parts[-1])
+            await self._deliver(work, described, window, low)
+        number = len(plan.ranges)
+        for _ in range(_ATTEMPTS):
+            # The sweep is left, unless it is done in another way: by the keys that are owed.
+            if not (left := self._progress.parts):
+                return
+            (sweep,) = left
+            owed = window.take_owed()
+            if owed:
+                keys = sorted(owed)
+                batches = [frozenset(keys[start : start + _KEYS]) for start in range(0, len(keys), _KEYS)]
+                works = [_Work(0, None, None, last=False, owed=batch) for batch in batches]
+                works[-1] = replace(works[-1], part=sweep, last=True)
+            else:
+                works = [_Work(0, self._planned.ranges[-1], sweep, last=True)]
+            for work in works:
                 number += 1
-                statement = self._statement(described, None, keys_condition(key, batch))
-                work = _Work(number, statement, last=batch is batches[-1], owed=True)
-                end = await self._deliver(work, described, window, low)
-        await self._record(parts[-1], end)
-
-    async def _streams_all_updates(self, table: PublishedTable) -> bool:
-        """Whether every insert and update of the table is in the stream."""
-        source = self._source
-        published = await self._control.fetchval(
-            _ALL_PUBLISHED, list(source.publications), table.schema, table.name
+                await self._deliver(replace(work, number=number), described, window, low)
+        raise SlotError(
+            f"the keys of rows of table {table} are changed all the time, so that it is never complete"
         )
-        return source.all_origins and bool(published)
 
-    @staticmethod
-    def _take_owed(window: Window) -> list[Key]:
-        owed = window.take_owed()
-        if owed is None:
-            raise _Altered("too many of its rows were changed without their large columns")
-        return sorted(owed)
+    @property
+    def _planned(self) -> TablePlan:
+        assert self._progress.plan is not None
+        return self._progress.plan
 
-    async def _record(self, part: int, end: LSN) -> None:
-        self._progress = await self._update(lambda table: table.with_chunk(part, LSN(end - 1)))
-
-    async def _plan(self, described: DescribedTable) -> bool:
-        """Cut the table into chunks, unless it was before. Return whether some of them were delivered before."""
-        known = self._progress.plan
-        files = await self._files(described.table)
-        if known is not None and known.state == files.state and self._progress.parts:
-            return len(self._progress.parts) < len(known.ranges)
-        (plan,) = await plan_tables(self._control, [described.table], self._source.options)
-        self._progress = await self._update(lambda table: table.planned(plan))
-        return False
-
-    async def _files(self, table: PublishedTable) -> TableFiles:
+    async def _plan(self, described: DescribedTable) -> TablePlan:
+        """Cut the table into chunks, unless it was before."""
+        table, known = described.table, self._progress.plan
         files = await table_files(self._control, table)
         if files is None:
-            raise _Altered("it was dropped")
-        return files
+            raise Altered("it was dropped")
+        if known is None or known.state != files.state or not self._progress.parts:
+            (known,) = await plan_tables(self._control, [table], self._source.options)
+            plan = known
+            self._progress = await self._update(lambda progress: progress.planned(plan))
+            resumed = False
+        else:
+            resumed = len(self._progress.parts) < len(known.ranges)
+        # Rows may have moved into blocks that were read before: in an earlier run, by updates that lack the columns which did
+        # not change; or at any time, by updates that are not in the stream.
+        escaped = resumed and files.has_toast
+        if not known.whole and (escaped or not await self._source.streams_all_updates(self._control, table)):
+            self._progress = await self._update(TableProgress.with_sweep)
+        return self._planned
 
-    def _statement(self, described: DescribedTable, rows: Range, *conditions: str) -> str:
-        plan, where = self._progress.plan, self._progress.where
-        key = () if plan is None else plan.key
-        return described.copy_statement(rows, key, conditions if where is None else (*conditions, where))
-
-    async def _deliver(self, work: _Work, described: DescribedTable, window: Window, low: LSN) -> LSN:
-        """Read a chunk until it can be delivered. Return the LSN where it ends."""
+    async def _deliver(self, work: _Work, described: DescribedTable, window: Window, low: LSN) -> None:
+        """Read a chunk until it can be delivered. It is in the ledger on return."""
+        conditions = [] if self._progress.where is None else [self._progress.where]
+        if work.owed:
+            conditions.append(
+                keys_condition([column.name for column in described.table.key], sorted(work.owed))
+            )
+        statement = described.copy_statement(work.rows, self._planned.key, conditions)
         for _ in range(_ATTEMPTS):
+            records: list[_Record] = []
             try:
-                async with self._chunk(work, described) as (rows, visible, time):
+                async with self._chunks.begun() as transaction:
+                    rows = await transaction.copy(described, statement, self._planned.state)
 
-                    def arrive(end: LSN) -> Sequence[Slice]:
-                        return self._insert(end, work, described, window, low, rows, visible, time)
+                    def arrive(
+                        end: LSN,
+                        rows: ChunkRows = rows,
+                        transaction: FreshTransaction = transaction,
+                        records: list[_Record] = records,
+                    ) -> Sequence[Slice]:
+                        return self._insert(end, work, described, window, low, rows, transaction, records)
 
                     arrived = await self._mark(arrive)
-                return await arrived
-            except _Again as error:
+                await arrived
+            except ReadAgain as error:
                 _log.info("chunk %d of table %s is read again: %s", work.number, described.table, error)
-        raise _Altered("its rows were truncated or altered each time that a chunk was read")
+            else:
+                for record in records:
+                    await self._recorded(record)
+                return
+        raise Altered("its rows were truncated or altered each time that a chunk was read")
 
     def _insert(
         self,
@@ -289,114 +276,41 @@ class TableReader:
         window: Window,
         low: LSN,
         rows: ChunkRows,
-        visible: Visibility,
-        time: int,
+        transaction: FreshTransaction,
+        records: list[_Record],
     ) -> Sequence[Slice]:
         """Make a chunk's transaction, at its high watermark."""
-        verdict = window.judge(visible, described.layout.relation)
+        verdict = window.judge(transaction.visible, described.layout.relation)
         if verdict.again is not None:
-            window.prune(visible)
-            raise _Again(verdict.again)
-        if work.last:
-            window.end_ranges()
-        if work.owed and verdict.dropped:
-            window.owe_dropped(visible)
-        header = self._header(described.table, low, work.number, last=work.last and window.owed == set())
-        transaction = Transaction(0, LSN(end - 1), time, snapshot=header)
-        slices = rows.slices(transaction, end, window, verdict.dropped)
-        window.prune(visible)
+            window.prune(transaction.visible)
+            raise ReadAgain(verdict.again)
+        swept = isinstance(work.rows, Sweep)
+        everything = swept or (self._planned.whole and not work.owed)
+        window.delivered(verdict, last=work.last, everything=everything, owed=work.owed)
+        complete = work.last and window.owed == set()
+        if work.part is not None:
+            record = _Record(_recorded(work.part, LSN(end - 1), complete=complete))
+            records.append(record)
+            self._source.merge.before_delivery.append(partial(record.write, self._record))
+        header = self._header(described.table, low, work.number, last=complete)
+        slices = rows.slices(
+            Transaction(0, LSN(end - 1), transaction.time, snapshot=header), end, window, verdict
+        )
+        window.prune(transaction.visible)
         return slices
+
+    async def _recorded(self, record: _Record) -> None:
+        if await record.written:
+            self._progress = record.change(self._progress)
+        else:
+            # The ledger was not writable before the chunk was delivered.
+            self._progress = await self._update(record.change)
 
     def _header(self, table: PublishedTable, lsn: LSN, number: int, *, last: bool) -> SnapshotChunk:
         partial = self._progress.where is not None
         return SnapshotChunk(
             lsn, table.oid, table.schema, table.name, number, last, last and self._ends_snapshot(), partial
         )
-
-    @contextlib.asynccontextmanager
-    async def _chunk(
-        self, work: _Work, described: DescribedTable
-    ) -> AsyncIterator[tuple[ChunkRows, Visibility, int]]:
-        """Read a chunk; the table stays locked within the block."""
-        reader, table = await self._idle_reader(), described.table
-        try:
-            await reader.execute(_BEGIN)
-            await self._configure(reader)
-            (row,) = await reader.fetch(_SNAPSHOT)
-            await self._lock(reader, table)
-            await self._require_unaltered(table)
-            rows = await self._copy(reader, work.statement, described)
-            await self._require_same_types(described)
-            yield rows, Visibility.parse(row["visible"]), from_datetime(row["time"])
-            await reader.execute("ROLLBACK")
-        except BaseException:
-            # A cancelled query may still run.
-            reader.terminate()
-            raise
-
-    async def _idle_reader(self) -> Any:
-        """Return a connection without a transaction."""
-        if self._reader is None or self._reader.is_closed():
-            self._reader = await self._source.connect()
-            if is_sql_ascii(self._reader):
-                await self._reader.execute(NO_CONVERSION)
-        return self._reader
-
-    async def _require_same_types(self, described: DescribedTable) -> None:
-        try:
-            await require_same_types(self._control, described)
-        except SlotError:
-            raise _Altered("a type of its columns was altered") from None
-
-    async def _configure(self, reader: Any) -> None:
-        await reader.execute(READ_SETTINGS)
-        # A condition may name only what it qualifies, because anyone may create operators and functions.
-        await reader.execute("SET LOCAL search_path = ''")
-        if (timeout := self._source.options.lock_timeout) is not None:
-            await reader.execute(f"SET LOCAL lock_timeout = {round(timeout * 1000)}")
-
-    async def _lock(self, reader: Any, table: PublishedTable) -> None:
-        role = await reader.fetchval("SELECT current_user::text")
-        try:
-            await require_readable(reader, table, role)
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
-            raise _Altered("it was altered") from None
-        except asyncpg.LockNotAvailableError:
-            seconds = self._source.options.lock_timeout
-            raise SlotError(
-                f"table {table} could not be locked within {seconds:g} s, because another transaction alters it: end that "
-                "transaction, or set a longer lock_timeout"
-            ) from None
-
-    async def _require_unaltered(self, table: PublishedTable) -> None:
-        """Check that the table, which is locked, is as it was when it was cut into chunks."""
-        plan = self._progress.plan
-        assert plan is not None
-        if await self._published() != table:
-            raise _Altered("it was altered")
-        if (await self._files(table)).state != plan.state:
-            raise _Altered("it was truncated or rewritten")
-
-    async def _copy(self, reader: Any, statement: str, described: DescribedTable) -> ChunkRows:
-        source = self._source
-        rows = ChunkRows(described, source.spool, source.options.in_flight_bytes)
-        timeout, clock = source.options.statement_timeout, asyncio.get_running_loop().time
-        async with contextlib.aclosing(
-            copied_rows(reader, statement, len(described.kinds), timeout)
-        ) as parts:
-            try:
-                async for data, count in parts:
-                    await source.rate.wait(count)
-                    rows.add(data, count)
-                    self._counters.add(count, len(data), clock())
-            except ServerError as error:
-                if error.sqlstate != TIMED_OUT:
-                    raise
-                raise SlotError(
-                    f"a chunk of table {described.table} could not be read: {error.message}: set a longer "
-                    "statement_timeout, or a smaller chunk_bytes"
-                ) from None
-        return rows
 
     async def _mark(self, arrive: Arrival) -> asyncio.Future[LSN]:
         """Write a watermark. The future has the LSN where it ends once it came through the stream, or the error of ``arrive``."""
@@ -441,31 +355,53 @@ class TableReader:
         (plan,) = await plan_tables(self._control, [table], replace(source.options, chunk_bytes=2**62))
         self._progress = await self._update(lambda progress: progress.planned(plan))
         reached = asyncio.Event()
-        reader = await self._idle_reader()
         source.merge.hold()
-        try:
-            async with asyncio.timeout(source.options.lock_timeout), contextlib.AsyncExitStack() as stack:
-                point, snapshot = await stack.enter_async_context(source.export())
-                await reader.execute(_BEGIN)
-                await reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-        except TimeoutError:
-            raise SlotError(
-                f"table {table} has no key, and the transactions in progress did not end within the lock_timeout of "
-                f"{source.options.lock_timeout:g} s: end them, or set a longer one"
-            ) from None
-        source.merge.hold(point, reached.set)
-        await self._configure(reader)
-        await self._lock(reader, table)
-        await self._require_unaltered(table)
-        time = from_datetime(await reader.fetchval("SELECT now()"))
-        rows = await self._copy(reader, self._statement(described, None), described)
-        await reader.execute("ROLLBACK")
+        async with contextlib.AsyncExitStack() as reading:
+            try:
+                async with asyncio.timeout(source.options.lock_timeout), source.export() as (point, snapshot):
+                    transaction = await reading.enter_async_context(self._chunks.begun(snapshot))
+            except TimeoutError:
+                raise SlotError(
+                    f"table {table} has no key, and the transactions in progress did not end within the lock_timeout of "
+                    f"{source.options.lock_timeout:g} s: end them, or set a longer one"
+                ) from None
+            source.merge.hold(point, reached.set)
+            rows = await transaction.copy(described, described.copy_statement(None), plan.state)
         # So that the stream reaches the point on an idle server, too.
         await self._mark(lambda _: ())
         await reached.wait()
         header = self._header(table, point, 1, last=True)
-        transaction = Transaction(0, LSN(point - 1), time, snapshot=header)
+        content = Transaction(0, LSN(point - 1), transaction.time, snapshot=header)
+        change = _recorded(1, content.commit_lsn, complete=True)
+        recorded = await self._record(change)
         source.merge.release(
-            rows.slices(transaction, point, first=(truncate(transaction, (described.layout.relation,)),))
+            rows.slices(content, point, first=(truncate(content, (described.layout.relation,)),))
         )
-        await self._record(1, point)
+        if not recorded:
+            await self._update(change)
+
+
+@contextlib.contextmanager
+def _translating_locked(what: str, lock_timeout: float | None) -> Iterator[None]:
+    """Translate the error of a catalog function that could not lock a table in time."""
+    try:
+        yield
+    except asyncpg.LockNotAvailableError:
+        raise not_locked(what, lock_timeout) from None
+
+
+def _recorded(part: int, commit_lsn: LSN, *, complete: bool) -> Change:
+    """Return how the ledger changes when a chunk is delivered.
+
+    :param complete: whether no row is owed after it, if it is the last one.
+    """
+
+    def change(table: TableProgress) -> TableProgress:
+        assert table.plan is not None
+        last = part == len(table.plan.ranges)
+        if complete or not last:
+            return table.with_chunk(part, commit_lsn)
+        # A sweep is done once the owed rows are delivered.
+        return table if table.plan.swept else table.with_chunk(part, commit_lsn).with_sweep()
+
+    return change

@@ -97,6 +97,11 @@ class TableProgress:
         """Record that a chunk is going to be delivered with this LSN."""
         return replace(self, delivered={**(self.delivered or {}), part: commit_lsn})
 
+    def with_sweep(self) -> TableProgress:
+        """Record that some rows may have escaped the ranges, so that the table is complete only after another one."""
+        assert self.plan is not None
+        return replace(self, plan=self.plan.with_sweep())
+
     def failed(self, error: str) -> TableProgress:
         """Record that the table cannot be read."""
         return replace(self, status="failed", error=error)
@@ -194,8 +199,14 @@ class ChunkLedger:
         table = TableProgress(number, oid, schema, name, where)
         return replace(self, tables=(*kept, table), last_id=number)
 
+    def table(self, number: int) -> TableProgress | None:
+        """Return the table with this id."""
+        return next((table for table in self.tables if table.id == number), None)
+
     def with_progress(self, table: TableProgress) -> ChunkLedger:
         """Replace the table with the same id."""
+        if table == self.table(table.id):
+            return self
         return replace(self, tables=tuple(table if each.id == table.id else each for each in self.tables))
 
     def without(self, table: TableProgress) -> ChunkLedger:

@@ -7,7 +7,7 @@ other slices to the window of the table that is being read, and inserts a chunk 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,11 +46,13 @@ class ChunkMerge:
     :param slot: whose watermarks and signals they are.
     :ivar window: the table that is being read; ``None`` without one.
     :ivar signals: the signals that have arrived and were not taken.
+    :ivar before_delivery: what has to be done before the slices that were returned are delivered.
     """
 
     def __init__(self, slot: str) -> None:
         self.window: Window | None = None
         self.signals: list[Signal] = []
+        self.before_delivery: list[Callable[[], Awaitable[None]]] = []
         self._slot = slot
         self._awaited: dict[str, _Awaited] = {}
         # From where slices are held back; None: nowhere.
@@ -95,6 +97,7 @@ class ChunkMerge:
     def rewound(self) -> None:
         """Forget what the source will send again."""
         self.signals.clear()
+        self.before_delivery.clear()
         self._held.clear()
         if self.window is not None:
             self.window.rewound()

@@ -26,16 +26,24 @@ async def require_readable(connection: Any, table: PublishedTable, role: str) ->
     """
     if table.secured:
         raise ConfigurationError(
-            f"row-level security would hide rows of {table} from {role}, and an initial snapshot takes all rows: "
+            f"row-level security would hide rows of {table} from {role}, and a snapshot takes all rows: "
             f"ALTER ROLE {identifier(role)} BYPASSRLS, or connect as the table's owner (without FORCE ROW LEVEL SECURITY)"
         )
     try:
         await connection.execute(f"{table.query} LIMIT 0")
     except asyncpg.InsufficientPrivilegeError as error:
-        raise ConfigurationError(
-            f"the initial snapshot cannot read {table}: {error.args[0]}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
-            f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
-        ) from None
+        raise denied(table, role, error.args[0]) from None
+
+
+def denied(table: PublishedTable, role: str, reason: str) -> ConfigurationError:
+    """Make the error for a role that lacks a privilege.
+
+    :param reason: the server's message.
+    """
+    return ConfigurationError(
+        f"a snapshot cannot read {table}: {reason}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
+        f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
+    )
 
 
 async def unreadable(connection: Any, publications: tuple[str, ...]) -> tuple[int, list[ConfigurationError]]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConfigurationError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy, may_pass
-from aiorepl.snapshot.exported import translating
-from aiorepl.snapshot.incremental import SnapshotSource, TableReader
+from aiorepl.snapshot.incremental import Change, TableReader
 from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.signals import Signal
 from aiorepl.snapshot.statistics import TableCounters, TableStatistics
+from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.snapshot.tables import published_tables
 
 _log = logging.getLogger("aiorepl.snapshot")
@@ -385,7 +387,7 @@ class Snapshots:
         added: set[int] = set()
 
         def replaced(ledger: ChunkLedger) -> ChunkLedger:
-            if _find(ledger.tables, named.id) is None:
+            if ledger.table(named.id) is None:
                 return ledger
             before = {table.id for table in ledger.tables}
             for oid, schema, name in found:
@@ -411,34 +413,48 @@ class Snapshots:
             try:
                 rows = await connection.fetch(_PARTS, named.schema, named.name)
                 oids = {row["part"] for row in rows}
-                tables = await published_tables(connection, self._source.publications)
+                tables = await published_tables(connection, self._source.publications, oids)
             finally:
                 connection.terminate()
-        return [(table.oid, table.schema, table.name) for table in tables if table.oid in oids]
+        return [(table.oid, table.schema, table.name) for table in tables]
 
     async def _read(self, table: TableProgress) -> None:
         status = self.tables[table.id]
         status.begin(asyncio.get_running_loop().time())
 
-        async def update(change: Callable[[TableProgress], TableProgress]) -> TableProgress:
-            def changed(ledger: ChunkLedger) -> ChunkLedger:
-                known = _find(ledger.tables, table.id)
-                return ledger if known is None else ledger.with_progress(change(known))
+        def changed(change: Change, ledger: ChunkLedger) -> ChunkLedger:
+            known = ledger.table(table.id)
+            return ledger if known is None else ledger.with_progress(change(known))
 
-            progress = _find((await self._write(changed)).tables, table.id)
-            if progress is None:
-                raise _Forgotten
+        def note(progress: TableProgress) -> None:
             plan = progress.plan
             status.chunks = None if plan is None else len(plan.ranges)
             status.chunks_done = 0 if status.chunks is None else status.chunks - len(progress.parts)
             status.estimated_rows = None if plan is None or progress.where is not None else plan.rows
-            return progress
 
-        async def read() -> None:
-            progress = _find(self._ledger.tables, table.id)
+        async def update(change: Change) -> TableProgress:
+            progress = (await self._write(partial(changed, change))).table(table.id)
             if progress is None:
                 raise _Forgotten
-            await TableReader(self._source, progress, update, lambda: self._is_last(table.id), status).run()
+            note(progress)
+            return progress
+
+        async def record(change: Change) -> bool:
+            try:
+                progress = (await self._store.update(partial(changed, change))).table(table.id)
+            except AioreplError as error:
+                _log.warning("a chunk of table %s is delivered before the ledger has it: %s", table, error)
+                return False
+            if progress is not None:
+                note(progress)
+            return True
+
+        async def read() -> None:
+            progress = self._ledger.table(table.id)
+            if progress is None:
+                raise _Forgotten
+            ends = partial(self._is_last, table.id)
+            await TableReader(self._source, progress, update, record, ends, status).run()
 
         task = asyncio.create_task(self._retried(table, read), name=f"aiorepl snapshot of {table}")
         self._running = table.id, task
@@ -481,7 +497,7 @@ class Snapshots:
         status.fail(text)
 
         def failed(ledger: ChunkLedger) -> ChunkLedger:
-            known = _find(ledger.tables, table.id)
+            known = ledger.table(table.id)
             return ledger if known is None else ledger.with_progress(known.failed(text))
 
         await self._write(failed)
@@ -534,7 +550,3 @@ def _is_text(text: str) -> bool:
 
 def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
-
-
-def _find(tables: Iterable[TableProgress], number: int) -> TableProgress | None:
-    return next((table for table in tables if table.id == number), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Final
@@ -19,7 +19,7 @@ WITH published AS (
     FROM pg_catalog.pg_publication_tables t
     JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-   WHERE t.pubname = ANY ($1) GROUP BY c.oid)
+   WHERE t.pubname = ANY ($1) AND {looked_at} GROUP BY c.oid)
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
        pg_catalog.row_security_active(c.oid) AS secured,
        array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
@@ -34,7 +34,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
    AND (p.columns IS NULL OR a.attname = ANY (p.columns)) AND {published}
   LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
- WHERE {topmost}
+ WHERE {topmost} AND {wanted}
  GROUP BY c.oid, n.nspname, c.relname, c.relreplident, c.relkind, p.filters
  ORDER BY n.nspname, c.relname
 """
@@ -42,6 +42,11 @@ _TOPMOST: Final = """
 NOT (c.relispartition AND EXISTS (
   SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a JOIN published root ON root.oid = a.relid WHERE a.relid <> c.oid))
 """
+# The view looks up the columns of each table that it returns, so some tables are selected by name before, with their ancestors.
+_SOME: Final = """(t.schemaname, t.tablename) IN (
+  SELECT sn.nspname, s.relname FROM pg_catalog.pg_class s JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
+   WHERE s.oid = ANY ($2) OR s.oid IN (
+     SELECT a.relid FROM pg_catalog.unnest($2::oid[]) AS wanted(oid), pg_catalog.pg_partition_ancestors(wanted.oid) a))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +139,13 @@ class PublishedTable:
         return f"{self.schema}.{self.name}"
 
 
-async def published_tables(connection: Any, publications: tuple[str, ...]) -> list[PublishedTable]:
-    """Read the tables of the publications, each once."""
+async def published_tables(
+    connection: Any, publications: tuple[str, ...], oids: Collection[int] | None = None
+) -> list[PublishedTable]:
+    """Read the tables of the publications, each once.
+
+    :param oids: only these; ``None``: all.
+    """
     version = connection.get_server_version().major
     new = version >= 15
     # Since 18 generated columns can be published, and are then among the publication's columns. Earlier versions list them with all
@@ -144,6 +154,8 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
     if version >= 18:
         generated = f"(p.columns IS NOT NULL OR {generated})"
     query = _TABLES.format(
+        looked_at="true" if oids is None else _SOME,
+        wanted="true" if oids is None else "c.oid = ANY ($2)",
         columns="min(attnames::text[])" if new else "NULL::text[]",
         # A row of a table in several publications is published if any of their filters accepts it; no filter accepts all rows.
         filters="CASE WHEN bool_or(rowfilter IS NULL) THEN NULL ELSE array_agg(DISTINCT rowfilter) END"
@@ -155,7 +167,8 @@ async def published_tables(connection: Any, publications: tuple[str, ...]) -> li
         # In indkey, which starts at 0, INCLUDE columns follow the key columns.
         keys="i.indkey::int2[]" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )
-    return [_table(row) for row in await connection.fetch(query, list(publications))]
+    given = [list(publications)] if oids is None else [list(publications), list(oids)]
+    return [_table(row) for row in await connection.fetch(query, *given)]
 
 
 def _table(row: Any) -> PublishedTable:

@@ -6,9 +6,10 @@ changed rows that the chunk has in an older state, so these rows are dropped: th
 Unlike in DBLog, where every key between two watermarks counts, the transaction's visibility decides, so no row is dropped that
 the stream has not replaced.
 
-An update does not contain TOASTed columns that it did not change. If the stream delivers such an update of a row, and the
-row's chunk comes later or drops it, the sinks lack these columns. The window remembers the row's key as *owed*, and the reader
-reads it again by its key.
+An update does not contain TOASTed columns that it did not change. If the chunk has the row as it was before, the two together
+are the whole row, and it is delivered so. But if an update moved the row from a block that is to be read into one that was, no
+chunk has it, and the sinks lack these columns. The window remembers the key of each such row as *owed*, and the reader reads it
+again by its key.
 
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework" (2020); "System Information Functions",
 ``pg_current_snapshot``; ``XidInMVCCSnapshot`` in snapmgr.c.
@@ -22,14 +23,13 @@ from typing import Final
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged
+from aiorepl.pgoutput.rows import Insert as InsertMessage
+from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged, encoded_columns
+from aiorepl.snapshot.overtaken import Columns, Key, Overtaken, PartialRow, filled
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
-
-Key = tuple[bytes, ...]
-"""The texts of a row's key columns."""
 
 ColumnLayout = tuple[tuple[str, int, int], ...]
 """Name, type oid and type modifier of each column."""
@@ -75,13 +75,11 @@ class Visibility:
 class _Touched:
     """The changes of one transaction to the table.
 
-    :param partial: the keys of rows that were delivered without some of their columns.
     :param everything: any row may have been changed: by a TRUNCATE, or keys are not known.
     :param layout: the columns of the rows that were delivered.
     """
 
-    keys: set[Key] = field(default_factory=set)
-    partial: set[Key] = field(default_factory=set)
+    rows: Overtaken = field(default_factory=Overtaken)
     everything: bool = False
     layout: ColumnLayout | None = None
     bytes: int = 0
@@ -91,12 +89,17 @@ class _Touched:
 class Verdict:
     """The decision about a chunk at its high watermark.
 
-    :param dropped: the keys whose rows are dropped.
+    :param overtaken: what the stream did to rows since the chunk was read.
     :param again: why the chunk has to be read again, as a predicate; ``None`` if it can be delivered.
     """
 
-    dropped: frozenset[Key]
+    overtaken: Overtaken
     again: str | None = None
+
+    def fills(self) -> dict[Key, Columns]:
+        """Return the columns that take precedence over those of the chunk, for each row that is whole with both."""
+        rows = self.overtaken.partial.values()
+        return {row.base: row.columns for row in rows if row.base is not None and row.columns is not None}
 
 
 class Window:
@@ -154,37 +157,44 @@ class Window:
         :param relation: the table as it was when the chunk was read.
         """
         layout = layout_of(relation)
-        dropped: set[Key] = set()
+        overtaken = Overtaken()
         for xid, touched in self._committed.items():
             if snapshot.sees(xid):
                 continue
             if touched.everything:
-                return Verdict(frozenset(), "a transaction changed or truncated too many of its rows")
+                return Verdict(Overtaken(), "a transaction changed or truncated too many of its rows")
             if touched.layout not in (None, layout):
-                return Verdict(frozenset(), "its columns were altered")
-            dropped |= touched.keys
-        return Verdict(frozenset(dropped))
+                return Verdict(Overtaken(), "its columns were altered")
+            overtaken.then(touched.rows)
+        return Verdict(overtaken)
 
     def prune(self, snapshot: Visibility) -> None:
         """Forget the transactions that are visible in a chunk's snapshot, and so in all later ones."""
         for xid in [xid for xid in self._committed if snapshot.sees(xid)]:
             self._bytes -= self._committed.pop(xid).bytes
 
-    def end_ranges(self) -> None:
-        """Record that all ranges of the table were delivered: from now on a key is owed only if its own chunk drops it."""
-        self._ranges_remain = False
+    def delivered(
+        self, verdict: Verdict, *, last: bool, everything: bool = False, owed: frozenset[Key] = frozenset()
+    ) -> None:
+        """Record what is owed now that a chunk is delivered.
+
+        :param last: whether it is the last range: from now on the sinks have every row that is not owed.
+        :param everything: whether it had all rows that may be owed.
+        :param owed: the keys of owed rows that it was to have.
+        """
+        if last:
+            self._ranges_remain = False
+        if everything:
+            self.owed, self._owed_bytes = set(), 0
+            self._owe(verdict.overtaken.lacking())
+        elif owed:
+            self._owe(verdict.overtaken.lacking(owed))
 
     def take_owed(self) -> set[Key] | None:
         """Return the owed keys, to be read again; ``None``: too many."""
         owed, self.owed = self.owed, set()
         self._owed_bytes = 0
         return owed
-
-    def owe_dropped(self, snapshot: Visibility) -> None:
-        """Owe again what was updated in part while the owed keys were read under ``snapshot``."""
-        for xid, touched in self._committed.items():
-            if not snapshot.sees(xid):
-                self._owe(touched.partial)
 
     def key_of(self, layout: Layout, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
         """Return the key of a row; ``None`` if the row lacks a column of it.
@@ -230,22 +240,23 @@ class Window:
             touched.layout = described
         elif touched.layout != described:
             touched.everything = True
-        found: list[Key | None] = []
+        old: Key | None = None
+        new: Key | None = None
         if change.raw_old is not None:
-            found.append(self.key_of(change.layout, change.raw_old, change.old_kinds))
-        new = None if isinstance(change, Delete) else self._new_key(change)
+            old = self.key_of(change.layout, change.raw_old, change.old_kinds)
+            touched.everything |= old is None
         if not isinstance(change, Delete):
-            found.append(new)
-        for key in found:
-            if key is None:
-                touched.everything = True
-            else:
-                self._remember(touched, key)
-        if new is not None and any_unchanged(change.raw_new or []):
-            if not touched.everything:
-                touched.partial.add(new)
-            if self._ranges_remain:
-                self._owe((new,))
+            new = self._new_key(change)
+            touched.everything |= new is None
+        if isinstance(change, Update) and old is None:
+            old = new
+        whole = new is None or not any_unchanged(change.raw_new or [])
+        if new is not None and not whole and (self._ranges_remain or new != old):
+            self._owe((new,))
+        if touched.everything:
+            self._forget(touched)
+        else:
+            self._remember(touched, change, old, new, whole=whole)
 
     def _new_key(self, change: RowChange) -> Key | None:
         """The key of the new row; a TOASTed column of the key that did not change is in the old row, if that was sent."""
@@ -262,19 +273,31 @@ class Window:
                 )
         return self.key_of(change.layout, columns, kinds)
 
-    def _remember(self, touched: _Touched, key: Key) -> None:
-        if touched.everything or key in touched.keys:
-            return
-        size = _size(key)
+    def _remember(
+        self, touched: _Touched, change: RowChange, old: Key | None, new: Key | None, *, whole: bool
+    ) -> None:
+        size = sum(_size(key) for key in {old, new} if key is not None and key not in touched.rows.keys)
         if self._bytes + size > self._limit:
             touched.everything = True
-            touched.keys, touched.partial = set(), set()
-            self._bytes -= touched.bytes
-            touched.bytes = 0
+            self._forget(touched)
             return
-        touched.keys.add(key)
+        lacking = None
+        if not whole:
+            columns: Columns | None = tuple(encoded_columns(change.message.payload, change.message.new_at))
+            content = sum(map(len, columns or ()))
+            if self._bytes + size + content > self._limit:
+                # Its key fits, so it is read again by that.
+                columns, content = None, 0
+            size += content
+            lacking = PartialRow(old, columns)
+        touched.rows.put(old, new, lacking)
         touched.bytes += size
         self._bytes += size
+
+    def _forget(self, touched: _Touched) -> None:
+        touched.rows = Overtaken()
+        self._bytes -= touched.bytes
+        touched.bytes = 0
 
     def _owe(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -316,13 +339,9 @@ _PREPARES: Final = (m.Prepare, m.StreamPrepare)
 
 def _merged(known: _Touched, again: _Touched) -> _Touched:
     """Merge the changes of a transaction that was partly delivered twice, because a sink lost that part."""
-    return _Touched(
-        known.keys | again.keys,
-        known.partial | again.partial,
-        known.everything or again.everything or known.layout != again.layout,
-        known.layout,
-        known.bytes + again.bytes,
-    )
+    known.rows.repeated(again.rows)
+    everything = known.everything or again.everything or known.layout != again.layout
+    return _Touched(known.rows, everything, known.layout, known.bytes + again.bytes)
 
 
 def _size(key: Key) -> int:
@@ -334,9 +353,22 @@ def layout_of(relation: Relation) -> ColumnLayout:
     return tuple((column.name, column.type_oid, column.type_modifier) for column in relation.columns)
 
 
-def kept(changes: Iterable[Change], window: Window, dropped: frozenset[Key]) -> Iterator[RowChange]:
-    """Yield the rows of a chunk that are not dropped."""
+def kept(
+    changes: Iterable[Change], window: Window, verdict: Verdict
+) -> Iterator[tuple[Layout, InsertMessage]]:
+    """Yield the rows of a chunk that the stream has not overtaken, and those that are whole with what the stream has of them."""
+    dropped, fills = verdict.overtaken.keys, verdict.fills()
     for change in changes:
         assert isinstance(change, RowChange)
-        if window.key_of(change.layout, change.raw_new or [], change.new_kinds) not in dropped:
-            yield change
+        message = change.message
+        assert isinstance(message, InsertMessage)
+        key = window.key_of(change.layout, change.raw_new or [], change.new_kinds)
+        if key is None or key not in dropped:
+            yield change.layout, message
+        elif (columns := fills.get(key)) is not None:
+            head = message.payload[: message.new_at + 2]
+            whole = filled(columns, tuple(encoded_columns(message.payload, message.new_at)))
+            yield (
+                change.layout,
+                InsertMessage(message.relation, message.new_at, head + b"".join(whole), message.xid),
+            )

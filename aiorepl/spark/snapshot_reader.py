@@ -26,7 +26,7 @@ from aiorepl.snapshot.chunk_reader import ChunkReader
 from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
-from aiorepl.snapshot.exported import translating
+from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.spark.columns import column
 from aiorepl.transactions.rows import Layout

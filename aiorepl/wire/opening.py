@@ -40,6 +40,9 @@ GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role t
 # asyncpg's query for target_session_attrs.
 _STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
+# What asyncpg raises on an open connection. It calls one "internal" that a command meets on a connection which was just lost.
+ASYNCPG_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
 # The timeout of short queries.
 ANSWER_SECONDS: Final = 60.0
 
@@ -275,7 +278,7 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
         fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
         return ServerError(fields)
-    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+    if isinstance(error, ASYNCPG_ERRORS):
         return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
     return error
 

@@ -19,8 +19,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-import asyncpg
-
 from aiorepl.cancellation import Resumable
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, ServerNotice, SlotError
 from aiorepl.lsn import LSN, ZERO
@@ -29,6 +27,7 @@ from aiorepl.wire.frames import Keepalive, Received, XLogData
 from aiorepl.wire.interface import CreatedSlot, Restart, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
+    ASYNCPG_ERRORS,
     connect_sql,
     disable_conversion,
     exposure,
@@ -48,7 +47,6 @@ _FIRST_FETCH_ROWS: Final = 100
 # The pause between rounds, and its limit while sinks catch up.
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
-_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 _SYSTEM: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
@@ -291,7 +289,7 @@ class SqlConnection:
             await self._begin_round()
         try:
             rows = await self._cursor.fetch(self._fetch_rows)
-        except _ERRORS as error:
+        except ASYNCPG_ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
         if begins:
             # The server runs the whole peek for the first fetch, and keeps the remaining rows.
@@ -326,7 +324,7 @@ class SqlConnection:
             self._cursor = await self._connection.cursor(
                 _PEEK.format(options=options), self._slot, str(self._until), self._limit, *self._options
             )
-        except _ERRORS as error:
+        except ASYNCPG_ERRORS as error:
             raise slot_problem(self._translated(error), self._slot) from None
 
     async def _end_round(self) -> None:
@@ -361,7 +359,7 @@ class SqlConnection:
     async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
         try:
             return list(await self._connection.fetch(sql, *arguments, timeout=timeout))
-        except _ERRORS as error:
+        except ASYNCPG_ERRORS as error:
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> Exception:

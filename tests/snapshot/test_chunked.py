@@ -11,9 +11,9 @@ import pytest
 from aiorepl.errors import ConfigurationError, ConnectionFailed, SlotError
 from aiorepl.snapshot import chunk_reader
 from aiorepl.snapshot.chunks import BlockRange, KeyRange
-from aiorepl.snapshot.exported import SnapshotGone
 from aiorepl.snapshot.initial import SnapshotFailed
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.reading_transaction import SnapshotGone
 
 SMALL = SnapshotOptions(chunk_bytes=16384, connections=3)
 

@@ -1,0 +1,161 @@
+"""Reads chunks of one table beside the stream, each under a snapshot of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import ServerError, SlotError
+from aiorepl.snapshot.altered import TableAltered
+from aiorepl.snapshot.chunk_reader import TIMED_OUT, copied_rows
+from aiorepl.snapshot.chunk_rows import ChunkRows
+from aiorepl.snapshot.described import DescribedTable, require_same_types
+from aiorepl.snapshot.planning import table_files
+from aiorepl.snapshot.privileges import denied
+from aiorepl.snapshot.reading_transaction import begin_reading, lock_table
+from aiorepl.snapshot.statistics import TableCounters
+from aiorepl.snapshot.stream_source import SnapshotSource
+from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.snapshot.window import Visibility
+from aiorepl.transactions.transaction import from_datetime
+from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
+
+_DENIED: Final = "42501"
+_SHORT_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '500ms'"
+_SNAPSHOT: Final = "SELECT pg_catalog.pg_current_snapshot()::text AS visible, now() AS time"
+
+
+class Altered(Exception):
+    """The table has to be read from the beginning: it was altered, truncated or rewritten."""
+
+
+class ReadAgain(Exception):
+    """The chunk has to be read again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FreshTransaction:
+    """A transaction that reads one table, which stays locked until it ends.
+
+    :param visible: which transactions its snapshot sees.
+    :param time: when it began, in microseconds since 2000-01-01 00:00 UTC.
+    """
+
+    visible: Visibility
+    time: int
+    _source: SnapshotSource
+    _control: Any
+    _connection: Any
+    _counters: TableCounters
+
+    async def copy(self, described: DescribedTable, statement: str, state: str) -> ChunkRows:
+        """Read rows of the table.
+
+        :param statement: the COPY command.
+        :param state: identifies the table as it was when it was cut into chunks (``planning``).
+        :raises Altered: the table is another one than it was.
+        :raises ReadAgain: it is going to be altered, once this transaction has ended.
+        :raises ConfigurationError: it cannot be read; says what to do.
+        :raises SlotError: it could not be locked or read in time.
+        """
+        table = described.table
+        role = await self._connection.fetchval("SELECT current_user::text")
+        try:
+            await lock_table(self._connection, table, role, self._source.options.lock_timeout)
+        except TableAltered:
+            raise Altered("it was altered") from None
+        await self._require_unaltered(table, state)
+        rows = await self._copy(described, statement, role)
+        try:
+            await require_same_types(self._control, described)
+        except SlotError:
+            raise Altered("a type of its columns was altered") from None
+        return rows
+
+    async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
+        # The catalog's functions lock the table, too, and would wait for whoever waits for this transaction.
+        try:
+            async with self._control.transaction():
+                await self._control.execute(_SHORT_LOCK_TIMEOUT)
+                found = await self._source.published(self._control, table.oid)
+                files = await table_files(self._control, table)
+        except asyncpg.LockNotAvailableError:
+            raise ReadAgain("another transaction is going to alter the table") from None
+        if found != table:
+            raise Altered("it was altered")
+        if files is None or files.state != state:
+            raise Altered("it was truncated or rewritten")
+
+    async def _copy(self, described: DescribedTable, statement: str, role: str) -> ChunkRows:
+        source, clock = self._source, asyncio.get_running_loop().time
+        timeout = source.options.statement_timeout
+        rows = ChunkRows(described, source.spool, source.options.in_flight_bytes)
+        async with contextlib.aclosing(
+            copied_rows(self._connection, statement, len(described.kinds), timeout)
+        ) as parts:
+            try:
+                async for data, count in parts:
+                    await source.rate.wait(count)
+                    rows.add(data, count)
+                    self._counters.add(count, len(data), clock())
+            except ServerError as error:
+                if error.sqlstate == _DENIED:
+                    # The privilege was revoked after the table was locked.
+                    raise denied(described.table, role, str(error)) from None
+                if error.sqlstate != TIMED_OUT:
+                    raise
+                raise SlotError(
+                    f"a chunk of table {described.table} could not be read: {error.message}: set a longer "
+                    "statement_timeout, or a smaller chunk_bytes"
+                ) from None
+        return rows
+
+
+class FreshChunks:
+    """The connection that reads chunks. It is opened when it is needed.
+
+    :param control: an asyncpg connection without a snapshot, which looks at the catalog.
+    :param counters: count the rows that are read.
+    """
+
+    def __init__(self, source: SnapshotSource, control: Any, counters: TableCounters) -> None:
+        self._source = source
+        self._control = control
+        self._counters = counters
+        self._connection: Any = None
+
+    @contextlib.asynccontextmanager
+    async def begun(self, snapshot: str | None = None) -> AsyncIterator[FreshTransaction]:
+        """Begin a transaction, which ends with the block.
+
+        :param snapshot: an exported snapshot; ``None``: one of its own.
+        """
+        connection = await self._idle()
+        try:
+            await begin_reading(connection, snapshot, self._source.options.lock_timeout)
+            (row,) = await connection.fetch(_SNAPSHOT)
+            visible, time = Visibility.parse(row["visible"]), from_datetime(row["time"])
+            yield FreshTransaction(visible, time, self._source, self._control, connection, self._counters)
+            await connection.execute("ROLLBACK")
+        except BaseException:
+            # A cancelled query may still run.
+            connection.terminate()
+            raise
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.terminate()
+
+    async def _idle(self) -> Any:
+        """Return a connection without a transaction."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._source.connect()
+            if is_sql_ascii(self._connection):
+                await self._connection.execute(NO_CONVERSION)
+        return self._connection

@@ -1,0 +1,90 @@
+"""Transactions that read tables: under an exported snapshot or one of their own, with the tables locked against alterations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import SlotError
+from aiorepl.snapshot.altered import TableAltered
+from aiorepl.snapshot.privileges import require_readable
+from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
+
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
+# timeouts are too short for a long load. The order of rows must be the same if a chunk is read again. A condition may name
+# only what it qualifies, because anyone may create operators and functions.
+_SETTINGS: Final = """
+SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
+SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+SET LOCAL search_path = '';
+"""
+_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
+_NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
+
+
+class SnapshotGone(SlotError):
+    """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
+
+
+async def begin_reading(
+    connection: Any, snapshot: str | None = None, lock_timeout: float | None = None
+) -> None:
+    """Begin a transaction for reading whole tables.
+
+    :param connection: an asyncpg connection.
+    :param snapshot: the exported snapshot that it has; ``None``: one of its own, which its next query takes.
+    :param lock_timeout: in seconds; ``None``: no limit.
+    :raises SnapshotGone: the snapshot cannot be imported any more.
+    """
+    await connection.execute(_BEGIN)
+    if snapshot is not None:
+        try:
+            await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+        except asyncpg.PostgresError as error:
+            if error.sqlstate in _NO_SUCH_SNAPSHOT:
+                raise SnapshotGone(f"the exported snapshot is gone: {error.args[0]}") from None
+            raise
+    await connection.execute(_SETTINGS)
+    if connection.get_server_version() >= (17,):
+        await connection.execute(_TRANSACTION_TIMEOUT)
+    if lock_timeout is not None:
+        await connection.execute(f"SET LOCAL lock_timeout = {round(lock_timeout * 1000)}")
+
+
+async def lock_table(connection: Any, table: PublishedTable, role: str, lock_timeout: float | None) -> None:
+    """Lock a table until the end of the transaction.
+
+    :param role: the connection's role.
+    :raises ConfigurationError: the role may not read all of its rows; says what to grant.
+    :raises TableAltered: the table is not as it was described.
+    :raises SlotError: the lock was not granted in time.
+    """
+    try:
+        await require_readable(connection, table, role)
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
+        raise TableAltered(f"table {table} was altered") from None
+    except asyncpg.LockNotAvailableError:
+        raise not_locked(f"table {table}", lock_timeout) from None
+
+
+def not_locked(what: str, lock_timeout: float | None) -> SlotError:
+    """Make the error for a table that was not locked in time."""
+    waited = "in time" if lock_timeout is None else f"within {lock_timeout:g} s"
+    return SlotError(
+        f"{what} could not be locked {waited}, because another transaction alters it: end that transaction, or set a longer "
+        "lock_timeout"
+    )
+
+
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Translate asyncpg's errors."""
+    try:
+        yield
+    except ASYNCPG_ERRORS as error:
+        raise translated(error) from None
