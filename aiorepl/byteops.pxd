@@ -249,6 +249,16 @@ cdef inline void set_int64(unsigned char* target, Py_ssize_t at, long long numbe
     memcpy(target + at, &number, 8)
 
 
+cdef inline long long native_int64(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef long long number
+    memcpy(&number, data + at, 8)
+    return number
+
+
+cdef inline bint is_same(const unsigned char* data, Py_ssize_t one, Py_ssize_t other, Py_ssize_t size) noexcept nogil:
+    return memcmp(data + one, data + other, size) == 0
+
+
 cdef inline void copy_into(
     unsigned char* target, Py_ssize_t at, const unsigned char* data, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil:

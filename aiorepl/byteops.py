@@ -228,6 +228,17 @@ def set_int64(target: bytearray, at: int, number: int) -> None:
     _INT64.pack_into(target, at, number)
 
 
+def native_int64(data: Buffer, at: int) -> int:
+    """Return the integer at ``at``, in the byte order of this machine."""
+    number: int = _INT64.unpack_from(data, at)[0]
+    return number
+
+
+def is_same(data: Buffer, one: int, other: int, size: int) -> bool:
+    """Return whether the ``size`` bytes at ``one`` and at ``other`` are equal."""
+    return data[one : one + size] == data[other : other + size]
+
+
 def copy_into(target: bytearray, at: int, data: Buffer, start: int, end: int) -> None:
     """Overwrite ``target`` from ``at`` on with ``data[start:end]``."""
     target[at : at + end - start] = data[start:end]

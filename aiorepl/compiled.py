@@ -51,6 +51,8 @@ MODULES: Final = (
     "transactions.assembler",
     "formats.native_rows",
     "formats.arrow.binary_columns",
+    "formats.arrow.text_columns",
+    "formats.arrow.row_collector",
     "journal.segment_builder",
     "snapshot.copy_rows",
 )

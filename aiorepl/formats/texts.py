@@ -29,18 +29,6 @@ class Texts:
         """
         return self.of(row.split(), None if self._printers is None else row.kinds())
 
-    def column(self, index: int, values: list[bytes | None]) -> list[bytes | None]:
-        """Convert the binary values of one column.
-
-        :raises DataError: as ``split``.
-        """
-        assert self._printers is not None
-        printer = self._printers[index]
-        try:
-            return [None if raw is None else printer(raw).encode() for raw in values]
-        except ValueError as error:
-            raise self._relation.column_error(index, error) from None
-
     def of(self, columns: list[Raw], kinds: bytes | None) -> list[Raw]:
         """Convert columns that are already split; returns a new list if ``kinds`` has binary ones.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorepl import LSN
+from aiorepl import LSN, DataError
 from aiorepl.formats.arrow.columns import converter
 from aiorepl.formats.arrow.copied import CopiedColumns
 from aiorepl.formats.arrow.types import arrow_type
@@ -25,8 +25,8 @@ from aiorepl.values.registry import Types
 NUMERIC = 1700
 
 
-def copied(oid: int, values: list[bytes | None], *, modifier: int = -1, kind: str = "b"):
-    """The array of a column's values, which has a neighbour on either side; ``None`` if its text is needed."""
+def copied(oid: int, values: list[bytes | None], *, modifier: int = -1, kind: str = "b", refused=None):
+    """The array of a column's values, which has a neighbour on either side."""
     types = Types()
     columns = [column("before", 25), column("value", oid, type_modifier=modifier), column("after", 25)]
     relation = Decoder().decode(build.relation(oid=1, name="t", columns=columns))
@@ -36,11 +36,9 @@ def copied(oid: int, values: list[bytes | None], *, modifier: int = -1, kind: st
     layout = Layout(relation, types, binary=True)
     kinds = b"b" + kind.encode() + b"b"
     rows = CopiedRows(Transaction(0, LSN(1), 0), layout, kinds, data, len(values), 0)
-    before, array, after = CopiedColumns(layout, fields).arrays(rows)
+    before, array, after = CopiedColumns(layout, fields).arrays(rows, lambda *value: refused.append(value))
     assert before.to_pylist() == ["x"] * len(values)
     assert after.to_pylist() == [None] * len(values)
-    if array is None:
-        return None
     array.validate(full=True)
     assert wanted == array.type
     return array.to_pylist()
@@ -68,12 +66,15 @@ def numeric(text: str) -> bytes:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type_name)
 def test_every_type(sample):
-    """A value, NULL and the value again, if not left to the conversion by text, are the same as by that."""
+    """A value, NULL and the value again are the same as by the conversion by text."""
     types, wanted = Types(), arrow_type(sample.oid, -1, Types())
     expected = converter(sample.oid, types, wanted, null=True)([sample.text.encode(), None]).to_pylist()
     raw = bytes.fromhex(sample.binary)
 
-    assert copied(sample.oid, [raw, None, raw]) in (None, [expected[0], None, expected[0]])
+    refused = []
+
+    assert copied(sample.oid, [raw, None, raw], refused=refused) == [expected[0], None, expected[0]]
+    assert bool(refused) == (expected[0] is None)
 
 
 @given(
@@ -101,26 +102,34 @@ def test_numeric(case):
 
 
 @pytest.mark.parametrize(
-    ("oid", "raw", "modifier"),
+    ("oid", "raw", "modifier", "text"),
     [
-        (1082, struct.pack(">i", 2**31 - 1), -1),
-        (1114, struct.pack(">q", -(2**63)), -1),
-        (1184, struct.pack(">q", 2**63 - 1), -1),
-        (NUMERIC, struct.pack(">HhHH", 0, 0, 0xC000, 0), (10 << 16) + 4),
-        (NUMERIC, struct.pack(">HhHHH", 1, 9, 0, 0, 1), (10 << 16) + 4),
-        (25, b"\xff", -1),
-        (23, b"\0\0\0", -1),
-        (16, b"", -1),
-        (NUMERIC, b"\0\1\0\0\0\0\0\0", (9 << 16) + 4),
+        (1082, struct.pack(">i", 2**31 - 1), -1, "infinity"),
+        (1114, struct.pack(">q", -(2**63)), -1, "-infinity"),
+        (1184, struct.pack(">q", 2**63 - 1), -1, "infinity"),
+        (NUMERIC, struct.pack(">HhHH", 0, 0, 0xC000, 0), (10 << 16) + 4, "NaN"),
+        (NUMERIC, numeric("12345678"), (7 << 16) + 4, "12345678"),
+        (25, b"\xff", -1, "\\xff"),
     ],
-    ids=["date", "timestamp", "timestamptz", "NaN", "too many digits", "not UTF-8", "short", "empty", "cut"],
+    ids=["date", "timestamp", "timestamptz", "NaN", "too many digits", "not UTF-8"],
 )
-def test_a_value_that_the_type_cannot_represent(oid, raw, modifier):
-    """The column is left to the conversion by text."""
-    good = {25: b"a", NUMERIC: numeric("7"), 16: b"\1", 23: b"\0\0\0\1"}.get(oid, b"\0" * len(raw))
+def test_a_value_that_the_type_cannot_represent(oid, raw, modifier, text):
+    """The value is null, its text is reported, and the others are kept."""
+    good = {25: b"a", NUMERIC: numeric("7")}.get(oid, b"\0" * len(raw))
+    (expected,) = copied(oid, [good], modifier=modifier)
+    refused = []
 
-    assert copied(oid, [good, None, good], modifier=modifier) is not None
-    assert copied(oid, [good, raw], modifier=modifier) is None
+    assert copied(oid, [good, raw, good], modifier=modifier, refused=refused) == [expected, None, expected]
+    assert refused == [("value", 1, text)]
+
+
+@pytest.mark.parametrize(
+    ("oid", "raw"), [(23, b"\0\0\0"), (16, b""), (NUMERIC, b"\0\1\0\0\0\0\0\0")], ids=["short", "empty", "cut"]
+)
+def test_a_value_that_is_not_of_its_type(oid, raw):
+    """The error names the column."""
+    with pytest.raises(DataError, match=r"t\.value"):
+        copied(oid, [raw], modifier=(9 << 16) + 4)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +152,6 @@ def test_many_rows(oid, raw):
     assert [row % 7 == 0 for row in range(600)] == [value is None for value in copied(oid, values)]
     if oid == 25:
         # The halves of a character in two values.
-        assert copied(oid, [*values[:-2], b"\xc3", b"\xa4"]) is None
+        refused = []
+        assert copied(oid, [*values[:-2], b"\xc3", b"\xa4"], refused=refused)[-3:] == [values[-3].decode(), None, None]
+        assert [text for _, _, text in refused] == ["\\xc3", "\\xa4"]

@@ -12,7 +12,7 @@ cdef unsigned long long[19] _POWERS
 
 
 cdef class Column:
-    cdef public bint failed
+    cdef readonly list refused
     cdef readonly Py_ssize_t nulls
     cdef readonly bytearray valid
     cdef readonly bytearray values
@@ -21,6 +21,7 @@ cdef class Column:
     @cython.locals(target="unsigned char*")
     cdef void null(self, Py_ssize_t row) noexcept
     cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef void refuse(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t end) except *
 
 
 cdef class _Fixed(Column):
@@ -69,10 +70,11 @@ cdef class Time(_Fixed):
 
 cdef class Decimal128(_Fixed):
     cdef Py_ssize_t scale
+    cdef unsigned long long limit
 
     @cython.locals(
-        target="unsigned char*", groups=Py_ssize_t, weight=Py_ssize_t, sign=Py_ssize_t, power=Py_ssize_t, number="unsigned long long", rest="unsigned long long", negative=bint,
-        at=Py_ssize_t,
+        target="unsigned char*", groups=Py_ssize_t, weight=Py_ssize_t, sign=Py_ssize_t, power=Py_ssize_t,
+        number="unsigned long long", rest="unsigned long long", negative=bint, at=Py_ssize_t,
     )
     cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
 
@@ -98,6 +100,7 @@ cdef class Jsonb(_Variable):
 cdef class Printed(_Variable):
     cdef Binary form
 
+    @cython.locals(size=Py_ssize_t)
     cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
 
 
@@ -106,8 +109,3 @@ cpdef void fill(list columns, bytes data, Py_ssize_t position, Py_ssize_t rows) 
 
 @cython.locals(values=bytearray, target="unsigned char*", index=Py_ssize_t)
 cpdef bytearray consecutive(long long first, Py_ssize_t count)
-
-@cython.locals(
-    found=list, octets="const unsigned char*", columns=Py_ssize_t, index=Py_ssize_t, length=Py_ssize_t,
-)
-cpdef list values_of(bytes data, Py_ssize_t position, Py_ssize_t rows, Py_ssize_t wanted)

@@ -1,7 +1,7 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's binary form without an object for each value. Pure.
 
-A column gives up if a value has no place in its array (infinity, NaN, 24:00:00, bytes that are not UTF-8) or is not a value of
-its type. The caller then converts the whole column by its text, which knows what to do about such values.
+A column refuses a value that has no place in its array (infinity, NaN, 24:00:00, bytes that are not UTF-8) or is not a value of
+its type. Its row is null then, and the caller converts the value by its text, which knows what to do about it.
 
 Imports nothing of pyarrow, so that it compiles.
 """
@@ -49,14 +49,14 @@ _POWERS = [
 
 
 class Column:
-    """A column that is not filled: the base of all others.
+    """A column that refuses all values: the base of all others.
 
     :param rows: the number of rows.
-    :ivar failed: whether a value could not be represented; the buffers are then worthless.
+    :ivar refused: row, start and end of each value that was refused.
     """
 
     def __init__(self, rows: int) -> None:
-        self.failed = True
+        self.refused: list[tuple[int, int, int]] = []
         self.nulls = 0
         self.valid = bytearray(b"\xff" * ((rows + 7) // 8))
         self.values = bytearray()
@@ -74,13 +74,18 @@ class Column:
 
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         """Set a row to the value ``data[start:end]``."""
+        self.refuse(row, start, end)
+
+    def refuse(self, row: int, start: int, end: int) -> None:
+        """Set a row to null, and remember where its value is."""
+        self.null(row)
+        self.refused.append((row, start, end))
 
 
 class _Fixed(Column):
     """Values of ``width`` bytes."""
 
     def start(self, rows: int) -> None:
-        self.failed = False
         self.values = bytearray(rows * self.width())
 
     def width(self) -> int:
@@ -99,7 +104,7 @@ class Int16(_Fixed):
         if end - start == 2:
             byteops.set_int16(target, 2 * row, byteops.int16(data, start))
         else:
-            self.failed = True
+            self.refuse(row, start, end)
 
 
 class Int32(_Fixed):
@@ -113,7 +118,7 @@ class Int32(_Fixed):
         if end - start == 4:
             byteops.set_int32(target, 4 * row, byteops.int32(data, start))
         else:
-            self.failed = True
+            self.refuse(row, start, end)
 
 
 class Int64(_Fixed):
@@ -124,7 +129,7 @@ class Int64(_Fixed):
         if end - start == 8:
             byteops.set_int64(target, 8 * row, byteops.int64(data, start))
         else:
-            self.failed = True
+            self.refuse(row, start, end)
 
 
 class Oid(_Fixed):
@@ -135,20 +140,19 @@ class Oid(_Fixed):
         if end - start == 4:
             byteops.set_int64(target, 8 * row, byteops.uint32(data, start))
         else:
-            self.failed = True
+            self.refuse(row, start, end)
 
 
 class Boolean(Column):
     """bool, one bit each."""
 
     def start(self, rows: int) -> None:
-        self.failed = False
         self.values = bytearray((rows + 7) // 8)
 
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
         if end - start != 1 or data[start] > 1:
-            self.failed = True
+            self.refuse(row, start, end)
         elif data[start]:
             target[row >> 3] |= 1 << (row & 7)
 
@@ -162,11 +166,11 @@ class Date(_Fixed):
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
         if end - start != 4:
-            self.failed = True
+            self.refuse(row, start, end)
             return
         days = byteops.int32(data, start)
         if days == _INT32_LEAST or days > _INT32_MOST - _DAYS_TO_2000:
-            self.failed = True
+            self.refuse(row, start, end)
         else:
             byteops.set_int32(target, 4 * row, days + _DAYS_TO_2000)
 
@@ -177,11 +181,11 @@ class Timestamp(_Fixed):
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
         if end - start != 8:
-            self.failed = True
+            self.refuse(row, start, end)
             return
         time = byteops.int64(data, start)
         if time == _INT64_LEAST or time > _INT64_MOST - _MICROSECONDS_TO_2000:
-            self.failed = True
+            self.refuse(row, start, end)
         else:
             byteops.set_int64(target, 8 * row, time + _MICROSECONDS_TO_2000)
 
@@ -192,25 +196,27 @@ class Time(_Fixed):
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         target: Any = self.values
         if end - start != 8:
-            self.failed = True
+            self.refuse(row, start, end)
             return
         time = byteops.int64(data, start)
         if 0 <= time < _MICROSECONDS_OF_DAY:
             byteops.set_int64(target, 8 * row, time)
         else:
-            self.failed = True
+            self.refuse(row, start, end)
 
 
 class Decimal128(_Fixed):
     """numeric(p,s) of at most 18 digits.
 
-    :param scale: the digits after the point in the array.
+    :param precision: the digits in the array.
+    :param scale: how many of them are after the point.
 
     Source: ``numeric_send``: the number of groups of four digits, the weight of the first one, sign, scale, and the groups.
     """
 
-    def __init__(self, rows: int, scale: int) -> None:
+    def __init__(self, rows: int, precision: int, scale: int) -> None:
         self.scale = scale
+        self.limit = _POWERS[min(precision, _MOST_DIGITS)]
         super().__init__(rows)
 
     def width(self) -> int:
@@ -220,14 +226,14 @@ class Decimal128(_Fixed):
         target: Any = self.values
         groups = byteops.uint16(data, start) if end - start >= 8 else -1
         if end - start != 8 + 2 * groups or groups > _MOST_GROUPS:
-            self.failed = True
+            self.refuse(row, start, end)
             return
         weight, sign = byteops.int16(data, start + 2), byteops.uint16(data, start + 4)
         # The power of ten that the last group counts in units of the array.
         power = 4 * (weight + 1 - groups) + self.scale
         if (sign != _POSITIVE and sign != _NEGATIVE) or power < -3 or 4 * groups + power > _MOST_DIGITS:
             if groups or (sign != _POSITIVE and sign != _NEGATIVE):
-                self.failed = True
+                self.refuse(row, start, end)
                 return
             power = 0
         number = 0
@@ -241,8 +247,11 @@ class Decimal128(_Fixed):
             rest = number
             number //= _POWERS[-power]
             if number * _POWERS[-power] != rest:
-                self.failed = True
+                self.refuse(row, start, end)
                 return
+        if number >= self.limit:
+            self.refuse(row, start, end)
+            return
         negative = sign == _NEGATIVE and number > 0
         byteops.set_int64(target, 16 * row, -number if negative else number)
         byteops.set_int64(target, 16 * row + 8, -1 if negative else 0)
@@ -252,7 +261,6 @@ class _Variable(Column):
     """Values of any length."""
 
     def start(self, rows: int) -> None:
-        self.failed = False
         self.offsets = bytearray(4 * (rows + 1))
 
     def null(self, row: int) -> None:
@@ -279,9 +287,9 @@ class Text(_Variable):
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         if byteops.is_utf8(data, start, end):
             byteops.put_range(self.values, data, start, end)
+            self.end(row)
         else:
-            self.failed = True
-        self.end(row)
+            self.refuse(row, start, end)
 
 
 class Jsonb(_Variable):
@@ -290,9 +298,9 @@ class Jsonb(_Variable):
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         if start < end and data[start] == _JSONB_VERSION and byteops.is_utf8(data, start + 1, end):
             byteops.put_range(self.values, data, start + 1, end)
+            self.end(row)
         else:
-            self.failed = True
-        self.end(row)
+            self.refuse(row, start, end)
 
 
 class Printed(_Variable):
@@ -306,11 +314,13 @@ class Printed(_Variable):
         super().__init__(rows)
 
     def put(self, row: int, data: Any, start: int, end: int) -> None:
+        size = len(self.values)
         try:
             self.form.put(self.values, byteops.cut(data, start, end))
+            self.end(row)
         except Exception:  # noqa: BLE001 - the conversion by text raises it again
-            self.failed = True
-        self.end(row)
+            byteops.shorten(self.values, size)
+            self.refuse(row, start, end)
 
 
 def fill(columns: list[Column], data: bytes, position: int, rows: int) -> None:
@@ -340,26 +350,3 @@ def consecutive(first: int, count: int) -> bytearray:
     for index in range(count):
         byteops.set_int64(target, 8 * index, first + index)
     return values
-
-
-def values_of(data: bytes, position: int, rows: int, wanted: int) -> list[bytes | None]:
-    """Return the bytes of one column of rows of COPY's binary format.
-
-    :param wanted: the index of the column.
-    """
-    found: list[bytes | None] = []
-    octets: Any = data  # a pointer in the compiled form
-    for _ in range(rows):
-        columns = byteops.uint16(octets, position)
-        position += 2
-        for index in range(columns):
-            length = byteops.uint32(octets, position)
-            position += 4
-            if length == _NULL:
-                if index == wanted:
-                    found.append(None)
-            else:
-                if index == wanted:
-                    found.append(byteops.cut(octets, position, position + length))
-                position += length
-    return found

@@ -14,20 +14,17 @@ import pyarrow as pa
 
 from aiorepl.epoch import since_1970
 from aiorepl.errors import ConfigurationError
-from aiorepl.formats.arrow.binary_columns import values_of
 from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
 from aiorepl.formats.arrow.copied import CopiedColumns, metadata_arrays
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.rows import Rows, Shape
-from aiorepl.formats.arrow.types import META, arrow_type
+from aiorepl.formats.arrow.types import META, UNREPRESENTABLE, arrow_type
 from aiorepl.formats.texts import Texts
-from aiorepl.pgoutput.tuples import TEXT
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Update
 from aiorepl.transactions.lazy_changes import TableRows
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 
-UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
 OURS: Final = META.append(UNREPRESENTABLE)
 MESSAGES: Final = pa.schema([pa.field("prefix", pa.string()), pa.field("content", pa.binary()), *META])
 
@@ -91,14 +88,7 @@ class ArrowTable:
     def _of_copied(self, rows: TableRows) -> pa.RecordBatch:
         """Return rows of COPY's binary format as a record batch, without an object for each of their values."""
         self._unrepresentable.clear()
-        arrays = []
-        for index, (name, array) in enumerate(zip(self._shape.names, self._copied.arrays(rows), strict=True)):
-            if array is not None:
-                arrays.append(array)
-                continue
-            values = values_of(rows.data, rows.position, len(rows), index)
-            texts = values if rows.kinds[index] == TEXT else self._texts.column(index, values)
-            arrays.append(self._shape.converters[name][1](texts))
+        arrays = [*self._copied.arrays(rows, self._refuse)]
         arrays += metadata_arrays(rows, _header(rows[0]))
         arrays.append(pa.nulls(len(rows), UNREPRESENTABLE.type))
         return self._completed(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
@@ -127,6 +117,9 @@ class ArrowTable:
         assert isinstance(change, Update)
         rows.update(change.ordinal, new, old, whole=change.message.old_kind == "O")
 
+    def _refuse(self, name: str, row: int, text: str) -> None:
+        self._unrepresentable[row].append((name, text))
+
     def _lossless(self, field: pa.Field, convert: Convert) -> Convert:
         def read(values: Sequence[Raw]) -> Any:
             try:
@@ -143,7 +136,7 @@ class ArrowTable:
                 except Unrepresentable:
                     assert value is not None
                     kept.append(None)
-                    self._unrepresentable[row].append((field.name, value.decode("utf-8", "backslashreplace")))
+                    self._refuse(field.name, row, value.decode("utf-8", "backslashreplace"))
             return convert(kept)
 
         return read

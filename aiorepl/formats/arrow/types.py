@@ -35,6 +35,9 @@ META: Final = pa.schema(
 )
 """The same columns as in ``spark.schema``."""
 
+UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
+"""In files: the text of the values that their columns' types cannot represent, by the columns' names."""
+
 _SCALARS: Final = {
     "int2": pa.int16(),
     "int4": pa.int32(),
