@@ -40,6 +40,7 @@ ORDER = (
     {"journal"},
     {"snapshot"},
     {"formats"},
+    {"history"},
     {"source"},
     {"transforms"},
     {"delivery"},
@@ -70,6 +71,7 @@ PURE = (
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
+    *("history/names.py", "history/manifest.py", "history/planning.py"),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
@@ -78,7 +80,7 @@ THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio
 # Heavy and optional: where each may be imported at all, also inside functions.
 ONLY_IN = {
     "pyspark": ("spark/", "testing/"),
-    "pyarrow": ("spark/", "formats/arrow/", "testing/"),
+    "pyarrow": ("spark/", "formats/arrow/", "history/", "testing/"),
     "deltalake": (
         "spark/",
         "testing/",

@@ -280,6 +280,7 @@ class _LocalUpload:
 
     def rename(self, name: str) -> None:
         self._store.reached("rename", name)
+        make_folder((self._store.path / name).parent)
         self._file.rename(self._store.path / name)
 
     def settle(self, name: str) -> None:

@@ -1,24 +1,13 @@
 """The Spark type of each PostgreSQL type, and the metadata columns beside a table's columns.
 
-    int2, int4, int8, oid         smallint, int, bigint, bigint
-    float4, float8, bool          float, double, boolean
-    numeric(p,s), p up to 38      decimal(p,s)
-    numeric                       string, because it may have 131,072 digits
-    bytea                         binary
-    date                          date
-    timestamp, timestamptz        timestamp_ntz, timestamp
-    a domain                      the type of its base type
-    an array of these             array; one-dimensional values only, see ``columns``
-    any other type                string in PostgreSQL's text form: json, jsonb, uuid, enums, ranges, time, interval …
-
-A domain over numeric(p,s) is a string, because the protocol does not send its precision. A schema in the query overrides these
-types; string is always PostgreSQL's text form.
+The types are those of ``formats.arrow.types``. A schema in the query overrides them; string is always PostgreSQL's text form.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,10 +29,9 @@ from pyspark.sql.types import (
 )
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.formats.arrow.types import decimal_digits
+from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY
 
 OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
 UNCHANGED: Final = "_unchanged"
@@ -87,20 +75,19 @@ GENERIC: Final = StructType(
 """The columns for the changes of all tables, values in PostgreSQL's text form. ``op`` can also be message, with ``prefix`` and
 ``content``. A message that is not transactional has no xid and time; ``commit_lsn`` is its own LSN, and ``ordinal`` is 0."""
 
-_SCALARS: Final[dict[str, DataType]] = {
-    "int2": ShortType(),
-    "int4": IntegerType(),
-    "int8": LongType(),
-    "oid": LongType(),
-    "float4": FloatType(),
-    "float8": DoubleType(),
-    "bool": BooleanType(),
-    "bytea": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestampNTZType(),
-    "timestamptz": TimestampType(),
+_SCALARS: Final[dict[pa.DataType, DataType]] = {
+    pa.int16(): ShortType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.bool_(): BooleanType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us"): TimestampNTZType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+    pa.string(): StringType(),
 }
-_MAX_PRECISION: Final = 38
 _READABLE: Final = (
     StringType,
     BinaryType,
@@ -147,25 +134,13 @@ def _metadata(attribute: Attribute | None) -> dict[str, str] | None:
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:
     """Return the Spark type of a column with this type and type modifier."""
-    info = types.base(oid)
-    if info is None or not types.readable(oid):
-        return StringType()
-    if info.oid != oid:
-        # The modifier belongs to the column, not to the domain's base type.
-        modifier = -1
-    if info.kind == ARRAY:
-        element = spark_type(info.element, modifier, types)
-        return StringType() if isinstance(element, ArrayType) else ArrayType(element)
-    if info.namespace != "pg_catalog":
-        return StringType()
-    if info.name == "numeric":
-        return _decimal(modifier)
-    return _SCALARS.get(info.name, StringType())
+    return _of_arrow(arrow_type(oid, modifier, types))
 
 
-def _decimal(modifier: int) -> DataType:
-    digits = decimal_digits(modifier)
-    return StringType() if digits is None or digits[0] > _MAX_PRECISION else DecimalType(*digits)
+def _of_arrow(kind: pa.DataType) -> DataType:
+    if pa.types.is_list(kind):
+        return ArrayType(_of_arrow(kind.value_type))
+    return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _SCALARS[kind]
 
 
 def require_readable(schema: StructType) -> None:

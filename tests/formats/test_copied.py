@@ -124,7 +124,9 @@ def test_a_value_that_the_type_cannot_represent(oid, raw, modifier, text):
 
 
 @pytest.mark.parametrize(
-    ("oid", "raw"), [(23, b"\0\0\0"), (16, b""), (NUMERIC, b"\0\1\0\0\0\0\0\0")], ids=["short", "empty", "cut"]
+    ("oid", "raw"),
+    [(23, b"\0\0\0"), (16, b""), (NUMERIC, b"\0\1\0\0\0\0\0\0")],
+    ids=["short", "empty", "cut"],
 )
 def test_a_value_that_is_not_of_its_type(oid, raw):
     """The error names the column."""

@@ -31,14 +31,14 @@ COLUMNS = [
     ("float8", pa.float64(), "'-Infinity'", float("-inf")),
     ("bool", pa.bool_(), "true", True),
     ("numeric(12,2)", pa.decimal128(12, 2), "-12.50", Decimal("-12.50")),
-    ("numeric(50,10)", pa.decimal256(50, 10), "1e39", Decimal(10) ** 39),
+    ("numeric(50,10)", pa.string(), "1e39", f"1{0:039}.{0:010}"),
     ("numeric(4,-2)", pa.decimal128(6, 0), "123456", Decimal(123500)),
     ("numeric", pa.string(), "1e-20", "0.00000000000000000001"),
     ("numeric(100,2)", pa.string(), "1", "1.00"),
     ("text", pa.string(), "'ü'", "ü"),
     ("bytea", pa.binary(), r"'\x00ff'", b"\x00\xff"),
     ("date", pa.date32(), "'2026-11-21'", dt.date(2026, 11, 21)),
-    ("time", pa.time64("us"), "'23:59:59.000001'", dt.time(23, 59, 59, 1)),
+    ("time", pa.string(), "'23:59:59.000001'", "23:59:59.000001"),
     ("timestamp", pa.timestamp("us"), "'2026-11-21 01:02:03.4'", dt.datetime(2026, 11, 21, 1, 2, 3, 400_000)),
     (
         "timestamptz",
@@ -151,10 +151,10 @@ async def test_what_a_type_cannot_hold(database, slot_name, sql, tmp_path, binar
     (path,) = listed(tmp_path)
     table = pq.read_table(path, partitioning=None)
     plain, odd, old = table.drop(["d"]).to_pylist()
-    assert (Decimal("1.50"), dt.time(12), [1]) == (plain["n"], plain["o"], plain["a"])
-    assert (None, None, None, None) == (odd["t"], odd["n"], odd["o"], odd["a"])
+    assert (Decimal("1.50"), "12:00:00", [1]) == (plain["n"], plain["o"], plain["a"])
+    assert (None, None, "24:00:00", None) == (odd["t"], odd["n"], odd["o"], odd["a"])
     assert {
-        "d": "infinity", "t": "-infinity", "n": "NaN", "o": "24:00:00", "a": "{{1,2},{3,4}}"
+        "d": "infinity", "t": "-infinity", "n": "NaN", "a": "{{1,2},{3,4}}"
     } == dict(odd["_unrepresentable"])  # fmt: skip
     assert not plain["_unrepresentable"]
     assert not old["_unrepresentable"]

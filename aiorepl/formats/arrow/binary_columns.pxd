@@ -5,7 +5,7 @@ from aiorepl.values.forms cimport Binary
 
 cdef Py_ssize_t _NULL
 cdef long long _INT32_LEAST, _INT32_MOST, _INT64_LEAST, _INT64_MOST
-cdef long long _DAYS_TO_2000, _MICROSECONDS_TO_2000, _MICROSECONDS_OF_DAY
+cdef long long _DAYS_TO_2000, _MICROSECONDS_TO_2000
 cdef Py_ssize_t _POSITIVE, _NEGATIVE, _MOST_GROUPS, _MOST_DIGITS
 cdef unsigned char _JSONB_VERSION
 cdef unsigned long long[19] _POWERS
@@ -59,11 +59,6 @@ cdef class Date(_Fixed):
 
 
 cdef class Timestamp(_Fixed):
-    @cython.locals(target="unsigned char*", time="long long")
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
-
-
-cdef class Time(_Fixed):
     @cython.locals(target="unsigned char*", time="long long")
     cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
 

@@ -1,6 +1,6 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's binary form without an object for each value. Pure.
 
-A column refuses a value that has no place in its array (infinity, NaN, 24:00:00, bytes that are not UTF-8) or is not a value of
+A column refuses a value that has no place in its array (infinity, NaN, bytes that are not UTF-8) or is not a value of
 its type. Its row is null then, and the caller converts the value by its text, which knows what to do about it.
 
 Imports nothing of pyarrow, so that it compiles.
@@ -19,7 +19,6 @@ _INT32_LEAST, _INT32_MOST = -(2**31), 2**31 - 1
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
-_MICROSECONDS_OF_DAY = 86_400_000_000
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
 # So many groups of four digits fit into 64 bits.
 _MOST_GROUPS = 4
@@ -188,21 +187,6 @@ class Timestamp(_Fixed):
             self.refuse(row, start, end)
         else:
             byteops.set_int64(target, 8 * row, time + _MICROSECONDS_TO_2000)
-
-
-class Time(_Fixed):
-    """time, as microseconds of the day."""
-
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        target: Any = self.values
-        if end - start != 8:
-            self.refuse(row, start, end)
-            return
-        time = byteops.int64(data, start)
-        if 0 <= time < _MICROSECONDS_OF_DAY:
-            byteops.set_int64(target, 8 * row, time)
-        else:
-            self.refuse(row, start, end)
 
 
 class Decimal128(_Fixed):

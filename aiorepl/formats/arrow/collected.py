@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiorepl.formats.arrow.filled import filled_columns
+from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import OPERATIONS, RowCollector, fill, fill_before
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE, arrow_type
 from aiorepl.transactions.rows import Layout
@@ -54,7 +55,11 @@ class CollectedRows:
         self._names = pa.array([field.name for field in self._fields], pa.string())
         self._columns = filled_columns(layout, self._fields)
         self._before = relation.replica_identity == "f" and bool(self._fields)
-        extra = [pa.field(BEFORE, pa.struct([field.remove_metadata() for field in self._fields]))] if self._before else []
+        extra = (
+            [pa.field(BEFORE, pa.struct([field.remove_metadata() for field in self._fields]))]
+            if self._before
+            else []
+        )
         self.schema = pa.schema([*self._fields, *META, UNREPRESENTABLE, *extra])
 
     def collector(self) -> RowCollector:
@@ -79,7 +84,7 @@ class CollectedRows:
         arrays = self._arrays(filled, count, data, refuse)
         arrays += self._metadata(rows, unchanged, ends)
         before = self._before_struct(rows, kinds, refuse) if self._before else None
-        maps = [refused.get(row, ()) for row in range(count)] if refused else None
+        maps = [refused.get(row) for row in range(count)] if refused else None
         kind = UNREPRESENTABLE.type
         arrays.append(pa.nulls(count, kind) if maps is None else pa.array(maps, kind))
         if before is not None:
@@ -126,6 +131,24 @@ class CollectedRows:
             _numbers(META.field("_commit_ts").type, count, times),
             pa.ListArray.from_arrays(offsets, names, type=META.field("_unchanged").type),
         ]
+
+
+def truncate_row(schema: pa.Schema, header: Header, ordinal: int) -> pa.RecordBatch:
+    """Return a truncate as a record batch; the table's columns are null."""
+    values = {
+        "_op": "truncate",
+        "_commit_lsn": header.commit_lsn,
+        "_ordinal": ordinal,
+        "_xid": header.xid,
+        "_unchanged": [],
+    }
+    arrays = [
+        pa.array([header.time], pa.int64()).cast(field.type)
+        if field.name == "_commit_ts"
+        else pa.array([values.get(field.name)], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _numbers(kind: pa.DataType, count: int, values: bytearray) -> Any:

@@ -64,8 +64,6 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
         return lambda values: _lists(values, info.delimiter, element, wanted, null=null)
     if pa.types.is_boolean(wanted):
         return lambda values: _booleans(values, null=null)
-    if pa.types.is_time(wanted):
-        return lambda values: _times(values, wanted, null=null)
     one = _ONE_BY_ONE.get(wanted.id, _by_cast(wanted))
     return lambda values: _cast(values, wanted, one, null=null)
 
@@ -88,23 +86,6 @@ def _booleans(values: Sequence[Raw], *, null: bool) -> Any:
     if found.null_count != texts.null_count and not null:
         raise Unrepresentable
     return found.cast(pa.bool_())
-
-
-def _times(values: Sequence[Raw], wanted: pa.DataType, *, null: bool) -> Any:
-    # Arrow does not parse times of day, so they are parsed as timestamps of one day. 24:00:00 fails.
-    with contextlib.suppress(pa.ArrowInvalid):
-        return _on_one_day(pa.array(values, pa.string())).cast(wanted)
-
-    def one(text: str) -> Any:
-        with contextlib.suppress(pa.ArrowInvalid):
-            return _on_one_day(pa.array([text])).cast(wanted)[0].as_py()
-        return None
-
-    return _each(values, wanted, one, null=null)
-
-
-def _on_one_day(times: Any) -> Any:
-    return pc.binary_join_element_wise("1970-01-01", times, " ").cast(pa.timestamp("us"))
 
 
 def _bytea(values: Sequence[Raw]) -> Any:

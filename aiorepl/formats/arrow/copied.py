@@ -35,7 +35,11 @@ class CopiedColumns:
         columns = [column.make(kind, count) for column, kind in zip(self._columns, rows.kinds, strict=True)]
         fill(columns, rows.data, rows.position, count)
         for name, kind, known, column in zip(self._names, rows.kinds, self._columns, columns, strict=True):
-            yield known.array(column, count, rows.data, lambda _, kind=kind: kind, partial(refuse, name))
+            yield known.array(column, count, rows.data, partial(_same, kind), partial(refuse, name))
+
+
+def _same(kind: int, _: int) -> int:
+    return kind
 
 
 def metadata_arrays(rows: TableRows, header: Header) -> list[Any]:

@@ -31,7 +31,6 @@ _TEXTS: Final[dict[str, tuple[pa.DataType, Maker]]] = {
     "bool": (pa.bool_(), t.Boolean),
     "bytea": (pa.binary(), t.Hex),
     "date": (pa.date32(), t.Date),
-    "time": (pa.time64("us"), t.Time),
     "timestamp": (pa.timestamp("us"), t.Timestamp),
     "timestamptz": (pa.timestamp("us", tz="UTC"), t.Timestamp),
 }
@@ -45,7 +44,6 @@ _BINARIES: Final[dict[str, tuple[pa.DataType, Maker]]] = {
     "bool": (pa.bool_(), b.Boolean),
     "bytea": (pa.binary(), b.Bytes),
     "date": (pa.date32(), b.Date),
-    "time": (pa.time64("us"), b.Time),
     "timestamp": (pa.timestamp("us"), b.Timestamp),
     "timestamptz": (pa.timestamp("us", tz="UTC"), b.Timestamp),
 }
@@ -75,7 +73,9 @@ class FilledColumn:
             maker = self._makers[kind] = _maker(self._oid, self._types, self._wanted, kind)
         return maker(rows)
 
-    def array(self, column: b.Column, rows: int, data: Any, kind_of: Callable[[int], int], refuse: Refuse) -> Any:
+    def array(
+        self, column: b.Column, rows: int, data: Any, kind_of: Callable[[int], int], refuse: Refuse
+    ) -> Any:
         """Return the array of a column that was filled.
 
         :param rows: the number of rows.

@@ -1,6 +1,6 @@
 """Changes as record batches by table, with the Arrow types of ``types``, without loss. Pure.
 
-A value that its column's type cannot represent (infinity, NaN in a decimal, 24:00:00, an array of more than one dimension,
+A value that its column's type cannot represent (infinity, NaN in a decimal, an array of more than one dimension,
 text that is not UTF-8) is null; the map ``_unrepresentable`` has PostgreSQL's text of it, under the column's name.
 """
 
@@ -147,13 +147,24 @@ def message_batch(messages: Sequence[Message]) -> pa.RecordBatch:
 
     A message that is not transactional has no xid and no time.
     """
-    headers = [_header(message) for message in messages]
-    columns = {
-        "prefix": [message.prefix for message in messages],
-        "content": [message.content for message in messages],
+    return message_rows(
+        [(message.prefix, message.content, _header(message), message.ordinal) for message in messages]
+    )
+
+
+MessageRow = tuple[str, bytes, Header, int]
+"""A message's prefix, content, transaction and ordinal."""
+
+
+def message_rows(messages: Sequence[MessageRow]) -> pa.RecordBatch:
+    """Return messages, at least one, as a record batch."""
+    prefixes, contents, headers, ordinals = zip(*messages, strict=True)
+    columns: dict[str, Sequence[Any]] = {
+        "prefix": prefixes,
+        "content": contents,
         "_op": ["message"] * len(messages),
         "_commit_lsn": [header.commit_lsn for header in headers],
-        "_ordinal": [message.ordinal for message in messages],
+        "_ordinal": ordinals,
         "_xid": [header.xid for header in headers],
         "_commit_ts": [header.time for header in headers],
         "_unchanged": [[]] * len(messages),

@@ -36,11 +36,6 @@ cdef class Timestamp(_Fixed):
     cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
 
 
-cdef class Time(_Fixed):
-    @cython.locals(target="unsigned char*", time="long long")
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
-
-
 cdef class Decimal128(_Fixed):
     cdef Py_ssize_t scale
     cdef long long limit

@@ -48,10 +48,7 @@ class Integer(_Fixed):
         elif digits == _MOST_DIGITS + 1:
             number = _number(data, first, end - 1)
             last = _number(data, end - 1, end)
-            if 0 <= number < _INT64_HEAD and last >= 0:
-                number = 10 * number + last
-            else:
-                number = -1
+            number = 10 * number + last if 0 <= number < _INT64_HEAD and last >= 0 else -1
         else:
             number = -1
         if number < 0 or (self.limit and number >= self.limit + negative):
@@ -114,18 +111,6 @@ class Timestamp(_Fixed):
             byteops.set_int64(target, 8 * row, days * _DAY + time - east * _SECOND)
 
 
-class Time(_Fixed):
-    """time, as microseconds of the day."""
-
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        target: Any = self.values
-        time = _clock(data, start, end) if end - start >= 8 else _NOTHING
-        if time == _NOTHING:
-            self.refuse(row, start, end)
-        else:
-            byteops.set_int64(target, 8 * row, time)
-
-
 class Decimal128(_Fixed):
     """numeric(p,s) of at most 18 digits.
 
@@ -171,7 +156,7 @@ class Decimal128(_Fixed):
 
 
 class Hex(_Variable):
-    """bytea, in hexadecimal digits after ``\\x``."""
+    """bytea in PostgreSQL's hex format."""
 
     def put(self, row: int, data: Any, start: int, end: int) -> None:
         if end - start < 2 or data[start] != _BACKSLASH or data[start + 1] != _X:

@@ -1,17 +1,18 @@
-"""The Arrow types of columns in files, and the metadata columns. Pure.
+"""The one mapping of PostgreSQL's types: to Arrow and Parquet, and from there to Spark (``spark.schema``). Pure.
 
     int2, int4, int8, oid         int16, int32, int64, int64
     float4, float8, bool          float, double, bool
-    numeric(p,s)                  decimal128(p,s), decimal256(p,s) above 38 digits, string above 76
+    numeric(p,s), p up to 38      decimal128(p,s)
     numeric                       string: it may have 131,072 digits
     bytea                         binary
-    date, time                    date32, time64[us]
+    date                          date32
     timestamp, timestamptz        timestamp[us], timestamp[us, UTC]
     a domain                      as its base type
     an array of these             list: one-dimensional values only
-    every other type              string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, interval …)
+    every other type              string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, time, interval …)
 
-A domain over numeric(p,s) is a string, because pgoutput does not send its precision.
+A domain over numeric(p,s) is a string, because pgoutput does not send its precision. Spark reads no file with a Parquet TIME or
+with a decimal of more than 38 digits, not even its other columns; so these are strings, too.
 """
 
 from __future__ import annotations
@@ -48,11 +49,10 @@ _SCALARS: Final = {
     "bool": pa.bool_(),
     "bytea": pa.binary(),
     "date": pa.date32(),
-    "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
 }
-_MAX_128, _MAX_256 = 38, 76
+_MAX_PRECISION: Final = 38
 
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
@@ -88,6 +88,4 @@ def decimal_digits(modifier: int) -> tuple[int, int] | None:
 
 def _decimal(modifier: int) -> pa.DataType:
     digits = decimal_digits(modifier)
-    if digits is None or digits[0] > _MAX_256:
-        return pa.string()
-    return pa.decimal128(*digits) if digits[0] <= _MAX_128 else pa.decimal256(*digits)
+    return pa.string() if digits is None or digits[0] > _MAX_PRECISION else pa.decimal128(*digits)

@@ -1,0 +1,200 @@
+"""The rows of a pass by table, until they are written as files. Bounds memory and disk over all tables.
+
+Rows are collected as bytes, converted to record batches once they are many, and spilled to a temporary file, largest table first,
+while the batches of all tables exceed the limit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final, Self
+
+import pyarrow as pa
+
+from aiorepl.formats.arrow.collected import CollectedRows
+from aiorepl.formats.arrow.row_collector import RowCollector
+from aiorepl.history.manifest import Table, Version
+
+_MIB: Final = 1024 * 1024
+# A guess for a table's first file.
+_RATIO: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Sizes in bytes.
+
+    :param batch_bytes: rows of one table that are converted at once.
+    :param memory_bytes: rows and batches of all tables in memory; one row may be larger.
+    :param spool_bytes: batches of all tables in the temporary file.
+    :param file_bytes: the estimated size of a Parquet file at which it is written.
+    :param most_bytes: its size uncompressed, at which it is written in any case.
+    """
+
+    batch_bytes: int = _MIB
+    memory_bytes: int = 96 * _MIB
+    spool_bytes: int = 2048 * _MIB
+    file_bytes: int = 40 * _MIB
+    most_bytes: int = 512 * _MIB
+
+
+class TableBuffer:
+    """The rows of one table that are not in a file yet; all of one version.
+
+    :ivar rows: the rows that were collected since the last record batch; ``None`` before ``use``.
+    """
+
+    def __init__(self, table: Table, version: Version) -> None:
+        self.table = table
+        self.version = version
+        self.rows: RowCollector | None = None
+        self._conversion: CollectedRows | None = None
+        self.batches: list[pa.RecordBatch] = []
+        self.batch_bytes = 0
+        self.spilled: list[tuple[int, int]] = []
+        self.spilled_bytes = 0
+
+    @property
+    def memory(self) -> int:
+        """The bytes in memory."""
+        return self.batch_bytes + (0 if self.rows is None else self.rows.size)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no rows."""
+        return not (self.batches or self.spilled or (self.rows is not None and self.rows.count))
+
+    def use(self, conversion: CollectedRows) -> RowCollector:
+        """Return the collector for rows that are converted in this way, to record batches of this version."""
+        if conversion is not self._conversion or self.rows is None:
+            self.settle()
+            self._conversion = conversion
+            self.rows = self.rows or conversion.collector()
+        return self.rows
+
+    def settle(self) -> None:
+        """Convert the collected rows."""
+        if self.rows is not None and self.rows.count:
+            assert self._conversion is not None
+            self.add(self._conversion.batch(self.rows))
+            self.rows.clear()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a record batch."""
+        self.batches.append(batch)
+        self.batch_bytes += batch.nbytes
+
+
+class Buffers:
+    """The buffers of all tables.
+
+    :param finish: writes a file of a buffer's batches, and returns its size.
+    """
+
+    def __init__(
+        self, bounds: Bounds, finish: Callable[[TableBuffer, Iterator[pa.RecordBatch]], int]
+    ) -> None:
+        self._bounds = bounds
+        self._finish = finish
+        self._buffers: dict[Table, TableBuffer] = {}
+        self._ratios: dict[Table, float] = {}
+        self._spool: IO[bytes] | None = None
+        self._spool_size = 0
+        self.peak = 0
+        """The most bytes in memory after a block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spool is not None:
+            self._spool.close()
+
+    def get(self, table: Table) -> TableBuffer | None:
+        """Return the open buffer of a table."""
+        return self._buffers.get(table)
+
+    def open(self, table: Table, version: Version) -> TableBuffer:
+        """Begin a new buffer for a table; the rows of the previous one are written."""
+        self._close(table)
+        buffer = self._buffers[table] = TableBuffer(table, version)
+        return buffer
+
+    def relieve(self) -> None:
+        """Convert, spill and write what exceeds the bounds. Called after every block."""
+        bounds, total = self._bounds, 0
+        for buffer in list(self._buffers.values()):
+            if buffer.rows is not None and buffer.rows.size >= bounds.batch_bytes:
+                buffer.settle()
+                self._write_large(buffer)
+            total += buffer.memory
+        self.peak = max(self.peak, total)
+        if total > bounds.memory_bytes:
+            for buffer in sorted(self._buffers.values(), key=lambda each: each.memory, reverse=True):
+                if total <= bounds.memory_bytes // 2:
+                    break
+                total -= buffer.memory
+                self._spill(buffer)
+        if self._spool_size > bounds.spool_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all rows."""
+        for table in list(self._buffers):
+            self._close(table)
+
+    def _write_large(self, buffer: TableBuffer) -> None:
+        size = buffer.batch_bytes + buffer.spilled_bytes
+        ratio = self._ratios.get(buffer.table, _RATIO)
+        if size * ratio >= self._bounds.file_bytes or size >= self._bounds.most_bytes:
+            self._write(buffer)
+
+    def _close(self, table: Table) -> None:
+        buffer = self._buffers.pop(table, None)
+        if buffer is not None and not buffer.empty:
+            buffer.settle()
+            self._write(buffer)
+
+    def _write(self, buffer: TableBuffer) -> None:
+        size = buffer.batch_bytes + buffer.spilled_bytes
+        written = self._finish(buffer, self._take(buffer))
+        self._ratios[buffer.table] = written / max(size, 1)
+        buffer.spilled, buffer.spilled_bytes = [], 0
+        if not any(each.spilled for each in self._buffers.values()):
+            self._empty_spool()
+
+    def _take(self, buffer: TableBuffer) -> Iterator[pa.RecordBatch]:
+        for offset, length in buffer.spilled:
+            assert self._spool is not None
+            self._spool.seek(offset)
+            yield pa.ipc.read_record_batch(pa.py_buffer(self._spool.read(length)), buffer.version.schema)
+        batches, buffer.batches, buffer.batch_bytes = buffer.batches, [], 0
+        batches.reverse()
+        while batches:
+            yield batches.pop()
+
+    def _spill(self, buffer: TableBuffer) -> None:
+        buffer.settle()
+        if self._spool is None:
+            # Unlinked: no name, and no rows are left behind by a kill.
+            self._spool = tempfile.TemporaryFile(prefix="aiorepl-")  # noqa: SIM115 - closed by __exit__
+        self._spool.seek(0, 2)
+        for batch in _combined(buffer.batches):
+            message: Any = memoryview(batch.serialize())
+            buffer.spilled.append((self._spool_size, len(message)))
+            buffer.spilled_bytes += batch.nbytes
+            self._spool.write(message)
+            self._spool_size += len(message)
+        buffer.batches, buffer.batch_bytes = [], 0
+
+    def _empty_spool(self) -> None:
+        if self._spool is not None and self._spool_size:
+            self._spool.seek(0)
+            self._spool.truncate()
+            self._spool_size = 0
+
+
+def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return batches if len(batches) < 2 else [pa.concat_batches(batches)]

@@ -1,0 +1,174 @@
+"""Collects the changes of a pass from the journal's blocks, by table and description."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from aiorepl.epoch import since_1970
+from aiorepl.errors import ProtocolError
+from aiorepl.formats.arrow.collected import CollectedRows, truncate_row
+from aiorepl.formats.arrow.header import Header
+from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
+from aiorepl.formats.arrow.table import MESSAGES, MessageRow, message_rows
+from aiorepl.history.buffers import Buffers, TableBuffer
+from aiorepl.history.journal import blocks
+from aiorepl.history.manifest import MESSAGES_TABLE, Table, Version
+from aiorepl.journal.chain import Segment
+from aiorepl.journal.index import Block, SegmentIndex
+from aiorepl.journal.reader import JournalReader
+from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.transactions.rows import Layout
+from aiorepl.values.registry import Types
+
+Known = Callable[[Table], tuple[Version, ...]]
+
+_TRUNCATE, _MESSAGE = b"TM"
+_ROWS: Final = frozenset(b"IUD")
+_OF_MESSAGES: Final = Version(0, (), MESSAGES)
+
+
+class Collecting:
+    """Puts the changes of segments into buffers.
+
+    :param known: returns the versions of a table that the history has.
+    """
+
+    def __init__(self, reader: JournalReader, buffers: Buffers, known: Known) -> None:
+        self._reader = reader
+        self._buffers = buffers
+        self._known = known
+        self._versions: dict[tuple[Table, object], Version] = {}
+        # By all that a conversion depends on, because every segment describes its tables anew.
+        self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
+        self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
+        self._messages: list[MessageRow] = []
+
+    def segment(self, segment: Segment) -> None:
+        """Collect the changes of a segment.
+
+        :raises JournalError: the segment is damaged.
+        :raises DataError: a value in binary format does not match its type.
+        """
+        self._of_segment = {}
+        for index, block, data, decoder in blocks(self._reader, segment):
+            try:
+                self._block(index, block, data, decoder)
+            except (ProtocolError, IndexError, struct.error) as error:
+                raise self._reader.damaged(segment, block, error) from None
+            self._buffers.relieve()
+
+    def _block(self, index: SegmentIndex, block: Block, data: bytes, decoder: Decoder) -> None:
+        at = block.continuation
+        scanner = (
+            BlockScanner(data, 0, 0, 0, 0)
+            if at is None
+            else BlockScanner(data, at.xid, at.commit_lsn, since_1970(at.commit_timestamp), at.ordinal)
+        )
+        collectors: dict[int, RowCollector | None] = {}
+        while kind := scanner.scan(collectors):
+            payload = scanner.message
+            if kind in _ROWS:
+                relation = decoder.views.find(int.from_bytes(payload[1:5], "big"), "row")
+                collectors[relation.oid] = self._collector(relation, index, collectors)
+                scanner.retry()
+                continue
+            message = decoder.decode(payload)
+            if kind == _TRUNCATE:
+                assert isinstance(message, m.Truncate)
+                for relation in message.relations:
+                    self._truncate(relation, index, scanner, collectors)
+                scanner.ordinal += 1
+            elif kind == _MESSAGE:
+                assert isinstance(message, m.Message)
+                self._message(message, scanner)
+            elif isinstance(message, Relation):
+                message.attributes.update(index.attributes_of(message))
+                collectors.pop(message.oid, None)
+        if self._messages:
+            buffer = self._buffers.get(MESSAGES_TABLE) or self._buffers.open(MESSAGES_TABLE, _OF_MESSAGES)
+            buffer.add(message_rows(self._messages))
+            self._messages = []
+
+    def _collector(
+        self, relation: Relation, index: SegmentIndex, collectors: dict[int, RowCollector | None]
+    ) -> RowCollector:
+        table = _table(relation)
+        version, conversion = self._conversion(relation, table, index)
+        return self._buffer(table, version, collectors).use(conversion)
+
+    def _buffer(
+        self, table: Table, version: Version, collectors: dict[int, RowCollector | None]
+    ) -> TableBuffer:
+        buffer = self._buffers.get(table)
+        if buffer is not None and buffer.version is version:
+            return buffer
+        if buffer is not None:
+            # Rows of the same name and another oid must not go into a buffer that was closed.
+            for oid in [oid for oid, rows in collectors.items() if rows is buffer.rows]:
+                del collectors[oid]
+        return self._buffers.open(table, version)
+
+    def _truncate(
+        self,
+        relation: Relation,
+        index: SegmentIndex,
+        scanner: BlockScanner,
+        collectors: dict[int, RowCollector | None],
+    ) -> None:
+        table = _table(relation)
+        buffer = self._buffers.get(table)
+        version = None if buffer is None else buffer.version
+        if version is None or version.description[:1] != (relation.payload,):
+            # A Truncate comes without types, so an earlier version is preferred.
+            version = next(
+                (
+                    each
+                    for each in reversed(self._known(table))
+                    if each.description[:1] == (relation.payload,)
+                ),
+                None,
+            )
+            if version is None:
+                version, _ = self._conversion(relation, table, index)
+            else:
+                version = self._same(table, version)
+            buffer = self._buffer(table, version, collectors)
+        assert buffer is not None
+        buffer.settle()
+        header = Header(scanner.xid, scanner.commit_lsn, scanner.time)
+        buffer.add(truncate_row(version.schema, header, scanner.ordinal))
+
+    def _message(self, message: m.Message, scanner: BlockScanner) -> None:
+        if message.transactional:
+            header = Header(scanner.xid, scanner.commit_lsn, scanner.time)
+            self._messages.append((message.prefix, message.content, header, scanner.ordinal))
+            scanner.ordinal += 1
+        else:
+            self._messages.append((message.prefix, message.content, Header(None, message.lsn, None), 0))
+
+    def _conversion(
+        self, relation: Relation, table: Table, index: SegmentIndex
+    ) -> tuple[Version, CollectedRows]:
+        found = self._of_segment.get(relation)
+        if found is None:
+            key = (relation.payload, index.types, frozenset(relation.attributes.items()))
+            found = self._conversions.get(key)
+            if found is None:
+                rows = CollectedRows(Layout(relation, Types(index.types), binary=index.binary))
+                description = (relation.payload, *(each.payload for each in relation.types))
+                found = self._same(table, Version(relation.oid, description, rows.schema)), rows
+                self._conversions[key] = found
+            self._of_segment[relation] = found
+        return found
+
+    def _same(self, table: Table, version: Version) -> Version:
+        """Return the same object for equal versions of a table."""
+        return self._versions.setdefault((table, version.digest), version)
+
+
+def _table(relation: Relation) -> Table:
+    return Table(relation.schema, relation.name)

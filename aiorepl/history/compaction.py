@@ -1,0 +1,364 @@
+"""Compacts a journal into its history: passes over new segments, then merges of small files.
+
+``history.json`` is the commit point of every step. A pass writes files of pending rows under names of this compaction's own, so
+that what a kill leaves is known and deleted. A merge into a published file is recorded first and then carried out, so that after
+a kill the same rows are written under the same name again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from aiorepl.errors import JournalError
+from aiorepl.history import parquet, planning
+from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
+from aiorepl.history.catalog import (
+    Fenced,
+    accessing,
+    read_history,
+    read_table,
+    write_history,
+    write_sealed,
+    write_table,
+)
+from aiorepl.history.collecting import Collecting
+from aiorepl.history.journal import Stretch, beginning, stretch
+from aiorepl.history.manifest import (
+    MESSAGES_TABLE,
+    File,
+    History,
+    Rewrite,
+    Table,
+    TableFiles,
+    Version,
+)
+from aiorepl.history.names import (
+    MESSAGES,
+    PENDING,
+    TABLES,
+    folder_of,
+    parse_pending,
+    parse_table,
+    pending_name,
+)
+from aiorepl.history.planning import Limits
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.holder import Holder
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Store
+
+_log = logging.getLogger("aiorepl.history")
+
+CURSOR: Final = "history"
+"""The name of the cursor that keeps the segments which are not compacted yet."""
+_QUERY: Final = "compaction"
+_MIB: Final = 1024 * 1024
+# Lists of so many files are kept in memory between two steps.
+_CACHED_FILES: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a pass covers, and when it begins.
+
+    :param pass_bytes: the bytes of segments that a pass covers; at least one transaction.
+    :param pass_seconds: while following, a pass begins with fewer bytes once they are this old.
+    """
+
+    pass_bytes: int = 512 * _MIB
+    pass_seconds: float = 300.0
+
+
+@dataclass(slots=True)
+class Done:
+    """What a compaction has done since its start."""
+
+    passes: int = 0
+    rows: int = 0
+    bytes: int = 0
+    published: int = 0
+    peak: int = 0
+
+
+class Compaction:
+    """Compacts one journal. Blocking; one thread may use it.
+
+    :param store: of the history: the folder ``history`` in the journal's.
+    :param clock: the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        reader: JournalReader,
+        store: Store,
+        cursors: Cursors,
+        *,
+        limits: Limits | None = None,
+        bounds: Bounds | None = None,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.done = Done()
+        self._reader = reader
+        self._store = store
+        self._cursors = cursors
+        self._limits = limits or Limits()
+        self._bounds = bounds or Bounds()
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._history: History | None = None
+        self._version: str | None = None
+        self._lists: dict[str, TableFiles] = {}
+        # The numbers of the next file and the next list; never used twice.
+        self._files = 0
+        self._listed = 0
+        self._seen: float | None = None
+
+    @property
+    def history(self) -> History:
+        """The state that was committed last."""
+        assert self._history is not None, "claim comes first"
+        return self._history
+
+    def run(self) -> None:
+        """Compact everything that the journal has now.
+
+        :raises JournalError: the journal or the history is damaged, or another compaction has taken over.
+        :raises DataError: a value in binary format does not match its type.
+        """
+        self.claim()
+        until = self._reader.end().lsn
+        while self.history.end.lsn < until and self._pass():
+            pass
+        while self._keep_house():
+            pass
+
+    def follow(self, stopped: threading.Event, poll: float = 5.0) -> None:
+        """Compact what is appended to the journal, until ``stopped`` is set; errors as ``run``.
+
+        :param poll: seconds between two looks at the journal.
+        """
+        self.claim()
+        while not stopped.is_set():
+            if not (self._keep_house() or self._pass(wait=True)):
+                stopped.wait(poll)
+
+    def claim(self) -> None:
+        """Become the owner of the history. An earlier owner fails at its next commit.
+
+        :raises JournalError: there is no journal, it is damaged, or the history is.
+        """
+        found, owner = read_history(self._store), Holder.own()
+        if found is None:
+            begin = beginning(self._reader)
+            self._history, self._version = History(begin.lsn, begin, 1, owner), None
+        else:
+            found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
+            self._history, self._version = found[0].claimed(owner), found[1]
+        self._version = write_history(self._store, self._history, self._version)
+        self._cursors.advance(CURSOR, self._history.end, query=_QUERY)
+        with accessing(self._store):
+            self._clean()
+
+    def _pass(self, *, wait: bool = False) -> bool:
+        """Compact a stretch of the journal; return whether there was one.
+
+        :param wait: return false while it is small and new.
+        """
+        found = stretch(self._reader, self.history.end, self._pace.pass_bytes)
+        if not found.segments:
+            return False
+        now = self._clock()
+        self._seen = now if self._seen is None else self._seen
+        if wait and found.size < self._pace.pass_bytes // 2 and now - self._seen < self._pace.pass_seconds:
+            return False
+        self._seen = None
+        files: list[tuple[Table, Version, File]] = []
+        try:
+            self._collect(found, files)
+            self._commit(self._with_pending(files), end=found.end, gaps=(*self.history.gaps, *found.gaps))
+        except Exception:
+            with contextlib.suppress(OSError):
+                for _, _, file in files:
+                    self._store.delete(file.name)
+            raise
+        self._cursors.advance(CURSOR, found.end, query=_QUERY)
+        rows = sum(file.rows for _, _, file in files)
+        self.done.passes += 1
+        self.done.rows += rows
+        self.done.bytes += found.size
+        _log.info("compacted %d rows of %d files, up to %s", rows, len(files), found.end.lsn)
+        return True
+
+    def _collect(self, found: Stretch, files: list[tuple[Table, Version, File]]) -> None:
+        def finish(buffer: TableBuffer, batches: Iterator[pa.RecordBatch]) -> int:
+            ends = _Ends()
+            name, self._files = pending_name(self.history.epoch, self._files), self._files + 1
+            with accessing(self._store):
+                written = parquet.write(self._store, name, buffer.version.schema, ends.watch(batches))
+            file = File(name, 0, written.rows, written.size, ends.first, ends.last, int(self._clock()))
+            files.append((buffer.table, buffer.version, file))
+            return written.size
+
+        with Buffers(self._bounds, finish) as buffers:
+            collecting = Collecting(self._reader, buffers, lambda table: self._list(table).versions)
+            for segment in found.segments:
+                collecting.segment(segment)
+            buffers.flush()
+            self.done.peak = max(self.done.peak, buffers.peak)
+
+    def _with_pending(self, files: list[tuple[Table, Version, File]]) -> dict[str, TableFiles]:
+        """Return the lists of the tables with the files of a pass."""
+        changed: dict[str, TableFiles] = {}
+        for table, version, file in files:
+            folder = _folder(table)
+            listed = changed.get(folder) or self._list(table)
+            digests = [each.digest for each in listed.versions]
+            if version.digest in digests:
+                number = digests.index(version.digest)
+            else:
+                number = len(digests)
+                listed = replace(listed, versions=(*listed.versions, version))
+            changed[folder] = replace(listed, pending=(*listed.pending, replace(file, version=number)))
+        return changed
+
+    def _keep_house(self) -> bool:
+        """Carry out the merges that are recorded, or record those that are due and delete what expired."""
+        changed: dict[str, TableFiles] = {}
+        now = int(self._clock())
+        if self.history.rewrites:
+            for rewrite in self.history.rewrites:
+                changed[rewrite.folder] = self._rewrite(rewrite, now)
+            self._commit(changed, rewrites=())
+            return True
+        rewrites: list[Rewrite] = []
+        for folder, entry in self.history.tables.items():
+            if not planning.due(entry, self._limits, now):
+                continue
+            listed = self._list(entry.table)
+            if expired := planning.expired(listed, self._limits, now):
+                with accessing(self._store):
+                    for name in expired:
+                        self._store.delete(name)
+                listed = replace(
+                    listed, replaced=tuple(each for each in listed.replaced if each[0] not in expired)
+                )
+                changed[folder] = listed
+            name = pending_name(self.history.epoch, self._files)
+            due = planning.plan_rewrite(folder, listed, self._limits, now, name)
+            if due is not None:
+                self._files += not due.publish
+                rewrites.append(due)
+        if changed or rewrites:
+            self._commit(changed, rewrites=tuple(rewrites))
+        return bool(changed or rewrites)
+
+    def _rewrite(self, rewrite: Rewrite, now: int) -> TableFiles:
+        listed = self._list(self.history.tables[rewrite.folder].table)
+        sources = [file.name for file in listed.pending[: rewrite.count]]
+        with accessing(self._store):
+            size = parquet.merge(self._store, sources, rewrite.name)
+        self.done.published += rewrite.publish
+        listed = planning.rewritten(listed, rewrite, size, now)
+        if sealed := planning.to_seal(listed, self._limits):
+            name = write_sealed(self._store, rewrite.folder, sealed, self.history.epoch, self._next_list())
+            listed = planning.with_sealed(listed, sealed, name)
+        return listed
+
+    def _commit(self, changed: Mapping[str, TableFiles], **fields: Any) -> None:
+        """Write the changed lists, then ``history.json``; delete the lists that nobody can be about to read.
+
+        :raises JournalError: another compaction has taken over.
+        """
+        before = self.history.tables
+        tables = dict(before)
+        for folder, listed in changed.items():
+            name = write_table(self._store, folder, listed, self.history.epoch, self._next_list())
+            old = before.get(folder)
+            tables[folder] = planning.entry_of(listed, name, None if old is None else old.name)
+        history = replace(
+            self.history, tables=tables, files=self._files, lists=self._listed, uncleaned=(), **fields
+        )
+        try:
+            self._version = write_history(self._store, history, self._version)
+        except Fenced:
+            with contextlib.suppress(OSError):
+                for folder in changed:
+                    self._store.delete(tables[folder].name)
+            raise
+        self._history = history
+        self._lists.update(changed)
+        if sum(len(each.published) + len(each.pending) for each in self._lists.values()) > _CACHED_FILES:
+            self._lists.clear()
+        with accessing(self._store):
+            for folder in changed:
+                old = before.get(folder)
+                if old is not None and old.previous is not None:
+                    self._store.delete(old.previous)
+
+    def _list(self, table: Table) -> TableFiles:
+        folder = _folder(table)
+        if (found := self._lists.get(folder)) is None:
+            entry = self.history.tables.get(folder)
+            if entry is None:
+                return TableFiles(table)
+            with accessing(self._store):
+                found = self._lists[folder] = read_table(self._store, entry)
+        if found.table != table:
+            raise JournalError(f"the tables {table} and {found.table} have the same folder {folder}")
+        return found
+
+    def _next_list(self) -> int:
+        self._listed += 1
+        return self._listed
+
+    def _clean(self) -> None:
+        """Delete what earlier owners wrote and did not commit."""
+        if not self.history.uncleaned:
+            return
+        self._store.clean()
+        committed = dict(self.history.uncleaned)
+        for file in self._store.names(PENDING):
+            found = parse_pending(file)
+            if found is not None and found[0] in committed and found[1] >= committed[found[0]]:
+                self._store.delete(f"{PENDING}/{file}")
+        entries = self.history.tables.values()
+        known = {name for entry in entries for name in (entry.name, entry.previous)}
+        for file in self._store.names(TABLES):
+            of = parse_table(file)
+            if of is not None and of[1] in committed and not of[0].endswith("-sealed"):
+                name = f"{TABLES}/{file}"
+                if name not in known:
+                    self._store.delete(name)
+
+
+class _Ends:
+    """The positions of the first and the last row of record batches."""
+
+    def __init__(self) -> None:
+        self.first = self.last = (0, 0)
+
+    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches."""
+        begun = False
+        for batch in batches:
+            if not begun:
+                begun, self.first = True, _position(batch, 0)
+            self.last = _position(batch, batch.num_rows - 1)
+            yield batch
+
+
+def _position(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+    return batch.column("_commit_lsn")[row].as_py(), batch.column("_ordinal")[row].as_py()
+
+
+def _folder(table: Table) -> str:
+    return MESSAGES if table == MESSAGES_TABLE else folder_of(table.schema, table.name)

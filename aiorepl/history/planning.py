@@ -1,0 +1,136 @@
+"""What to merge, and what to delete: decisions about a table's files. Pure.
+
+A file is written once and never changed. Small ones wait as pending files, and are merged into one that is published; rows of
+different versions are never merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aiorepl.history.manifest import File, Rewrite, Sealed, TableEntry, TableFiles
+from aiorepl.history.names import published_name
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When files are merged and deleted.
+
+    :param publish_after: seconds after which pending rows are published, however few they are.
+    :param keep_replaced: seconds for which a replaced file is kept for those who are reading it.
+    :param least_bytes: pending files of this size together are published.
+    :param most_bytes: no file becomes larger by merging.
+    :param most_pending: so many pending files are merged into one.
+    :param listed: so many published files are in a table's list before older ones get a list of their own.
+    """
+
+    publish_after: float = 86_400.0
+    keep_replaced: float = 86_400.0
+    least_bytes: int = 16 * _MIB
+    most_bytes: int = 64 * _MIB
+    most_pending: int = 32
+    listed: int = 2000
+
+
+def due(entry: TableEntry, limits: Limits, now: int) -> bool:
+    """Whether the table's list has to be read, because files may be merged or deleted."""
+    return (
+        entry.pending_size >= limits.least_bytes
+        or entry.pending >= limits.most_pending
+        or (entry.since is not None and now - entry.since >= limits.publish_after)
+        or (entry.replaced is not None and now - entry.replaced >= limits.keep_replaced)
+    )
+
+
+def plan_rewrite(
+    folder: str, files: TableFiles, limits: Limits, now: int, pending_name: str
+) -> Rewrite | None:
+    """Choose pending files of a table to be merged; always the first ones, so that the order of rows is kept.
+
+    :param pending_name: a new name, if the result is pending, too.
+    """
+    pending = files.pending
+    if not pending:
+        return None
+    same = _same_version(pending)
+    count = _within(same, limits.most_bytes)
+    chosen = same[:count]
+    # Nothing can join the rows of an earlier version any more.
+    closed = len(same) < len(pending) or count < len(same)
+    old = now - pending[0].since >= limits.publish_after
+    if closed or old or sum(file.size for file in chosen) >= limits.least_bytes:
+        return Rewrite(folder, count, published_name(folder, chosen[0].first), publish=True)
+    if count >= limits.most_pending:
+        return Rewrite(folder, count, pending_name, publish=False)
+    return None
+
+
+def rewritten(files: TableFiles, rewrite: Rewrite, size: int, now: int) -> TableFiles:
+    """Return the table's files after a rewrite.
+
+    :param size: of the new file, in bytes.
+    """
+    inputs, rest = files.pending[: rewrite.count], files.pending[rewrite.count :]
+    merged = File(
+        rewrite.name,
+        inputs[0].version,
+        sum(file.rows for file in inputs),
+        size,
+        inputs[0].first,
+        inputs[-1].last,
+        inputs[0].since,
+    )
+    replaced = (*files.replaced, *((file.name, now) for file in inputs))
+    if rewrite.publish:
+        return replace(files, published=(*files.published, merged), pending=rest, replaced=replaced)
+    return replace(files, pending=(merged, *rest), replaced=replaced)
+
+
+def expired(files: TableFiles, limits: Limits, now: int) -> tuple[str, ...]:
+    """Return the replaced files that nobody reads any more."""
+    return tuple(name for name, since in files.replaced if now - since >= limits.keep_replaced)
+
+
+def to_seal(files: TableFiles, limits: Limits) -> tuple[File, ...]:
+    """Return the published files that get a list of their own; none if there are few."""
+    return files.published[: limits.listed // 2] if len(files.published) > limits.listed else ()
+
+
+def with_sealed(files: TableFiles, sealed: Sequence[File], name: str) -> TableFiles:
+    """Return the table's files with ``sealed`` in a list of their own."""
+    entry = Sealed(name, len(sealed), sealed[0].first, sealed[-1].last)
+    return replace(files, sealed=(*files.sealed, entry), published=files.published[len(sealed) :])
+
+
+def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
+    """Return a table's entry in ``history.json``.
+
+    :param name: its list.
+    """
+    return TableEntry(
+        files.table,
+        name,
+        previous,
+        len(files.pending),
+        sum(file.size for file in files.pending),
+        files.pending[0].since if files.pending else None,
+        min((since for _, since in files.replaced), default=None),
+    )
+
+
+def _same_version(pending: Sequence[File]) -> Sequence[File]:
+    count = next((n for n, file in enumerate(pending) if file.version != pending[0].version), len(pending))
+    return pending[:count]
+
+
+def _within(files: Sequence[File], most: int) -> int:
+    """Return how many of the first files have ``most`` bytes together, at least one."""
+    size = 0
+    for count, file in enumerate(files):
+        size += file.size
+        if count and size > most:
+            return count
+    return len(files)

@@ -1,0 +1,171 @@
+"""What a history has: the files of a table, for engines that read Parquet."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from aiorepl.history.catalog import read_history, read_sealed, read_tables
+from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Version
+from aiorepl.history.names import MESSAGES, folder_of
+from aiorepl.history.opening import open_history
+from aiorepl.journal.store import Store
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """A Parquet file of a table.
+
+    :param path: the file's name in the history.
+    :param schema: its Arrow schema.
+    :param rows: its number of rows.
+    :param size: in bytes.
+    :param first: commit LSN and ordinal of its first row.
+    :param last: those of its last row.
+    :param oid: the oid that the table had.
+    :param description: the Relation message and its Type messages.
+    :param published: whether it stays; another file will replace a pending one, which is then kept for a day.
+    """
+
+    path: str
+    schema: pa.Schema
+    rows: int
+    size: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+    oid: int
+    description: tuple[bytes, ...]
+    published: bool
+
+    def relation(self) -> Relation | None:
+        """Decode the description that the rows came with; ``None`` for messages."""
+        decoder = Decoder()
+        found = None
+        for payload in (*self.description[1:], *self.description[:1]):
+            found = decoder.decode(payload)
+        return found if isinstance(found, Relation) else None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFiles:
+    """The files of a table.
+
+    :param url: the folder of the history.
+    :param start: the history has every transaction that ended after this LSN, unless a gap was accepted,
+    :param end: and up to this LSN. The journal's segments have what comes after it.
+    :param gaps: the accepted gaps between ``start`` and ``end``.
+    :param files: in the order of their rows.
+    """
+
+    url: str
+    start: LSN
+    end: LSN
+    gaps: tuple[tuple[LSN, LSN], ...]
+    files: tuple[HistoryFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(file.rows for file in self.files)
+
+
+def end(url: str | os.PathLike[str], *, store: Store | None = None) -> LSN | None:
+    """Return the LSN up to which a journal is compacted; ``None`` if it has no history.
+
+    :param url: the journal's folder.
+    :raises JournalError: the history is damaged, or cannot be read.
+    """
+    found = read_history(open_history(url) if store is None else store)
+    return None if found is None else found[0].end.lsn
+
+
+def tables(url: str | os.PathLike[str], *, store: Store | None = None) -> list[tuple[str, str]]:
+    """List the tables of a history by schema and name.
+
+    :param url: the journal's folder.
+    :raises JournalError: the history is damaged, or cannot be read.
+    """
+    found = read_history(open_history(url) if store is None else store)
+    entries = () if found is None else found[0].tables.values()
+    return sorted((entry.table.schema, entry.table.name) for entry in entries if not entry.table.messages)
+
+
+def files(
+    url: str | os.PathLike[str],
+    schema: str,
+    table: str,
+    *,
+    after: LSN = ZERO,
+    until: LSN | None = None,
+    store: Store | None = None,
+) -> HistoryFiles | None:
+    """List the files with a table's changes; ``None`` if the journal has no history.
+
+    Files are chosen by the positions of their rows, so the first and the last one may have rows outside of the range: filter by
+    ``_commit_lsn >= after``, and ``_commit_lsn < until``.
+
+    :param url: the journal's folder.
+    :param after: leave out the transactions that ended at or before this LSN.
+    :param until: leave out the transactions that ended after this LSN.
+    :raises JournalError: the history is damaged, or cannot be read.
+    """
+    return _files(url, Table(schema, table), folder_of(schema, table), after, until, store)
+
+
+def messages(
+    url: str | os.PathLike[str],
+    *,
+    after: LSN = ZERO,
+    until: LSN | None = None,
+    store: Store | None = None,
+) -> HistoryFiles | None:
+    """List the files with logical decoding messages; parameters and errors as ``files``."""
+    return _files(url, MESSAGES_TABLE, MESSAGES, after, until, store)
+
+
+def _files(
+    url: str | os.PathLike[str], table: Table, folder: str, after: LSN, until: LSN | None, store: Store | None
+) -> HistoryFiles | None:
+    store = open_history(url) if store is None else store
+    found = read_tables(store, folder)
+    if found is None:
+        return None
+    history, listed = found
+    chosen = listed.get(folder, TableFiles(table))
+    most = history.end.lsn if until is None else until
+    wanted: list[tuple[File, bool]] = []
+    for sealed in chosen.sealed:
+        if sealed.last[0] >= after and sealed.first[0] <= most:
+            wanted += [(file, True) for file in read_sealed(store, sealed.name)]
+    wanted += [(file, True) for file in chosen.published]
+    wanted += [(file, False) for file in chosen.pending]
+    return HistoryFiles(
+        store.url,
+        history.start,
+        history.end.lsn,
+        history.gaps,
+        tuple(
+            _file(file, chosen.versions[file.version], published=published)
+            for file, published in wanted
+            if file.last[0] >= after and file.first[0] <= most
+        ),
+    )
+
+
+def _file(file: File, version: Version, *, published: bool) -> HistoryFile:
+    return HistoryFile(
+        file.name,
+        version.schema,
+        file.rows,
+        file.size,
+        file.first,
+        file.last,
+        version.oid,
+        version.description,
+        published,
+    )
