@@ -17,6 +17,8 @@ from typing import Final
 
 from aiorepl.lsn import LSN
 
+FOLDER: Final = "history"
+"""The folder of the history in the journal's."""
 HISTORY: Final = "history.json"
 TABLES: Final = "_tables"
 PENDING: Final = "_pending"

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 
 from aiorepl.history.compaction import Compaction, Pace
+from aiorepl.history.names import FOLDER
 from aiorepl.history.planning import Limits
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store, open_store
-
-FOLDER = "history"
+from aiorepl.journal.store import Location, Store, open_store
 
 
-def open_history(url: str | os.PathLike[str]) -> Store:
+def open_history(url: Location | Store, config: Mapping[str, str] | None = None) -> Store:
     """Open the store of a journal's history.
 
-    :param url: the journal's folder.
-    :raises ConfigurationError: the URL has another scheme.
+    :param url: the journal.
+    :param config: as in ``open_store``.
+    :raises ConfigurationError: the URL has another scheme, or the configuration is wrong.
     """
-    text = os.fspath(url)
-    return open_store(f"{text.rstrip('/')}/{FOLDER}")
+    return open_store(url, config).within(FOLDER)
 
 
 def open_compaction(
-    url: str | os.PathLike[str], *, limits: Limits | None = None, pace: Pace | None = None
+    url: Location | Store,
+    config: Mapping[str, str] | None = None,
+    *,
+    limits: Limits | None = None,
+    pace: Pace | None = None,
 ) -> Compaction:
-    """Open a journal to compact it.
-
-    :raises ConfigurationError: the URL has another scheme.
-    """
-    return Compaction(JournalReader(url), open_history(url), Cursors(url), limits=limits, pace=pace)
+    """Open a journal to compact it; parameters and errors as ``open_history``."""
+    store = open_store(url, config)
+    reader = JournalReader(store)
+    return Compaction(reader, store.within(FOLDER), Cursors(store), limits=limits, pace=pace)

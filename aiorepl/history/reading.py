@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from aiorepl.history.catalog import read_history, read_sealed, read_tables
 from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Version
 from aiorepl.history.names import MESSAGES, folder_of
 from aiorepl.history.opening import open_history
-from aiorepl.journal.store import Store
+from aiorepl.journal.store import Location, Store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -74,64 +74,61 @@ class HistoryFiles:
         return sum(file.rows for file in self.files)
 
 
-def end(url: str | os.PathLike[str], *, store: Store | None = None) -> LSN | None:
+def end(url: Location | Store, config: Mapping[str, str] | None = None) -> LSN | None:
     """Return the LSN up to which a journal is compacted; ``None`` if it has no history.
 
-    :param url: the journal's folder.
+    :param url: the journal; with ``config`` for an object store, as in ``open_store``.
     :raises JournalError: the history is damaged, or cannot be read.
     """
-    found = read_history(open_history(url) if store is None else store)
+    found = read_history(open_history(url, config))
     return None if found is None else found[0].end.lsn
 
 
-def tables(url: str | os.PathLike[str], *, store: Store | None = None) -> list[tuple[str, str]]:
+def tables(url: Location | Store, config: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """List the tables of a history by schema and name.
 
-    :param url: the journal's folder.
+    :param url: the journal; with ``config`` for an object store, as in ``open_store``.
     :raises JournalError: the history is damaged, or cannot be read.
     """
-    found = read_history(open_history(url) if store is None else store)
+    found = read_history(open_history(url, config))
     entries = () if found is None else found[0].tables.values()
     return sorted((entry.table.schema, entry.table.name) for entry in entries if not entry.table.messages)
 
 
 def files(
-    url: str | os.PathLike[str],
+    url: Location | Store,
     schema: str,
     table: str,
     *,
     after: LSN = ZERO,
     until: LSN | None = None,
-    store: Store | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> HistoryFiles | None:
     """List the files with a table's changes; ``None`` if the journal has no history.
 
     Files are chosen by the positions of their rows, so the first and the last one may have rows outside of the range: filter by
     ``_commit_lsn >= after``, and ``_commit_lsn < until``.
 
-    :param url: the journal's folder.
+    :param url: the journal; with ``config`` for an object store, as in ``open_store``.
     :param after: leave out the transactions that ended at or before this LSN.
     :param until: leave out the transactions that ended after this LSN.
     :raises JournalError: the history is damaged, or cannot be read.
     """
-    return _files(url, Table(schema, table), folder_of(schema, table), after, until, store)
+    return _files(open_history(url, config), Table(schema, table), folder_of(schema, table), after, until)
 
 
 def messages(
-    url: str | os.PathLike[str],
+    url: Location | Store,
     *,
     after: LSN = ZERO,
     until: LSN | None = None,
-    store: Store | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> HistoryFiles | None:
     """List the files with logical decoding messages; parameters and errors as ``files``."""
-    return _files(url, MESSAGES_TABLE, MESSAGES, after, until, store)
+    return _files(open_history(url, config), MESSAGES_TABLE, MESSAGES, after, until)
 
 
-def _files(
-    url: str | os.PathLike[str], table: Table, folder: str, after: LSN, until: LSN | None, store: Store | None
-) -> HistoryFiles | None:
-    store = open_history(url) if store is None else store
+def _files(store: Store, table: Table, folder: str, after: LSN, until: LSN | None) -> HistoryFiles | None:
     found = read_tables(store, folder)
     if found is None:
         return None

@@ -50,6 +50,10 @@ class RemoteStore:
         """The URL, without a slash at its end."""
         return self._location.url
 
+    def within(self, folder: str) -> RemoteStore:
+        """Return the store of a longer prefix."""
+        return RemoteStore(ObjectStore(f"{self.url}/{folder}", self._location.config))
+
     def names(self, folder: str = "") -> list[str]:
         """List the objects in a folder."""
         return self._client.folder(folder)

@@ -47,6 +47,9 @@ class Store(Protocol):
     def url(self) -> str:
         """The folder's normalized address: equal for all users of one folder."""
 
+    def within(self, folder: str) -> Store:
+        """Return the store of a folder in this one."""
+
     def names(self, folder: str = "") -> list[str]:
         """List the published files in any order; empty if the folder does not exist."""
 
@@ -150,6 +153,10 @@ class LocalStore:
     def url(self) -> str:
         """The absolute path."""
         return str(self.path)
+
+    def within(self, folder: str) -> LocalStore:
+        """Return the store of a subfolder."""
+        return LocalStore(self.path / folder)
 
     def names(self, folder: str = "") -> list[str]:
         """List the published files."""

@@ -19,15 +19,19 @@ def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool
     :param null: convert a value that ``wanted`` cannot hold to null. Otherwise the function raises DataError.
     """
     convert = converter(oid, types, wanted, null=null)
-    info = types.info(oid)
 
     def convert_or_explain(values: Sequence[Raw]) -> Any:
         try:
             return convert(values)
         except Unrepresentable:
-            raise DataError(
-                f"{name}: a value of type {info or oid} does not fit into {wanted}: read the column as string with "
-                ".schema(...), or set the option unrepresentable to null"
-            ) from None
+            raise unfit(name, oid, types, wanted) from None
 
     return convert_or_explain
+
+
+def unfit(name: str, oid: int, types: Types, wanted: pa.DataType) -> DataError:
+    """Make the error for a value that ``wanted`` cannot hold; parameters as ``column``."""
+    return DataError(
+        f"{name}: a value of type {types.info(oid) or oid} does not fit into {wanted}: read the column as string with "
+        ".schema(...), or set the option unrepresentable to null"
+    )

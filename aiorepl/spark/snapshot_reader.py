@@ -13,14 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiorepl.epoch import since_1970
-from aiorepl.formats.arrow.binary_columns import values_of
 from aiorepl.formats.arrow.copied import CopiedColumns, metadata_arrays
 from aiorepl.formats.arrow.header import Header
-from aiorepl.formats.texts import Texts
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.pgoutput.tuples import TEXT
 from aiorepl.snapshot.chunk_query import copy_statement
 from aiorepl.snapshot.chunk_reader import ChunkReader
 from aiorepl.snapshot.chunks import Range
@@ -28,7 +25,7 @@ from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.tables import PublishedTable
-from aiorepl.spark.columns import column
+from aiorepl.spark.columns import unfit
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
@@ -122,30 +119,27 @@ class _Conversion:
     """Converts rows to record batches of the schema: the columns of the table, and the metadata."""
 
     def __init__(self, layout: Layout, schema: pa.Schema, *, null: bool) -> None:
-        relation, types = layout.relation, layout.types
+        relation = layout.relation
         fields = [schema.field(name) for name in relation.names]
         self._schema = schema
         self._copied = CopiedColumns(layout, fields)
-        self._texts = Texts(relation, types, binary=True)
-        self._converters = [
-            column(f"{relation}.{each.name}", each.type_oid, types, field.type, null=null)
+        self._unfit = {
+            each.name: unfit(f"{relation}.{each.name}", each.type_oid, layout.types, field.type)
             for each, field in zip(relation.columns, fields, strict=True)
-        ]
+        }
+        self._null = null
 
     def __call__(self, rows: CopiedRows) -> pa.RecordBatch:
-        arrays = []
-        for index, array in enumerate(self._copied.arrays(rows)):
-            if array is not None:
-                arrays.append(array)
-                continue
-            values = values_of(rows.data, rows.position, len(rows), index)
-            texts = values if rows.kinds[index] == TEXT else self._texts.column(index, values)
-            arrays.append(self._converters[index](texts))
+        arrays = list(self._copied.arrays(rows, self._refuse))
         header = Header(0, rows.transaction.commit_lsn, since_1970(rows.transaction.commit_timestamp))
         metadata = metadata_arrays(rows, header)
         fields = list(self._schema)[len(arrays) :]
         arrays += [array.cast(field.type) for array, field in zip(metadata, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _refuse(self, name: str, row: int, text: str) -> None:
+        if not self._null:
+            raise self._unfit[name]
 
 
 async def _collect(parts: Any) -> tuple[bytes, int] | None:

@@ -155,5 +155,9 @@ def test_many_rows(oid, raw):
     if oid == 25:
         # The halves of a character in two values.
         refused = []
-        assert copied(oid, [*values[:-2], b"\xc3", b"\xa4"], refused=refused)[-3:] == [values[-3].decode(), None, None]
+        assert copied(oid, [*values[:-2], b"\xc3", b"\xa4"], refused=refused)[-3:] == [
+            values[-3].decode(),
+            None,
+            None,
+        ]
         assert [text for _, _, text in refused] == ["\\xc3", "\\xa4"]
