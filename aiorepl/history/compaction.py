@@ -324,7 +324,8 @@ class Compaction:
         """Delete what earlier owners wrote and did not commit."""
         if not self.history.uncleaned:
             return
-        self._store.clean()
+        for folder in ("", PENDING, TABLES):
+            self._store.clean(folder)
         committed = dict(self.history.uncleaned)
         for file in self._store.names(PENDING):
             found = parse_pending(file)
@@ -334,7 +335,7 @@ class Compaction:
         known = {name for entry in entries for name in (entry.name, entry.previous)}
         for file in self._store.names(TABLES):
             of = parse_table(file)
-            if of is not None and of[1] in committed and not of[0].endswith("-sealed"):
+            if of is not None and of[1] < self.history.epoch and not of[0].endswith("-sealed"):
                 name = f"{TABLES}/{file}"
                 if name not in known:
                     self._store.delete(name)

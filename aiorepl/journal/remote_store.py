@@ -132,7 +132,7 @@ class RemoteStore:
     def unlock(self) -> None:
         """Do nothing."""
 
-    def clean(self) -> None:
+    def clean(self, folder: str = "") -> None:
         """Abort the multipart uploads that nobody will complete."""
         self._client.abort(lambda _: True)
 

@@ -99,8 +99,8 @@ class Store(Protocol):
     def unlock(self) -> None:
         """Release the writer's lock, if it is held."""
 
-    def clean(self) -> None:
-        """Delete the remains of uploads that were never published. Only the writer may call it."""
+    def clean(self, folder: str = "") -> None:
+        """Delete the remains of uploads to a folder that were never published. Only the writer may call it."""
 
 
 Location: TypeAlias = str | os.PathLike[str] | ObjectStore
@@ -252,9 +252,9 @@ class LocalStore:
             self._locked.close()
             self._locked = None
 
-    def clean(self) -> None:
+    def clean(self, folder: str = "") -> None:
         """Delete temporary files."""
-        for path in self.path.glob(f"*{PARTIAL}"):
+        for path in (self.path / folder).glob(f"*{PARTIAL}"):
             path.unlink()
 
     def reached(self, step: str, name: str) -> None:

@@ -1,0 +1,137 @@
+"""A compaction is killed before each operation on a file: the next one finishes, and every row is in the history once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import io, os, shutil, signal, sys
+from pathlib import Path
+
+from aiorepl import history
+from aiorepl.history.catalog import read_tables
+from aiorepl.history.compaction import Compaction, Pace
+from aiorepl.history.names import parse_pending
+from aiorepl.history.planning import Limits
+from aiorepl.journal import Cursors, JournalReader
+from aiorepl.journal.store import LocalStore
+from aiorepl.testing.messages import column
+from tests.history.conftest import Journal
+
+base = Path(sys.argv[1])
+# A process that dies leaves what it wrote in the page cache.
+os.fsync = lambda descriptor: None
+
+
+class Dying(LocalStore):
+    left = 0
+
+    def reached(self, step, name):
+        Dying.left -= 1
+        if Dying.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def within(self, folder):
+        return Dying(self.path / folder)
+
+
+def write():
+    journal = Journal(base / "journal")
+    t = journal.stream.table("t", column("id", 23, key=True))
+    u = journal.stream.table("u", column("id", 23, key=True))
+    for number in range(3):
+        journal.stream.transaction(t.insert(str(number)), *([u.insert("7")] if number else []))
+        if number == 1:
+            t = journal.stream.table("t", column("id", 20, key=True))
+        journal.write()
+
+
+def compact(folder, store):
+    # Small files are merged; then all rows are published; then the replaced files are deleted.
+    for publish_after, now in ((10**9, 1000), (0, 2000), (0, 2100)):
+        limits = Limits(publish_after=publish_after, keep_replaced=50, most_pending=2)
+        root = store(folder)
+        Compaction(
+            JournalReader(root), root.within("history"), Cursors(root), limits=limits, pace=Pace(pass_bytes=1), clock=lambda: now
+        ).run()
+
+
+def published(folder):
+    '''What a pattern matches: rows by table.'''
+    import pyarrow.parquet as pq
+
+    found = {}
+    for path in sorted((folder / "history").glob("[!_]*/*.parquet")):
+        found.setdefault(path.parent.name, []).extend(pq.read_table(path)["id"].to_pylist())
+    return found
+
+
+def check(folder):
+    import pyarrow.parquet as pq
+
+    wanted = {"public.t": [0, 1, 2], "public.u": [7, 7]}
+    for table, ids in published(folder).items():
+        assert ids == wanted[table][: len(ids)], (table, ids)
+    for table, ids in wanted.items():
+        files = history.files(folder, *table.split("."))
+        listed = files.files if files else ()
+        rows = [id for file in listed for id in pq.read_table(folder / "history" / file.path)["id"].to_pylist()]
+        assert rows == ids[: len(rows)], (table, rows)
+    compact(folder, LocalStore)
+    assert published(folder) == wanted, published(folder)
+    store = LocalStore(folder / "history")
+    found, tables = read_tables(store, None)
+    assert store.names("_pending") == [], store.names("_pending")
+    kept = {name.removeprefix("_tables/") for each in found.tables.values() for name in (each.name, each.previous)}
+    left = set(store.names("_tables")) - kept
+    assert not left, left
+    assert not list((folder / "history").rglob("*.partial"))
+    assert sorted(file.name for each in tables.values() for file in each.published) == sorted(
+        str(path.relative_to(folder / "history")) for path in (folder / "history").glob("[!_]*/*.parquet")
+    )
+
+
+def child(run):
+    process = os.fork()
+    if process == 0:
+        try:
+            run()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+# Arrow's threads do not survive a fork, so only children use it.
+assert child(write) == 0
+step = 0
+while True:
+    step += 1
+    folder = base / str(step)
+    shutil.copytree(base / "journal", folder)
+
+    def run():
+        Dying.left = step
+        compact(folder, Dying)
+
+    killed = child(run)
+    assert killed in (0, -signal.SIGKILL), (step, killed)
+    assert child(lambda: check(folder)) == 0, step
+    shutil.rmtree(folder)
+    if killed == 0:
+        break
+print(step)
+"""
+
+
+def test_a_kill_at_every_step(tmp_path):
+    """Nothing is lost, nothing is there twice, also for a reader that lists files itself, and no file is left behind."""
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert int(run.stdout) > 100
