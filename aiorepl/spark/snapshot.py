@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
@@ -40,7 +40,7 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
 from aiorepl.spark.blocks import TableName
 from aiorepl.spark.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
-from aiorepl.spark.snapshot_files import WRITTEN, DeltaFiles
+from aiorepl.spark.snapshot_files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot_reader import SnapshotTable
 from aiorepl.values.registry import Types
 
@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 # A task costs Spark about 50 ms, so its chunks are larger than a pipeline's.
 _CHUNK_BYTES: Final = 64 * 1024 * 1024
+_Part = tuple[SnapshotTable, tuple[Range, ...], DeltaFiles]
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 
 
@@ -174,18 +175,40 @@ class Snapshot:
             parts.append((self._reading(described, arrow), self._ranges(described), files))
         for _, _, files in parts:
             files.create()
-        rows = self._load(from_arrow_schema(WRITTEN), _FilesReader(parts)).collect()
+        written = self._write(parts)
         # The rows are those of the snapshot only if the tables were locked up to now.
         thread, exported = self._begun()
         thread.run(exported.verify())
-        written: list[list[dict[str, Any]]] = [[] for _ in parts]
-        for row in rows:
-            written[row["number"]].append(row.asDict())
         for (_, _, files), found in zip(parts, written, strict=True):
             files.commit(found)
         return {
-            table: sum(file["rows"] for file in found) for table, found in zip(targets, written, strict=True)
+            table: sum(file.rows for file in found) for table, found in zip(targets, written, strict=True)
         }
+
+    def _write(self, parts: Sequence[_Part]) -> list[list[WrittenFile]]:
+        """Write the rows of tables by executors; return the files of each."""
+        written: list[list[WrittenFile]] = [[] for _ in parts]
+        chunks = [
+            (part, number, rows)
+            for part, (_, ranges, _) in enumerate(parts)
+            for number, rows in enumerate(ranges)
+        ]
+        if not chunks:
+            return written
+        # A table's last chunk is its smallest: good for the end, when not all executors have work.
+        chunks.sort(key=lambda chunk: chunk[1] == len(parts[chunk[0]][1]) - 1)
+
+        def write(chunk: tuple[int, int, Range]) -> tuple[int, WrittenFile | None]:
+            part, number, rows = chunk
+            table, _, files = parts[part]
+            return part, files.write(table.batches(number, rows))
+
+        # Not a query: Java would take seconds of CPU to plan and compile the first one.
+        tasks = self._spark.sparkContext.parallelize(chunks, len(chunks))
+        for part, file in tasks.map(write).collect():
+            if file is not None:
+                written[part].append(file)
+        return written
 
     async def _begin(self) -> None:
         source = self._source
@@ -285,13 +308,11 @@ class _TableSource(DataSource):
 class _ChunkPartition(InputPartition):
     """A chunk, which one task reads.
 
-    :param table: the number of its table.
     :param number: the number within the table, from 0.
     """
 
-    def __init__(self, table: int, number: int, rows: Range) -> None:
+    def __init__(self, number: int, rows: Range) -> None:
         super().__init__(number)
-        self.table = table
         self.number = number
         self.rows = rows
 
@@ -304,31 +325,11 @@ class _RowsReader(DataSourceReader):
         self._ranges = ranges
 
     def partitions(self) -> list[InputPartition]:
-        return [_ChunkPartition(0, number, rows) for number, rows in enumerate(self._ranges)]
+        return [_ChunkPartition(number, rows) for number, rows in enumerate(self._ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _ChunkPartition)
         return self._table.batches(partition.number, partition.rows)
-
-
-class _FilesReader(DataSourceReader):
-    """Writes the rows of tables into files, and reads what was written."""
-
-    def __init__(self, parts: list[tuple[SnapshotTable, tuple[Range, ...], DeltaFiles]]) -> None:
-        self._parts = parts
-
-    def partitions(self) -> list[InputPartition]:
-        return [
-            _ChunkPartition(table, number, rows)
-            for table, (_, ranges, _) in enumerate(self._parts)
-            for number, rows in enumerate(ranges)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without tables Spark passes a partition of its own.
-        if isinstance(partition, _ChunkPartition):
-            table, _, files = self._parts[partition.table]
-            yield from files.write(partition.table, table.batches(partition.number, partition.rows))
 
 
 class _LoopThread:
