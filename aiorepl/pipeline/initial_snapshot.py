@@ -21,6 +21,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pipeline.progress import LedgerProgress
 from aiorepl.position import Position
+from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
 from aiorepl.snapshot.ledger import ChunkLedger, initial_ledger
@@ -356,7 +357,10 @@ class InitialPhase:
 
     async def _left_out(self, table: TablePlan, error: Exception) -> None:
         assert self._file is not None
-        self._ledger = await self._file.update(lambda ledger: ledger.left_out(table, str(error)))
+        reason = None if isinstance(error, AlteredWhileRead) else str(error)
+        self._ledger = await self._file.update(lambda ledger: ledger.left_out(table, reason))
+        if reason is None:
+            _log.warning("table %s is read again while the stream runs", table)
 
     async def _hand_over(self, error: Exception) -> None:
         """Leave the rest to be read while the stream runs.

@@ -39,6 +39,22 @@ SELECT 'publication ' || p.pubname AS object,
 _SCHEMAS: Final = ", ARRAY(SELECT s::text FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid ORDER BY s.pnnspid)"
 
 
+# The roots that have partitions now which they did not have under the connection's snapshot, although these existed.
+# pg_partition_tree reads the current catalog, and all else the snapshot's. A table that was created later has no rows for it.
+_ATTACHED: Final = """
+WITH RECURSIVE tree(part) AS (
+  SELECT pg_catalog.unnest($1::pg_catalog.oid[])
+   UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part)
+SELECT DISTINCT root FROM pg_catalog.unnest($1::pg_catalog.oid[]) root, pg_catalog.pg_partition_tree(root) now
+  JOIN pg_catalog.pg_class c ON c.oid = now.relid
+ WHERE NOT EXISTS (SELECT FROM tree WHERE part = now.relid)
+"""
+
+
+class AlteredWhileRead(SlotError):
+    """A table was altered while it was read under a snapshot: its rows are not those of the snapshot."""
+
+
 class Queried(Protocol):
     """A connection that returns all columns as text."""
 
@@ -77,4 +93,20 @@ class TableAltered(SlotError):
         super().__init__(
             f"{what}, truncated or dropped after the slot's snapshot was taken: start again, with resnapshot=True "
             "(--resnapshot) if the slot still exists"
+        )
+
+
+async def require_same_partitions(connection: Any, roots: dict[int, str]) -> None:
+    """Check that no partition with rows was attached since the snapshot.
+
+    ATTACH PARTITION is not blocked by reading. Chunks that are read later have its rows, and those that were read before do not.
+
+    :param connection: an asyncpg connection under the snapshot.
+    :param roots: the names of partitioned tables by oid.
+    :raises AlteredWhileRead: a partition was attached; the message names its root.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    for row in await connection.fetch(_ATTACHED, list(roots)):
+        raise AlteredWhileRead(
+            f"a partition was attached to table {roots[row['root']]} while its rows were read"
         )

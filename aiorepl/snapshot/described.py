@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiorepl.errors import SlotError
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunk_query import column_kinds, copy_statement
 from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.tables import PublishedTable
@@ -79,15 +79,14 @@ async def require_same_types(connection: Any, described: DescribedTable) -> None
     Types cannot be locked, and values are decoded with the current ones.
 
     :param connection: an asyncpg connection without a snapshot.
-    :raises SlotError: a type was altered.
+    :raises AlteredWhileRead: a type was altered.
     :raises asyncpg.PostgresError: the server failed.
     """
     now = {info.oid: info for info in await _look_up(connection, [info.oid for info in described.types])}
     for info in described.types:
         if now.get(info.oid) != info:
-            raise SlotError(
-                f"type {info} was altered during the initial snapshot, which cannot be used: start again, with resnapshot=True "
-                "(--resnapshot) if the slot still exists"
+            raise AlteredWhileRead(
+                f"type {info} was altered while the rows of table {described.table} were read"
             )
 
 

@@ -10,13 +10,13 @@ with their state under the snapshot. During the load they can be written, but no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
 
 import asyncpg
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
-from aiorepl.snapshot.altered import Queried, TableAltered, require_unaltered
+from aiorepl.snapshot.altered import Queried, TableAltered, require_same_partitions, require_unaltered
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
@@ -113,13 +113,18 @@ class ExportedSnapshot:
         with translating():
             return await describe(self._connection, self.tables, types)
 
-    async def verify(self) -> None:
-        """Check that the tables have been locked up to now.
+    async def verify(self, tables: Iterable[PublishedTable]) -> None:
+        """Check that these tables have been locked, and that their rows are those of the snapshot, up to now.
 
         :raises SnapshotGone: the connection is lost.
+        :raises AlteredWhileRead: a partition was attached to one of the tables.
         """
+        roots = {table.oid: str(table) for table in tables if table.partitioned}
         try:
-            await self._connection.execute("SELECT 1")
+            if roots:
+                await require_same_partitions(self._connection, roots)
+            else:
+                await self._connection.execute("SELECT 1")
         except ASYNCPG_ERRORS as error:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
 

@@ -296,9 +296,9 @@ class InitialSnapshot:
         """Check that the rows up to now were read from the table as the snapshot knows it.
 
         :raises SnapshotGone: the tables are not locked any more.
-        :raises SlotError: a type was altered.
+        :raises AlteredWhileRead: a type was altered, or a partition was attached.
         """
-        await self._begun().verify()
+        await self._begun().verify([described.table])
         if not described.types:
             return
         if self._now is None or self._now.is_closed():

@@ -166,6 +166,11 @@ class ChunkLedger:
         """The tables to be read while the stream runs."""
         return [table for table in self.tables if table.status == "reading" and not table.complete]
 
+    @property
+    def _settled(self) -> set[int]:
+        """The tables whose chunks of the initial snapshot are not needed: they failed, or all their rows are read again."""
+        return {table.oid for table in self.tables if table.where is None}
+
     def hand_over(self, position: LSN, delivered: int = 0) -> ChunkLedger:
         """Leave the rest of the initial snapshot to be read while the stream runs.
 
@@ -175,11 +180,11 @@ class ChunkLedger:
         :param delivered: the chunks before this number were delivered; they may not be durable yet.
         """
         ledger, done = self, self.chunks_done(position)
-        failed = {table.oid for table in self.tables if table.status == "failed"}
+        settled = self._settled
         left: dict[int, TableProgress] = {}
         for chunk in self.plan.chunks(done):
             plan = chunk.table
-            if plan.oid in failed:
+            if plan.oid in settled:
                 continue
             if plan.oid not in left:
                 ledger = ledger.with_table(plan.oid, plan.schema, plan.name)
@@ -213,9 +218,16 @@ class ChunkLedger:
         """Forget a table: its reading was cancelled."""
         return replace(self, tables=tuple(each for each in self.tables if each.id != table.id))
 
-    def left_out(self, plan: TablePlan, error: str) -> ChunkLedger:
-        """Record that a table of the initial snapshot could not be read."""
+    def left_out(self, plan: TablePlan, error: str | None) -> ChunkLedger:
+        """Record that a table of the initial snapshot could not be read.
+
+        :param error: why; ``None`` if it is read again while the stream runs.
+        """
+        if error is None and plan.oid in self._settled:
+            return self
         ledger = self.with_table(plan.oid, plan.schema, plan.name)
+        if error is None:
+            return ledger
         return ledger.with_progress(ledger.tables[-1].failed(error))
 
     def durable(self, position: LSN) -> ChunkLedger:

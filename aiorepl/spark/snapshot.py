@@ -126,6 +126,7 @@ class Snapshot:
         """End the snapshot.
 
         :raises SnapshotGone: the snapshot was lost before, so a table may have been altered while it was read.
+        :raises AlteredWhileRead: a partition was attached to a table.
         """
         thread, exported = self._thread, self._exported
         self._thread = self._exported = None
@@ -133,7 +134,7 @@ class Snapshot:
             return
         try:
             if error is None:
-                thread.run(exported.verify())
+                thread.run(exported.verify(each.table for each in self._tables.values()))
         finally:
             thread.run(exported.close())
             thread.close()
@@ -165,6 +166,7 @@ class Snapshot:
         :param storage_options: for deltalake, if the targets are in an object store.
         :raises ConfigurationError: a table is not published, or a Delta table has rows.
         :raises SnapshotGone: the snapshot was lost.
+        :raises AlteredWhileRead: a partition was attached to a table.
         """
         parts = []
         for table, target in targets.items():
@@ -178,7 +180,7 @@ class Snapshot:
         written = self._write(parts)
         # The rows are those of the snapshot only if the tables were locked up to now.
         thread, exported = self._begun()
-        thread.run(exported.verify())
+        thread.run(exported.verify(self._find(table).table for table in targets))
         for (_, _, files), found in zip(parts, written, strict=True):
             files.commit(found)
         return {

@@ -7,6 +7,7 @@ import pytest
 
 from aiorepl.errors import SlotError
 from aiorepl.snapshot import exported
+from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.tables import published_tables
 
 TABLES = (
@@ -159,8 +160,39 @@ async def test_a_type_altered_during_the_load_is_refused(loaded, change):
         "CREATE TABLE a (id int PRIMARY KEY, p pairs); INSERT INTO a VALUES (1, ARRAY[ROW(ROW(1, 2))::pair])"
     )
 
-    with pytest.raises(SlotError, match=r"type public\.inner_pair was altered during the initial snapshot"):
+    with pytest.raises(
+        SlotError, match=r"type public\.inner_pair was altered while the rows of table public\.a"
+    ):
         await loaded.load(during=lambda: loaded.connection.execute(f"ALTER TYPE inner_pair {change}"))
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_a_partition_attached_during_the_load(loaded):
+    """It is not blocked: if the partition has rows, its root is left out, to be read again; a new one disturbs nothing."""
+    await loaded.connection.execute(TABLES)
+    skipped = []
+
+    async def skip(table, error):
+        skipped.append((str(table), type(error)))
+
+    async def attach():
+        await loaded.connection.execute(
+            "CREATE TABLE new (LIKE parts); INSERT INTO new VALUES (21); "
+            "ALTER TABLE parts ATTACH PARTITION new FOR VALUES FROM (20) TO (30)"
+        )
+
+    assert {"a": 10, "parts": 1} == count(await loaded.load("chosen", during=attach, skip=skip))
+    await loaded.connection.execute("ALTER TABLE parts DETACH PARTITION new")
+
+    async def attach_older():
+        await loaded.connection.execute(
+            "ALTER TABLE parts ATTACH PARTITION single FOR VALUES FROM (10) TO (20)"
+        )
+
+    with pytest.raises(SlotError, match=r"a partition was attached to table public\.parts"):
+        await loaded.load("chosen", during=attach_older, skip=skip)
+    assert [("public.parts", AlteredWhileRead)] == skipped
+    assert {"a": 10} == count(loaded.slices)
 
 
 def count(slices) -> dict[str, int]:

@@ -74,6 +74,16 @@ def test_what_is_left_is_handed_over(ledger):
     assert POINT == delivered.stream_position(LSN(BASE + 4))
 
 
+def test_a_table_that_is_read_again_anyway(ledger):
+    """It is queued once, and its chunks are not handed over; those of a part of its rows do not replace them."""
+    again = ledger.left_out(A, None)
+    assert again == again.left_out(A, None)
+    handed = again.hand_over(LSN(BASE))
+    assert [("public.a", None), ("public.b", B)] == [(str(table), table.plan) for table in handed.unfinished]
+    partial = ledger.with_table(A.oid, "public", "a", "id > 5").hand_over(LSN(BASE))
+    assert ["public.a", "public.a", "public.b"] == [str(table) for table in partial.unfinished]
+
+
 def test_delivered_chunks_keep_their_positions(ledger):
     """Those that are not durable when the rest is handed over are done at the positions that they were delivered with."""
     handed = ledger.hand_over(LSN(BASE + 1), 4)
