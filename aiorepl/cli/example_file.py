@@ -22,6 +22,7 @@ create_slot = true
 # [journal]
 # url = "/var/lib/aiorepl/journal"
 # retention = "7d 100gb"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
+# compact = true                # into Parquet files per table, in a process beside this one (or: aiorepl journal compact)
 
 # If the slot is created, start with the existing rows of the tables. Without a journal this also needs a folder for its
 # plan: state, such as "/var/lib/aiorepl/snapshot".

@@ -118,3 +118,40 @@ def prune_command(journal: str) -> None:
 
     deleted = prune(_open(journal))
     click.echo(f"{len(deleted)} segments deleted")
+
+
+@journal.command()
+@click.argument("journal")
+@click.option("--follow", is_flag=True, help="Go on with what is appended, until interrupted.")
+@click.option(
+    "--publish-after",
+    default="1d",
+    show_default=True,
+    help="The age, in s, min, h or d, at which a table's rows are published in a small file.",
+)
+def compact(journal: str, publish_after: str, *, follow: bool) -> None:
+    """Compact a journal into Parquet files per table, in its folder history.
+
+    Any engine that reads Parquet can read them, and retention deletes only segments that were compacted. Safe while the
+    journal is written and read; if another compaction runs, that one stops.
+    """
+    import threading
+
+    from aiorepl.history.opening import open_compaction
+    from aiorepl.history.planning import Limits
+    from aiorepl.journal.retention import Retention
+
+    seconds = Retention.parse(publish_after).max_age_seconds
+    if seconds is None:
+        raise click.BadParameter(
+            f"{publish_after!r} is not an age, such as 12h", param_hint="--publish-after"
+        )
+    compaction = open_compaction(_open(journal), limits=Limits(publish_after=seconds))
+    if follow:
+        compaction.follow(threading.Event())
+    else:
+        compaction.run()
+        done = compaction.done
+        click.echo(
+            f"{done.rows:,} rows compacted, {done.published} files published; the history reaches {compaction.history.end.lsn}"
+        )

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
 _JOURNAL: Final = TableSchema(
-    {"url": str, "config": Mapping[str, str], "snapshot": bool, "retention": str}, frozenset({"url"})
+    {"url": str, "config": Mapping[str, str], "snapshot": bool, "retention": str, "compact": bool},
+    frozenset({"url"}),
 )
 # Keys of [[sinks]] that belong to neither the sink nor Delivery.
 _ENTRY_KEYS: Final = ("type", "name")
@@ -111,7 +112,11 @@ def _pipeline(
                 options["retention"] = reader.call(
                     "journal.retention", Retention.parse, {"text": settings["retention"]}
                 )
-            options |= {"journal": store, "snapshot": settings.get("snapshot", False)}
+            options |= {
+                "journal": store,
+                "snapshot": settings.get("snapshot", False),
+                "compact": settings.get("compact", False),
+            }
 
     if "snapshot" in document:
         # The table switches the snapshot on, even if it is empty.

@@ -59,7 +59,7 @@ _log = logging.getLogger("aiorepl.history")
 
 CURSOR: Final = "history"
 """The name of the cursor that keeps the segments which are not compacted yet."""
-_QUERY: Final = "compaction"
+QUERY: Final = "compaction"
 _MIB: Final = 1024 * 1024
 # Lists of so many files are kept in memory between two steps.
 _CACHED_FILES: Final = 100_000
@@ -164,7 +164,7 @@ class Compaction:
             found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)
-        self._cursors.advance(CURSOR, self._history.end, query=_QUERY)
+        self._cursors.advance(CURSOR, self._history.end, query=QUERY)
         with accessing(self._store):
             self._clean()
 
@@ -190,7 +190,7 @@ class Compaction:
                 for _, _, file in files:
                     self._store.delete(file.name)
             raise
-        self._cursors.advance(CURSOR, found.end, query=_QUERY)
+        self._cursors.advance(CURSOR, found.end, query=QUERY)
         rows = sum(file.rows for _, _, file in files)
         self.done.passes += 1
         self.done.rows += rows

@@ -149,6 +149,9 @@ class LocalStore:
         self.path = Path(path).expanduser().resolve()
         self._locked: BinaryIO | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path,)
+
     @property
     def url(self) -> str:
         """The absolute path."""

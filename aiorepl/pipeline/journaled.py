@@ -42,6 +42,7 @@ from aiorepl.source.preflight import PreflightResult
 
 _log = logging.getLogger("aiorepl.sink")
 
+HISTORY: Final = "history"
 _WATCH_SECONDS: Final = 5.0
 
 
@@ -61,15 +62,21 @@ class JournaledFanOut(FanOut):
         batches: BatchPolicy,
         retry: RetryPolicy,
         retention: Retention | str | None,
+        compact: bool,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
+        if compact and HISTORY in sinks:
+            raise ConfigurationError(
+                f"a sink must not be named {HISTORY!r}: compaction has the cursor of that name"
+            )
         super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots)
         self._store = open_store(journal)
         self._sink = JournalSink(self._store)
         # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
+        self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
@@ -121,6 +128,8 @@ class JournaledFanOut(FanOut):
         chain = await asyncio.to_thread(JournalReader(self._store).chain)
         self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
         cursors = {name: await self._register(name, begin) for name in self._sinks}
+        if self._compact:
+            await self._compact_beside(begin, cleanup)
         if self._retention is not None:
             pruning = asyncio.create_task(self._keep_pruned(self._retention), name="aiorepl retention")
             cleanup.push_async_callback(cancel_and_wait, pruning)
@@ -182,6 +191,14 @@ class JournaledFanOut(FanOut):
             await self._deliver_journal(name, at, cleanup)
         except Exception as error:  # noqa: BLE001 - raised once everything has ended
             self._sink_failed(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
+
+    async def _compact_beside(self, begin: Position, cleanup: contextlib.AsyncExitStack) -> None:
+        # Imported here, because it imports pyarrow.
+        from aiorepl.history.beside import compact_beside, keep_uncompacted
+
+        await asyncio.to_thread(keep_uncompacted, self._store, begin)
+        compaction = asyncio.create_task(compact_beside(self._store), name="aiorepl compaction")
+        cleanup.push_async_callback(cancel_and_wait, compaction)
 
     async def _keep_pruned(self, retention: Retention) -> None:
         # A sink that was restored from a backup needs segments from before its cursor.

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -57,6 +58,8 @@ class Pipeline:
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. ``None``: only ``aiorepl journal prune`` deletes segments.
+    :param compact: compact the journal into Parquet files per table, its history, in a process beside this one; retention keeps
+        what is not compacted yet.
     :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a
         journal they come after its content. Set this for one start only.
     :param accept_gap: continue without missing transactions instead of refusing to start: if the slot is ahead of the
@@ -80,6 +83,7 @@ class Pipeline:
         journal: Location | Store | None = None,
         snapshot: bool | SnapshotOptions = False,
         retention: Retention | str | None = None,
+        compact: bool = False,
         resnapshot: bool = False,
         accept_gap: bool = False,
         until: LSN | str | None = None,
@@ -111,6 +115,10 @@ class Pipeline:
             raise ConfigurationError("the plan of a snapshot is in the journal's folder: leave out state")
         if retention is not None and journal is None:
             raise ConfigurationError("retention needs a journal")
+        if compact and journal is None:
+            raise ConfigurationError("compact needs a journal")
+        if compact and find_spec("pyarrow") is None:
+            raise ConfigurationError("compact needs pyarrow: pip install 'aiorepl[parquet]'")
         if resnapshot and accept_gap:
             raise ConfigurationError(
                 "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
@@ -154,6 +162,7 @@ class Pipeline:
                 batches=batches,
                 retry=retry,
                 retention=retention,
+                compact=compact,
             )
         self._monitor = SnapshotMonitor(
             source, phase, self._snapshots, options.max_wal_bytes, lambda: self._flushed

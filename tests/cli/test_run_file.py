@@ -104,6 +104,7 @@ def test_everything_else(made):
         [journal]
         url = "file:///var/lib/journal"
         retention = "7d 1gb"
+        compact = true
         [snapshot]
         connections = 3
         chunk_bytes = "1m"
@@ -139,6 +140,7 @@ def test_everything_else(made):
             connections=3, chunk_bytes=1 << 20, max_rows_per_second=1000, lock_timeout=2.5
         ),
         "retention": Retention(max_age_seconds=604_800, max_bytes=1 << 30),
+        "compact": True,
         "shutdown_timeout": 3,
         "buffer_bytes": 32 * 1024**2,
         "reconnect": None,

@@ -1,0 +1,111 @@
+"""Runs the compaction of a journal as a process beside a pipeline, and restarts it if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from typing import Final
+
+from aiorepl.history.compaction import CURSOR, QUERY, Pace
+from aiorepl.history.planning import Limits
+from aiorepl.history.process import FENCED, started_with
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.store import Store
+from aiorepl.lsn import ZERO
+from aiorepl.position import Position
+
+_log = logging.getLogger("aiorepl.history")
+
+_FIRST_PAUSE: Final = 1.0
+_LAST_PAUSE: Final = 60.0
+# A process that has lived so long did some work.
+_HEALTHY_SECONDS: Final = 60.0
+_LEVELS: Final = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
+_LINE_BYTES: Final = 64 * 1024
+
+
+def keep_uncompacted(store: Store, begin: Position) -> None:
+    """Register the cursor of compaction, so that no segment is pruned before it was compacted.
+
+    :param begin: the journal's source.
+    :raises JournalError: the cursor's file is damaged, or cannot be read.
+    """
+    cursors = Cursors(store)
+    if cursors.read(CURSOR) is None:
+        cursors.advance(CURSOR, begin.at(ZERO), query=QUERY)
+
+
+async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace | None = None) -> None:
+    """Compact a journal in a process of its own, with low priority, until cancelled. Its errors are only logged.
+
+    Returns if another compaction has taken over the history.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        began = time.monotonic()
+        try:
+            code = await _run(started_with(store, limits or Limits(), pace or Pace()))
+        except OSError as error:
+            _log.error("compaction cannot be started: %s", error.strerror)
+            code = -1
+        if code == FENCED:
+            return
+        if time.monotonic() - began > _HEALTHY_SECONDS:
+            pause = _FIRST_PAUSE
+        _log.warning("compaction ended with %s: it is restarted in %.0f s", _reason(code), pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+
+
+async def _run(first: bytes) -> int:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "aiorepl.history.process",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(first)
+            await process.stdin.drain()
+        await _relay(process.stderr)
+        return await process.wait()
+    finally:
+        process.stdin.close()
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _relay(lines: asyncio.StreamReader) -> None:
+    """Log what the process logs. Tracebacks of bugs are its lines without a level."""
+    while True:
+        try:
+            line = await lines.readline()
+        except ValueError:
+            continue  # longer than the limit
+        if not line:
+            return
+        level, _, text = line.decode(errors="replace").rstrip().partition(" ")
+        if level in _LEVELS:
+            _log.log(_LEVELS[level], "%s", text)
+        else:
+            _log.error("compaction: %s", line.decode(errors="replace").rstrip())
+
+
+def _reason(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
