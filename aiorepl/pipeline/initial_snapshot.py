@@ -182,7 +182,12 @@ class InitialPhase:
             source, point = self._capture.source, result.position.lsn
             publications = source.options().publications
             self._initial = InitialSnapshot(
-                source.connect_sql, self._capture.types, publications, point, self.options
+                source.connect_sql,
+                self._capture.types,
+                publications,
+                point,
+                self.options,
+                binary=source.binary,
             )
             cleanup.push_async_callback(self._initial.close)
             await self._initial.begin(created.snapshot_name, self._capture)

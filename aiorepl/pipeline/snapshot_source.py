@@ -40,5 +40,6 @@ def snapshot_source(source: Source, options: SnapshotOptions) -> SnapshotSource:
         Spool(source.spill_dir),
         options,
         RateLimit(options.max_rows_per_second),
+        source.binary,
         source.origin in (None, "any"),
     )

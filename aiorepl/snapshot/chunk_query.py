@@ -19,13 +19,18 @@ from aiorepl.wire.commands import identifier
 _SAMPLED_BLOCKS: Final = 20
 
 
-def column_kinds(table: PublishedTable, types: Types, without_send: Collection[int]) -> bytes:
+def column_kinds(
+    table: PublishedTable, types: Types, without_send: Collection[int], *, binary: bool
+) -> bytes:
     """Return the kind of each column: binary if that form is known here and to the server, else text.
 
+    :param binary: whether the stream is binary, which then has the numbers of the reg* types instead of names.
     :param without_send: the types that have no binary form on the server, or a component that has none.
     """
     return bytes(
-        BINARY if types.binary(column.type_oid) and column.type_oid not in without_send else TEXT
+        BINARY
+        if types.binary(column.type_oid, numbers=binary) and column.type_oid not in without_send
+        else TEXT
         for column in table.columns
     )
 

@@ -44,12 +44,13 @@ class DescribedTable:
 
 
 async def describe(
-    connection: Any, tables: Sequence[PublishedTable], types: Types
+    connection: Any, tables: Sequence[PublishedTable], types: Types, *, binary: bool
 ) -> dict[int, DescribedTable]:
     """Look up the types of tables, and return the tables by oid.
 
     :param connection: an asyncpg connection.
     :param types: the known types; those of the tables are added.
+    :param binary: whether the stream is binary.
     :raises asyncpg.PostgresError: the server failed.
     """
     decoder = Decoder()
@@ -68,7 +69,7 @@ async def describe(
         layout = Layout(relation, types, binary=True)
         layout.expands()
         own = _parts((column.type_oid for column in table.columns), infos)
-        kinds = column_kinds(table, types, without_send)
+        kinds = column_kinds(table, types, without_send, binary=binary)
         found[table.oid] = DescribedTable(table, layout, kinds, tuple(infos[oid] for oid in sorted(own)))
     return found
 

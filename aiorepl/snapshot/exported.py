@@ -104,14 +104,15 @@ class ExportedSnapshot:
         with translating():
             return SnapshotPlan(await plan_tables(self._connection, self.tables, self._options))
 
-    async def describe(self, types: Types) -> dict[int, DescribedTable]:
+    async def describe(self, types: Types, *, binary: bool = False) -> dict[int, DescribedTable]:
         """Look up the types of the tables, and return the tables by oid.
 
         :param types: the known types; those of the tables are added.
+        :param binary: whether the stream is binary.
         :raises ConnectionLost, ServerError: the server failed.
         """
         with translating():
-            return await describe(self._connection, self.tables, types)
+            return await describe(self._connection, self.tables, types, binary=binary)
 
     async def verify(self, tables: Iterable[PublishedTable]) -> None:
         """Check that these tables have been locked, and that their rows are those of the snapshot, up to now.

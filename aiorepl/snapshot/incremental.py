@@ -170,7 +170,8 @@ class TableReader:
             raise ConfigurationError(
                 f"table {self._progress} is not published by {', '.join(self._source.publications)}, or was dropped"
             )
-        return (await describe(self._control, [table], Types()))[table.oid]
+        described = await describe(self._control, [table], Types(), binary=self._source.binary)
+        return described[table.oid]
 
     # Tables with a key.
 

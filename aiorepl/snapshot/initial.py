@@ -59,6 +59,7 @@ class InitialSnapshot:
     :param types: the known types; those of the tables are added.
     :param publications: the publications whose tables are read.
     :param consistent_point: the slot's first position.
+    :param binary: whether the stream is binary.
     :ivar counters: by oid, what was delivered of each table of the plan, in its order.
     """
 
@@ -69,7 +70,10 @@ class InitialSnapshot:
         publications: tuple[str, ...],
         consistent_point: LSN,
         options: SnapshotOptions | None = None,
+        *,
+        binary: bool = False,
     ) -> None:
+        self._binary = binary
         self._connect = connect
         self._types = types
         self._publications = publications
@@ -96,7 +100,7 @@ class InitialSnapshot:
         exported = ExportedSnapshot(await self._connect(), self._publications, self._options)
         self._exported = exported
         await exported.begin(snapshot, exporter)
-        self._tables = await exported.describe(self._types)
+        self._tables = await exported.describe(self._types, binary=self._binary)
 
     async def plan(self) -> SnapshotPlan:
         """Cut the tables into chunks.

@@ -32,6 +32,7 @@ class SnapshotSource:
     :param slot: the pipeline's slot.
     :param connect: opens an asyncpg connection with the settings for text values.
     :param export: exports the snapshot of a temporary slot.
+    :param binary: whether the stream is binary.
     :param all_origins: whether the stream has changes of every replication origin.
     """
 
@@ -43,6 +44,7 @@ class SnapshotSource:
     spool: Spool
     options: SnapshotOptions
     rate: RateLimit
+    binary: bool = False
     all_origins: bool = True
 
     async def published(self, connection: Any, oid: int) -> PublishedTable | None:

@@ -165,11 +165,12 @@ class Types:
         """Return a copy in which ``infos`` replace the same oids. Earlier rows keep using this object."""
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
-    def binary(self, oid: int) -> bool:
+    def binary(self, oid: int, *, numbers: bool = False) -> bool:
         """Return whether the binary form of this type and of its components is known, and has all that the text has.
 
-        The text of the reg* types is an object's name, their binary form only its oid.
+        :param numbers: whether the reg* types count, too. Their text is an object's name, their binary form only its oid.
         """
+        known = _BUILTIN_CODECS if numbers else _BINARY_CODECS
         if not self.readable(oid):
             return False
         pending = [oid]
@@ -184,7 +185,7 @@ class Types:
             seen.add(part)
             if info.element or info.kind in (ENUM, COMPOSITE):
                 pending += [info.element] if info.element else [field for _, field in info.fields]
-            elif info.name not in (_BINARY_CODECS if part in BUILTIN else extensions.CODECS):
+            elif info.name not in (known if part in BUILTIN else extensions.CODECS):
                 return False
         return True
 

@@ -38,6 +38,7 @@ class Loaded:
         before: Callable[[], Awaitable[Any]] | None = None,
         during: Callable[[], Awaitable[Any]] | None = None,
         options: SnapshotOptions | None = None,
+        binary: bool = False,
         **how: Any,
     ) -> list[Any]:
         """The slices of a load under a slot's snapshot; ``meanwhile`` is run once the slot is there, ``during`` when the
@@ -62,6 +63,7 @@ class Loaded:
                 publications or ("p",),
                 self.consistent_point,
                 options,
+                binary=binary,
             )
             if before is not None:
                 await before()

@@ -7,6 +7,7 @@ import pytest
 from aiorepl import Source, connect
 from aiorepl.formats.arrow.table import ArrowTable
 from aiorepl.formats.native import NativeFormat
+from aiorepl.snapshot.window import Window
 
 # Each is a table of one row, or of several.
 TABLES = {
@@ -104,6 +105,27 @@ async def test_values_are_those_of_the_stream(loaded):
     for one, other in zip(sorted(read, key=place), sorted(sent, key=place), strict=True):
         assert repr(dict(other.new)) == repr(dict(one.new))
         assert row_of(native.event(other)) == row_of(native.event(one))
+
+
+async def test_numbers_of_objects(loaded):
+    """A binary stream has the numbers of the reg* types and not their names, and so has a chunk: they may be keys."""
+    insert = "INSERT INTO t VALUES ('pg_class', '{int4,text}')"
+    await loaded.connection.execute(f"CREATE TABLE t (a regclass PRIMARY KEY, b regtype[]); {insert}")
+    (chunk, _) = await loaded.load(binary=True)
+    source = Source(
+        loaded.dsn, slot=f"{loaded.slot}_s", publication="p", create_slot=True, temporary=True, binary=True
+    )
+    async with connect(source) as stream:
+        await loaded.connection.execute(f"DELETE FROM t; {insert}")
+        async for transaction in stream:
+            _, sent = [change async for change in transaction]
+            break
+    (read,) = chunk.changes
+    window = Window(sent.layout.relation.oid, ("a",), 100)
+    assert dict(sent.new) == dict(read.new) == {"a": "1259", "b": ["23", "25"]}
+    assert window.key_of(sent.layout, sent.raw_new, sent.new_kinds) == window.key_of(
+        read.layout, read.raw_new, read.new_kinds
+    )
 
 
 def place(change) -> tuple[str, tuple[int, int]]:
