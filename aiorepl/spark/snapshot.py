@@ -164,11 +164,13 @@ class Snapshot:
 
         :param targets: by table, ``schema.table``, the Delta table's path or URI, as every executor sees it.
         :param storage_options: for deltalake, if the targets are in an object store.
-        :raises ConfigurationError: a table is not published, or a Delta table has rows.
+        :raises ConfigurationError: a table is not published, or a Delta table has rows or other columns, or is the target of two.
         :raises SnapshotGone: the snapshot was lost.
         :raises AlteredWhileRead: a partition was attached to a table.
         """
         parts = []
+        if len({os.fspath(target).rstrip("/") for target in targets.values()}) < len(targets):
+            raise ConfigurationError("two tables have the same target: give each a Delta table of its own")
         for table, target in targets.items():
             described = self._find(table)
             arrow = to_arrow_schema(self._schema(described), timezone="UTC")

@@ -64,17 +64,21 @@ class DeltaFiles:
         return f"<files of {self.target}>"
 
     def create(self) -> None:
-        """Create the table.
+        """Create the table, unless it exists and is empty.
 
-        :raises ConfigurationError: it has rows already.
+        :raises ConfigurationError: it has rows already, or other columns.
         """
-        table = DeltaTable.create(
-            self.target, schema=Schema.from_arrow(self.schema), mode="ignore", storage_options=self._options
-        )
+        schema = Schema.from_arrow(self.schema)
+        table = DeltaTable.create(self.target, schema=schema, mode="ignore", storage_options=self._options)
         if table.file_uris():
             raise ConfigurationError(
                 f"the Delta table {self.target} has rows already, and a snapshot would not replace them: choose another target, or "
                 "delete it"
+            )
+        # Columns that it lacks would be lost without an error.
+        if _types(table.schema()) != _types(schema) or table.metadata().partition_columns:
+            raise ConfigurationError(
+                f"the Delta table {self.target} has no rows, but other columns than the snapshot, or partitions: delete it"
             )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
@@ -126,3 +130,7 @@ class DeltaFiles:
     @property
     def _options(self) -> dict[str, str] | None:
         return None if self.storage is None else dict(self.storage)
+
+
+def _types(schema: Schema) -> dict[str, Any]:
+    return {field.name: field.type for field in schema.fields}

@@ -171,6 +171,8 @@ def test_mistakes(spark, database, slot_name, tmp_path, capsys) -> None:
             snapshot.read("public.others")
         with pytest.raises(Exception, match="does not fit into date32"):
             rows.collect()
+        with pytest.raises(ConfigurationError, match="two tables have the same target"):
+            snapshot.mirror({"public.things": "/t", "public.others": "/t/"})
         with pytest.raises(Exception, match="does not fit into date32"):
             snapshot.mirror({"public.things": tmp_path / "target"})
         assert [] == DeltaTable(str(tmp_path / "target")).file_uris()
