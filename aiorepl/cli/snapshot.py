@@ -40,8 +40,8 @@ def snapshot(
     must be PostgreSQL 14 or later, and a primary.
     """
     from aiorepl.cli.event_loop import run_async
-    from aiorepl.snapshot.requests import parse_name
     from aiorepl.snapshot.signals import content
+    from aiorepl.snapshot.table_names import parse_name
 
     source = _source(dsn, slot, file)
     if action is None or action == "cancel":

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aiorepl.cancellation import uninterrupted
+from aiorepl.cancellation import run_until_set, uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
@@ -83,6 +83,8 @@ class FanOut(ABC):
         self._contexts: dict[str, SinkContext] = {}
         self._feeders: list[Feeder] = []
         self._stopped = asyncio.Event()
+        # Whether the end is put off, because tables are still to be read.
+        self._reads_on = False
 
     @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
@@ -260,8 +262,9 @@ class FanOut(ABC):
         ledger = self._capture.ledger
         assert ledger is not None
         self.snapshots.begin(self._snapshot.store, self._snapshot_source, lambda: ledger.confirmed)
+        ledger.on_confirmed = self.snapshots.look
         merge = self._snapshot_source.merge
-        while (slices := await self._capture.receive()) is not None:
+        while (slices := await self._receive()) is not None:
             # Do not keep the slices, and their spool file, alive until the next ones arrive.
             slices = merge.take(slices)
             await self._buffer_slices(buffer, slices)
@@ -269,6 +272,23 @@ class FanOut(ABC):
             while merge.blocked:
                 await self.snapshots.released()
                 await self._buffer_slices(buffer, merge.take_released())
+
+    async def _receive(self) -> list[Slice] | None:
+        """Return the next slices of the stream; ``None`` at the end."""
+        if not self._reads_on:
+            slices = await self._capture.receive()
+            tables = self.snapshots.unfinished if slices is None else []
+            if not tables:
+                return slices
+            left = f"{len(tables)} tables are still to be read ({', '.join(tables[:3])}{' …' if tables[3:] else ''})"
+            if not self._capture.ends_now or self.snapshots.paused:
+                _log.warning("the stream ends, and %s: the next run goes on with them", left)
+                return None
+            # The watermarks of their chunks come later.
+            _log.info("the end of WAL is reached, and %s: the run ends with them", left)
+            await self._capture.read_on()
+            self._reads_on = True
+        return await run_until_set(self.snapshots.settled, self._capture.receive())
 
     async def _buffer_slices(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
         merge = self._snapshot_source.merge

@@ -26,9 +26,9 @@ from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
 from aiorepl.snapshot.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger_file import LedgerFile
+from aiorepl.snapshot.ledger_store import LedgerStore, MemoryLedger, persisted
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone
-from aiorepl.snapshot.requests import LedgerStore, MemoryLedger
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.tables import published_tables
 from aiorepl.source.capture import Capture
@@ -249,7 +249,7 @@ class InitialPhase:
             self._truncate = initial is not None and initial.truncates and durable < initial.base
             ledger = ledger.hand_over(durable).durable(durable).rewound(durable)
         if ledger != self._file.ledger or self._intended is not None:
-            await self._file.write(ledger)
+            await persisted(partial(self._file.write, ledger))
         self._ledger = ledger
 
     @property
@@ -275,22 +275,27 @@ class InitialPhase:
                 await emit([await self._truncation()])
                 self._truncate = False
             return
-        assert self._ledger is not None
-        assert self._ledger.initial is not None
+        ledger = self._ledger
+        assert ledger is not None
+        assert ledger.initial is not None
 
         async def emit_chunk(slices: list[Slice]) -> None:
             await emit(slices)
             for part in slices:
                 self._partial = part.end_lsn is None
                 self._delivered = part.end_lsn or self._delivered
-            if self._end_early and not self._partial:
-                raise _EndedEarly
+            if (
+                self._end_early
+                and not self._partial
+                and ledger.chunks_done(self._delivered) < len(ledger.plan)
+            ):
+                raise _EndedEarly("the slot keeps more WAL than max_wal_bytes")
 
         try:
             rows = await self._initial.run(
                 emit_chunk,
-                self._ledger.plan,
-                base=self._ledger.initial.base,
+                ledger.plan,
+                base=ledger.initial.base,
                 from_chunk=self._next,
                 truncates=self._truncate,
                 skip=self._left_out,
@@ -305,9 +310,7 @@ class InitialPhase:
         except (_EndedEarly, SnapshotGone, ConnectionFailed, ConnectionLost) as error:
             await self._hand_over(error)
         else:
-            _log.info(
-                "the initial snapshot is complete: %s rows of %s tables", rows, len(self._ledger.plan.tables)
-            )
+            _log.info("the initial snapshot is complete: %s rows of %s tables", rows, len(ledger.plan.tables))
         self._next, self._truncate = None, False
 
     def end_early(self) -> None:
@@ -323,7 +326,8 @@ class InitialPhase:
         if not self.loads or self._file is None:
             return lsn
         # The rest may have been handed over a moment ago, with chunks that are lost now.
-        ledger = self._ledger = await self._file.update(lambda ledger: ledger.rewound(lsn))
+        update = partial(self._file.update, lambda ledger: ledger.rewound(lsn))
+        ledger = self._ledger = await persisted(update)
         if ledger.initial is None or lsn not in ledger.initial:
             return lsn
         self._next = ledger.chunks_done(lsn)
@@ -363,7 +367,8 @@ class InitialPhase:
     async def _left_out(self, table: TablePlan, error: Exception) -> None:
         assert self._file is not None
         reason = None if isinstance(error, AlteredWhileRead) else str(error)
-        self._ledger = await self._file.update(lambda ledger: ledger.left_out(table, reason))
+        update = partial(self._file.update, lambda ledger: ledger.left_out(table, reason))
+        self._ledger = await persisted(update)
         if reason is None:
             _log.warning("table %s is read again while the stream runs", table)
 
@@ -377,8 +382,8 @@ class InitialPhase:
         assert self._file is not None
         flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
         delivered = 0 if self._ledger is None else self._ledger.chunks_done(max(flushed, self._delivered))
-        ledger = await self._file.update(lambda ledger: ledger.hand_over(flushed, delivered))
-        self._ledger = ledger
+        update = partial(self._file.update, lambda ledger: ledger.hand_over(flushed, delivered))
+        self._ledger = await persisted(update)
         _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
 
     async def _everything(self, result: PreflightResult) -> ChunkLedger:

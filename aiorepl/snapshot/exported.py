@@ -102,7 +102,9 @@ class ExportedSnapshot:
         :raises ConnectionLost, ServerError: the server failed.
         """
         with translating():
-            return SnapshotPlan(await plan_tables(self._connection, self.tables, self._options))
+            return SnapshotPlan(
+                await plan_tables(self._connection, self.tables, self._publications, self._options)
+            )
 
     async def describe(self, types: Types, *, binary: bool = False) -> dict[int, DescribedTable]:
         """Look up the types of the tables, and return the tables by oid.

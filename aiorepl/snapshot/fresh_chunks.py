@@ -83,7 +83,7 @@ class FreshTransaction:
             async with self._control.transaction():
                 await self._control.execute(_SHORT_LOCK_TIMEOUT)
                 found = await self._source.published(self._control, table.oid)
-                files = await table_files(self._control, table)
+                files = await table_files(self._control, table, self._source.publications)
         except asyncpg.LockNotAvailableError:
             raise ReadAgain("another transaction is going to alter the table") from None
         if found != table:

@@ -220,11 +220,13 @@ class TableReader:
     async def _plan(self, described: DescribedTable) -> TablePlan:
         """Cut the table into chunks, unless it was before."""
         table, known = described.table, self._progress.plan
-        files = await table_files(self._control, table)
+        files = await table_files(self._control, table, self._source.publications)
         if files is None:
             raise Altered("it was dropped")
         if known is None or known.state != files.state or not self._progress.parts:
-            (known,) = await plan_tables(self._control, [table], self._source.options)
+            (known,) = await plan_tables(
+                self._control, [table], self._source.publications, self._source.options
+            )
             plan = known
             self._progress = await self._update(lambda progress: progress.planned(plan))
             resumed = False
@@ -353,7 +355,8 @@ class TableReader:
             raise ConfigurationError(
                 f"table {table} has no replica identity with a key, so it can only be read as a whole: leave out where"
             )
-        (plan,) = await plan_tables(self._control, [table], replace(source.options, chunk_bytes=2**62))
+        options = replace(source.options, chunk_bytes=2**62)
+        (plan,) = await plan_tables(self._control, [table], source.publications, options)
         self._progress = await self._update(lambda progress: progress.planned(plan))
         reached = asyncio.Event()
         source.merge.hold()

@@ -10,7 +10,7 @@ the chunk is delivered. A chunk is done once the durable position of every consu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
@@ -85,6 +85,11 @@ class TableProgress:
         return [part for part in range(1, len(self.plan.ranges) + 1) if part not in known]
 
     @property
+    def left(self) -> int:
+        """The number of these chunks."""
+        return 0 if self.plan is None else len(self.plan.ranges) - len(self.done) - len(self.delivered or ())
+
+    @property
     def complete(self) -> bool:
         """Whether all chunks are durable."""
         return self.plan is not None and len(self.done) == len(self.plan.ranges)
@@ -134,6 +139,7 @@ class ChunkLedger:
     :param durable_lsn: without a journal, how far every consumer was durable when the ledger was written.
     :param last_id: the id of the last table that was added.
     :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
+    :param paused: whether no tables are read until that is resumed.
     """
 
     source: Position
@@ -143,6 +149,7 @@ class ChunkLedger:
     durable_lsn: LSN = ZERO
     last_id: int = 0
     signal_lsn: LSN = ZERO
+    paused: bool = False
 
     def stream_position(self, position: LSN) -> LSN:
         """Return where a consumer at ``position`` is in the slot's stream: at its beginning, if it is in the initial snapshot."""
@@ -199,10 +206,17 @@ class ChunkLedger:
 
     def with_table(self, oid: int, schema: str, name: str, where: str | None = None) -> ChunkLedger:
         """Add a table that is to be read; it is the last of ``tables``. A failed one of the same oid is replaced."""
-        number = self.last_id + 1
-        kept = [table for table in self.tables if table.oid != oid or table.status != "failed"]
-        table = TableProgress(number, oid, schema, name, where)
-        return replace(self, tables=(*kept, table), last_id=number)
+        return self.with_tables([(oid, schema, name)], where)
+
+    def with_tables(self, tables: Sequence[tuple[int, str, str]], where: str | None = None) -> ChunkLedger:
+        """Add tables that are to be read, by oid, schema and name; failed ones of the same oid are replaced."""
+        oids = {oid for oid, _, _ in tables}
+        kept = [table for table in self.tables if table.oid not in oids or table.status != "failed"]
+        new = [
+            TableProgress(number, *table, where)
+            for number, table in enumerate(tables, start=self.last_id + 1)
+        ]
+        return replace(self, tables=(*kept, *new), last_id=self.last_id + len(new))
 
     def table(self, number: int) -> TableProgress | None:
         """Return the table with this id."""
@@ -261,6 +275,7 @@ def dump(ledger: ChunkLedger) -> bytes:
             "durable": str(ledger.durable_lsn),
             "last_id": ledger.last_id,
             "signal": str(ledger.signal_lsn),
+            "paused": ledger.paused,
         }
     )
 
@@ -293,6 +308,7 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         lsn(fields, "durable"),
         integer(fields, "last_id"),
         lsn(fields, "signal"),
+        boolean(fields, "paused"),
     )
 
 

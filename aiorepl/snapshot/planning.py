@@ -17,7 +17,7 @@ _RANGE_SCANS: Final = 14
 # A table gets larger chunks instead of more.
 _MOST_CHUNKS: Final = 16384
 
-# The files of tables with their partitions, their sizes, and estimates of their rows, NULL if a part was never analyzed.
+# The files of tables with their partitions, columns and publications, whose rows have another xmin after ALTER; their sizes, and estimates of their rows, NULL if a part was never analyzed.
 _FILES: Final = """
 WITH RECURSIVE tree(root, part) AS (
   SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)
@@ -30,7 +30,9 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
        bool_or(c.relkind = 'f') AS has_foreign,
        string_agg(c.oid || ':' || c.relfilenode, ',' ORDER BY c.oid) || ';' ||
          (SELECT string_agg(a.attnum || ':' || a.attname, ',' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
-           WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped) AS files,
+           WHERE a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped) || ';' ||
+         (SELECT string_agg(p.oid || ':' || p.xmin, ',' ORDER BY p.oid) FROM pg_catalog.pg_publication p
+           WHERE p.pubname = ANY ($2)) AS state,
        coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
@@ -42,7 +44,8 @@ _XMIN: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_sna
 class TableFiles:
     """The files of a table.
 
-    :param state: identifies the files, the columns by their numbers, and what of the table is published.
+    :param state: identifies the files, the columns by their numbers, and what of the table is published: its columns, rows and
+        kinds of changes.
     :param has_toast: whether any values are stored out of line, so that updates may lack them.
     """
 
@@ -51,7 +54,7 @@ class TableFiles:
 
 
 async def plan_tables(
-    connection: Any, tables: Sequence[PublishedTable], options: SnapshotOptions
+    connection: Any, tables: Sequence[PublishedTable], publications: Sequence[str], options: SnapshotOptions
 ) -> tuple[TablePlan, ...]:
     """Cut tables into chunks.
 
@@ -59,7 +62,10 @@ async def plan_tables(
     :raises asyncpg.PostgresError: the server failed.
     """
     xmin = await connection.fetchval(_XMIN)
-    by_oid = {row["oid"]: row for row in await connection.fetch(_FILES, [table.oid for table in tables])}
+    by_oid = {
+        row["oid"]: row
+        for row in await connection.fetch(_FILES, [table.oid for table in tables], list(publications))
+    }
     block = int(await connection.fetchval("SELECT current_setting('block_size')"))
     plans = []
     for table in tables:
@@ -68,25 +74,27 @@ async def plan_tables(
         step = max(options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
         ranges = await _ranges(connection, table, blocks, step, has_foreign=row["has_foreign"])
         key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
-        state = _state(table, row["files"])
+        state = _state(table, row["state"])
         plans.append(
             TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin)
         )
     return tuple(plans)
 
 
-async def table_files(connection: Any, table: PublishedTable) -> TableFiles | None:
+async def table_files(
+    connection: Any, table: PublishedTable, publications: Sequence[str]
+) -> TableFiles | None:
     """Read the state of a table's files; ``None`` if it was dropped.
 
     :param connection: an asyncpg connection without a snapshot.
     :raises asyncpg.PostgresError: the server failed.
     """
-    row = await connection.fetchrow(_FILES, [table.oid])
-    return None if row is None else TableFiles(_state(table, row["files"]), row["has_toast"])
+    row = await connection.fetchrow(_FILES, [table.oid], list(publications))
+    return None if row is None else TableFiles(_state(table, row["state"]), row["has_toast"])
 
 
-def _state(table: PublishedTable, files: str) -> str:
-    return sha256(f"{table!r} {files}".encode()).hexdigest()[:32]
+def _state(table: PublishedTable, found: str) -> str:
+    return sha256(f"{table!r} {found}".encode()).hexdigest()[:32]
 
 
 async def _ranges(

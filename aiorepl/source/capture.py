@@ -68,6 +68,8 @@ class Capture:
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
         self._until = _parsed(until)
+        self.ends_now: Final = self._until == NOW and not source.temporary
+        """Whether the stream ends at the end of WAL at the start, and can be read on."""
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
         self._connection: Connection | None = None
@@ -248,6 +250,12 @@ class Capture:
                 "dropped with its connection; use a permanent slot, or a journal"
             )
         self._progress.rewind(lsn)
+        self._rewinding = True
+        await self._abandon()
+
+    async def read_on(self) -> None:
+        """Do not end at ``until``, which is reached. Do not call this during ``receive``."""
+        self._until = None
         self._rewinding = True
         await self._abandon()
 

@@ -43,6 +43,8 @@ class Ledger:
         # By gid and end LSN of the PREPARE: the end LSN before it, and the end LSN that releases it.
         self._holds: dict[tuple[str, LSN], tuple[LSN, LSN | None]] = {}
         self._listener: Callable[[], None] | None = None
+        self.on_confirmed: Callable[[], None] | None = None
+        """Called when ``confirmed`` has moved."""
 
     @property
     def received(self) -> LSN:
@@ -108,7 +110,10 @@ class Ledger:
     def confirm(self) -> LSN:
         """Return ``confirmable`` to be sent to the server, which may never send earlier transactions again."""
         confirmed = self.confirmable
-        self._confirmed = max(self._confirmed, confirmed)
+        if confirmed > self._confirmed:
+            self._confirmed = confirmed
+            if self.on_confirmed is not None:
+                self.on_confirmed()
         return confirmed
 
     def confirm_at_most(self, limit: LSN | None) -> None:

@@ -14,7 +14,8 @@ from aiorepl import LSN, Position, Slice, SnapshotOptions, Source
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.snapshot.ledger import ChunkLedger
-from aiorepl.snapshot.requests import MemoryLedger, Snapshots
+from aiorepl.snapshot.ledger_store import MemoryLedger
+from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.ledger import Ledger
 

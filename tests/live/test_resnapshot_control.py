@@ -74,14 +74,14 @@ async def test_paused_and_resumed(filled, small):
 async def test_cancelled(filled, small):
     """A cancelled table is read no more, not even after a restart; its caller gets an error."""
     async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
-        pipeline.snapshots.pause()
+        await pipeline.snapshots.pause()
         reading = asyncio.create_task(pipeline.resnapshot("t"))
         await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
         assert await pipeline.snapshots.cancel("public.t")
         assert not await pipeline.snapshots.cancel("public.t")
         with pytest.raises(AioreplError, match=r"public\.t was cancelled"):
             await reading
-        pipeline.snapshots.resume()
+        await pipeline.snapshots.resume()
         await pipeline.snapshots.completed()
     sink = MemorySink()
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
@@ -163,13 +163,16 @@ async def test_a_signal_that_is_repeated(filled, small):
 async def test_the_pipeline_ends(filled, small):
     """A call that waits for a table gets an error when the pipeline ends, and the next start goes on."""
     async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
-        pipeline.snapshots.pause()
+        await pipeline.snapshots.pause()
         reading = asyncio.create_task(pipeline.resnapshot("t"))
         await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
     with pytest.raises(AioreplError, match="the pipeline ended before"):
         await reading
     sink = MemorySink()
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
+        # A pause lasts until it is resumed.
+        assert pipeline.snapshots.paused
+        await pipeline.snapshots.resume()
         await pipeline.snapshots.completed()
     assert list(range(1, 13)) == keys(sink)
 

@@ -1,0 +1,65 @@
+"""The names by which tables are requested, and the published tables that they stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.snapshot.tables import PublishedTable, published_tables
+
+_NAME: Final = re.compile(r'(?:(?P<schema>"(?:[^"]|"")+"|[^".]+)\.)?(?P<table>"(?:[^"]|"")+"|[^".]+)')
+
+# The tables with these names, and their partitions, which are published instead.
+_PARTS: Final = """
+WITH RECURSIVE tree(schema, name, part) AS (
+  SELECT n.nspname::text, c.relname::text, c.oid
+    FROM ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::text[])) AS named(schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = named.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = named.name
+   UNION SELECT tree.schema, tree.name, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
+     JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
+SELECT schema, name, part FROM tree
+"""
+
+Name = tuple[str, str]
+"""Schema and table."""
+
+
+def parse_name(table: str) -> Name:
+    """Split ``schema.table``; the schema is ``public`` by default, and names with dots are quoted as in SQL.
+
+    :raises ConfigurationError: it is no name.
+    """
+    match = _NAME.fullmatch(table)
+    if match is None or not is_text(table):
+        raise ConfigurationError(f"{table!r} is not the name of a table: write schema.table")
+    schema, name = (_unquoted(match[part] or "public") for part in ("schema", "table"))
+    return schema, name
+
+
+def is_text(text: str) -> bool:
+    """Whether a server could take the text: without NUL and unpaired surrogates, which the ledger cannot store either."""
+    return not any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
+
+
+async def look_up(
+    connection: Any, publications: tuple[str, ...], names: Iterable[Name]
+) -> dict[Name, list[PublishedTable]]:
+    """Return the published tables of each name: itself, or the partitions that are published instead.
+
+    :param connection: an asyncpg connection.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    wanted = list(dict.fromkeys(names))
+    rows = await connection.fetch(_PARTS, [schema for schema, _ in wanted], [name for _, name in wanted])
+    tables = await published_tables(connection, publications, {row["part"] for row in rows})
+    parts: dict[Name, set[int]] = {name: set() for name in wanted}
+    for row in rows:
+        parts[row["schema"], row["name"]].add(row["part"])
+    return {name: [table for table in tables if table.oid in found] for name, found in parts.items()}
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name

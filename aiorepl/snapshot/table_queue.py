@@ -1,0 +1,261 @@
+"""The tables that are to be read while the stream runs: those of the ledger, and what this process knows of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from aiorepl.errors import AioreplError, PermanentError
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.completion import Completion
+from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.ledger_store import LedgerStore, persisted
+from aiorepl.snapshot.statistics import TableCounters, TableStatistics
+from aiorepl.snapshot.table_names import Name
+from aiorepl.snapshot.tables import PublishedTable
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+_ENDED: Final = ("complete", "cancelled", "failed")
+
+TableChange = Callable[[TableProgress], TableProgress]
+"""A change of what the ledger has about one table."""
+
+
+class Forgotten(Exception):
+    """The table is not in the ledger any more: it was cancelled."""
+
+
+class TableQueue:
+    """The tables of one pipeline, in the order in which they are read.
+
+    :ivar counters: the tables that were requested, or left by an earlier run, by their ids in the ledger; those that ended stay
+        until they are requested again.
+    :ivar completion: the calls that wait for them.
+    :ivar settled: set while no table is left that has to be completed.
+    :ivar delivered: called when all rows of a table were delivered.
+    """
+
+    def __init__(self, delivered: Callable[[], None]) -> None:
+        self.counters: dict[int, TableCounters] = {}
+        self.completion = Completion()
+        self.settled = asyncio.Event()
+        self._delivered = delivered
+        self._store: LedgerStore
+        # The last id of each table that ended, by its name.
+        self._ended: dict[str, int] = {}
+
+    def begin(self, store: LedgerStore) -> None:
+        """Take the tables that are in the ledger and not known."""
+        self._store = store
+        unfinished = {table.id for table in self.ledger.unfinished}
+        for table in self.ledger.tables:
+            if table.id in self.counters:
+                continue
+            counters = TableCounters(str(table), state="queued" if table.id in unfinished else table.status)
+            counters.error = table.error
+            self._count(table.id, counters)
+            if counters.state == "failed":
+                self._ended[counters.table] = table.id
+            elif table.plan is not None and not table.left:
+                # Durable in part, and the rest is on its way.
+                counters.state = "delivered"
+                self._delivered()
+        self._settle()
+
+    @property
+    def ledger(self) -> ChunkLedger:
+        """The chunk ledger."""
+        assert self._store.ledger is not None
+        return self._store.ledger
+
+    async def write(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger, and try again while the disk is full or does not answer.
+
+        :raises PermanentError: it cannot be written.
+        """
+        ledger = await persisted(partial(self._store.update, change))
+        self._settle()
+        return ledger
+
+    def statistics(self) -> list[TableStatistics]:
+        """Return how far the tables are, and the last result of those that are no longer read."""
+        return [counters.statistics() for counters in self.counters.values()]
+
+    @property
+    def active(self) -> bool:
+        """Whether a table is read or waits for its turn."""
+        return any(counters.state in ("queued", "reading") for counters in self.counters.values())
+
+    @property
+    def left(self) -> list[TableProgress]:
+        """The tables that have chunks to be read."""
+        return [
+            table
+            for table in self.ledger.unfinished
+            if (table.plan is None or table.left)
+            and table.id in self.counters
+            and self.counters[table.id].state != "cancelled"
+        ]
+
+    def is_last(self, number: int) -> bool:
+        """Whether all tables are complete with this one."""
+        failed = any(table.status == "failed" for table in self.ledger.tables)
+        return not failed and all(table.id == number for table in self.left)
+
+    # What becomes of tables.
+
+    async def add(self, names: Sequence[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
+        """Queue tables by their names. Return their ids in the ledger; one that has not begun to be read stays what it is.
+
+        :param signal_lsn: the signal that requests them, so that a restart does not carry it out again.
+        """
+        ids: set[int] = set()
+
+        def added(ledger: ChunkLedger) -> ChunkLedger:
+            waiting = {
+                (table.schema, table.name): table.id
+                for table in ledger.unfinished
+                if table.where == where and table.plan is None and self._waits(table.id)
+            }
+            new = [(0, *name) for name in dict.fromkeys(names) if name not in waiting]
+            changed = ledger.with_tables(new, where)
+            ids.update(waiting[name] for name in names if name in waiting)
+            ids.update(range(ledger.last_id + 1, changed.last_id + 1))
+            return changed if signal_lsn is None else replace(changed, signal_lsn=signal_lsn)
+
+        ledger = await self.write(added)
+        self._count_new(ledger, ids)
+        return ids
+
+    async def replace(
+        self, named: Collection[TableProgress], found: Mapping[Name, Sequence[PublishedTable]]
+    ) -> None:
+        """Replace requested names by the published tables that they stand for."""
+        replaced: dict[int, set[int]] = {}
+
+        def changed(ledger: ChunkLedger) -> ChunkLedger:
+            for table in named:
+                if ledger.table(table.id) is None:
+                    continue
+                parts = [(part.oid, part.schema, part.name) for part in found[table.schema, table.name]]
+                after = ledger.with_tables(parts, table.where).without(table)
+                replaced[table.id] = set(range(ledger.last_id + 1, after.last_id + 1))
+                ledger = after
+            return ledger
+
+        ledger = await self.write(changed)
+        for number, ids in replaced.items():
+            del self.counters[number]
+            self._count_new(ledger, ids)
+            self.completion.replace(number, ids)
+
+    async def update(self, table: TableProgress, change: TableChange) -> TableProgress:
+        """Change what the ledger has about a table.
+
+        :raises Forgotten: it has nothing.
+        """
+        progress = (await self.write(partial(_changed, table.id, change))).table(table.id)
+        if progress is None:
+            raise Forgotten
+        self._note(progress)
+        return progress
+
+    async def record(self, table: TableProgress, change: TableChange, durable: LSN) -> bool:
+        """Try once to change what the ledger has about a table, because the stream waits.
+
+        :param durable: what every consumer has.
+        :returns: whether the ledger has the change, or has forgotten the table.
+        :raises PermanentError: another process has written the ledger.
+        """
+        try:
+            ledger = await self._store.update(
+                lambda ledger: _changed(table.id, change, ledger.durable(durable))
+            )
+        except AioreplError as error:
+            if isinstance(error, PermanentError) and error.fatal:
+                raise
+            _log.warning("a chunk of table %s is delivered before the ledger has it: %s", table, error)
+            return False
+        progress = ledger.table(table.id)
+        if progress is not None:
+            self._note(progress)
+        return True
+
+    async def cancel(self, table: TableProgress) -> None:
+        """Forget a table."""
+        await self.write(lambda ledger: ledger.without(table))
+        self._end(table.id, "cancelled", AioreplError(f"the snapshot of table {table} was cancelled"))
+
+    async def fail(self, table: TableProgress, error: BaseException) -> None:
+        """Record that a table cannot be read."""
+        text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+        _log.error("table %s could not be read: %s", table, text)
+        if not isinstance(error, AioreplError):
+            _log.debug("table %s", table, exc_info=error)
+        self.counters[table.id].error = text
+        await self.write(partial(_changed, table.id, lambda known: known.failed(text)))
+        self._end(table.id, "failed", error)
+
+    async def complete(self, durable: LSN) -> bool:
+        """Complete the tables that were delivered up to ``durable``. Return whether others were delivered."""
+        await self.write(lambda ledger: ledger.durable(durable))
+        kept = {table.id for table in self.ledger.tables}
+        delivered = [number for number, each in self.counters.items() if each.state == "delivered"]
+        for number in delivered:
+            if number not in kept:
+                self._end(number, "complete")
+        return any(number in kept for number in delivered)
+
+    async def rewind(self, lsn: LSN) -> None:
+        """Read the chunks after ``lsn`` again."""
+        await self.write(lambda ledger: ledger.rewound(lsn))
+        for table in self.left:
+            self.counters[table.id].state = "queued"
+
+    def end(self, error: AioreplError) -> None:
+        """Give the calls that wait this error: no table is read any more."""
+        self.completion.end(error)
+        self.settled.set()
+
+    def _waits(self, number: int) -> bool:
+        counters = self.counters.get(number)
+        return counters is not None and counters.state == "queued"
+
+    def _settle(self) -> None:
+        if self.ledger.unfinished:
+            self.settled.clear()
+        else:
+            self.settled.set()
+
+    def _count_new(self, ledger: ChunkLedger, ids: set[int]) -> None:
+        for table in ledger.tables:
+            if table.id in ids and table.id not in self.counters:
+                self._count(table.id, TableCounters(str(table)))
+
+    def _count(self, number: int, counters: TableCounters) -> None:
+        self.counters.pop(self._ended.pop(counters.table, 0), None)
+        self.counters[number] = counters
+
+    def _end(self, number: int, state: str, error: BaseException | None = None) -> None:
+        counters = self.counters[number]
+        assert state in _ENDED
+        counters.state = state  # type: ignore[assignment]
+        self.counters.pop(self._ended.get(counters.table, 0), None)
+        self._ended[counters.table] = number
+        self.completion.finish(number, error)
+
+    def _note(self, progress: TableProgress) -> None:
+        counters, plan = self.counters[progress.id], progress.plan
+        counters.chunks = None if plan is None else len(plan.ranges)
+        counters.chunks_done = 0 if plan is None else len(plan.ranges) - progress.left
+        counters.estimated_rows = None if plan is None or progress.where is not None else plan.rows
+
+
+def _changed(number: int, change: TableChange, ledger: ChunkLedger) -> ChunkLedger:
+    known = ledger.table(number)
+    return ledger if known is None else ledger.with_progress(change(known))

@@ -1,0 +1,205 @@
+"""Reads the tables of a queue, one after the other. One whose reading fails again and again lets others go first."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.retry import RetryPolicy, Rewinds, may_pass
+from aiorepl.snapshot.incremental import TableReader
+from aiorepl.snapshot.ledger import TableProgress
+from aiorepl.snapshot.reading_transaction import translating
+from aiorepl.snapshot.stream_source import SnapshotSource
+from aiorepl.snapshot.table_names import look_up
+from aiorepl.snapshot.table_queue import Forgotten, TableQueue
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+# How many names are looked up together.
+_NAMES: Final = 200
+# How often a table is tried again at once before others get their turn.
+_ATTEMPTS: Final = 3
+
+
+class _Attempts:
+    """The failures of a table without progress in between."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.failures = 0
+        self.not_before = 0.0
+        self._backoff = Rewinds(policy)
+        self._left = -1
+
+    def fail(self, left: int) -> float | None:
+        """Count a failure. Return the pause in seconds; ``None`` once there are no more attempts.
+
+        :param left: the number of chunks that are left.
+        """
+        self.failures = self.failures + 1 if left == self._left else 1
+        self._left = left
+        return self._backoff.pause(LSN(left))
+
+
+class TableTurns:
+    """Reads tables until it is cancelled.
+
+    :param retry: how to retry after a lost connection; ``None``: a table fails.
+    :param durable: returns the position up to which the stream is durable, and will not be sent again.
+    :param delivered: called when all rows of a table were delivered.
+    """
+
+    def __init__(
+        self,
+        queue: TableQueue,
+        retry: RetryPolicy | None,
+        source: SnapshotSource,
+        durable: Callable[[], LSN],
+        delivered: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._retry = retry
+        self._source = source
+        self._durable = durable
+        self._delivered = delivered
+        self._attempts: dict[int, _Attempts] = {}
+        self._running: tuple[int, asyncio.Task[None]] | None = None
+        self._wake = asyncio.Event()
+        self._resumed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at the queue again."""
+        self._wake.set()
+
+    def pause(self, paused: bool) -> None:
+        """Read no rows, or go on. The chunk that is being read is dropped, and read again later."""
+        if not paused:
+            self._resumed.set()
+            return
+        self._resumed.clear()
+        if self._running is not None:
+            self._running[1].cancel()
+
+    async def interrupt(self, number: int | None = None) -> None:
+        """Stop reading, and wait for that.
+
+        :param number: only if it is this table; ``None``: any.
+        """
+        if self._running is not None and number in (None, self._running[0]):
+            await cancel_and_wait(self._running[1])
+
+    async def run(self) -> None:
+        """Read the tables of the queue, and those that are added, until this is cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._resumed.wait()
+            self._wake.clear()
+            left, now = self._queue.left, clock()
+            begins = {table.id: self._begins(table) for table in left}
+            ready = [table for table in left if begins[table.id] <= now]
+            if not ready:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(begins.values()) - now if begins else None):
+                        await self._wake.wait()
+            elif ready[0].oid:
+                await self._read(ready[0], alone=len(left) == 1)
+            else:
+                await self._look_up([table for table in ready if not table.oid][:_NAMES])
+
+    def _begins(self, table: TableProgress) -> float:
+        attempts = self._attempts.get(table.id)
+        return 0.0 if attempts is None else attempts.not_before
+
+    async def _look_up(self, named: list[TableProgress]) -> None:
+        """Replace requested names by the published tables that they stand for."""
+        publications = self._source.publications
+        try:
+            with translating():
+                connection = await self._source.connect()
+                try:
+                    names = [(table.schema, table.name) for table in named]
+                    found = await look_up(connection, publications, names)
+                finally:
+                    connection.terminate()
+        except AioreplError as error:
+            for table in named:
+                await self._failed(table, error, alone=True)
+            return
+        for table in named:
+            if not found[table.schema, table.name] and self._queue.counters[table.id].state != "cancelled":
+                await self._queue.fail(
+                    table,
+                    ConfigurationError(
+                        f"table {table} does not exist, or is not published by {', '.join(publications)}"
+                    ),
+                )
+        await self._queue.replace([table for table in named if found[table.schema, table.name]], found)
+
+    async def _read(self, table: TableProgress, *, alone: bool) -> None:
+        counters = self._queue.counters[table.id]
+        counters.begin(asyncio.get_running_loop().time())
+        task = asyncio.create_task(self._read_once(table), name=f"aiorepl snapshot of {table}")
+        self._running = table.id, task
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._running = None
+            await cancel_and_wait(task)
+        if task.cancelled():
+            if counters.state == "reading":
+                counters.state = "queued"
+        elif (error := task.exception()) is None:
+            self._attempts.pop(table.id, None)
+            counters.state = "delivered"
+            self._delivered()
+        elif not isinstance(error, Forgotten):
+            await self._failed(table, error, alone=alone)
+
+    async def _read_once(self, table: TableProgress) -> None:
+        queue = self._queue
+        progress = queue.ledger.table(table.id)
+        if progress is None:
+            raise Forgotten
+
+        async def record(change: Callable[[TableProgress], TableProgress]) -> bool:
+            return await queue.record(table, change, self._durable())
+
+        reader = TableReader(
+            self._source,
+            progress,
+            partial(queue.update, table),
+            record,
+            partial(queue.is_last, table.id),
+            queue.counters[table.id],
+        )
+        await reader.run()
+
+    async def _failed(self, table: TableProgress, error: BaseException, *, alone: bool) -> None:
+        """Try a table again later, unless its error will not pass.
+
+        :param alone: whether no other table can be read meanwhile.
+        """
+        counters = self._queue.counters[table.id]
+        if counters.state == "cancelled":
+            return
+        pause = None
+        if self._retry is not None and isinstance(error, Exception) and may_pass(error):
+            attempts = self._attempts.setdefault(table.id, _Attempts(self._retry))
+            known = self._queue.ledger.table(table.id)
+            pause = attempts.fail(0 if known is None else known.left)
+        if pause is None:
+            self._attempts.pop(table.id, None)
+            await self._queue.fail(table, error)
+            return
+        counters.error, counters.state = str(error), "queued"
+        _log.warning("reading table %s failed and is retried: %s", table, error)
+        attempts.not_before = asyncio.get_running_loop().time() + pause
+        if not alone and attempts.failures <= _ATTEMPTS:
+            # A connection was lost for a moment: do not begin with another table.
+            await asyncio.sleep(pause)
