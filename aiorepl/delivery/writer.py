@@ -34,6 +34,8 @@ _log = logging.getLogger("aiorepl.sink")
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 5.0
+# How many writes of a part of a chunk may fail until the rest that fails is rejected as it is: the sink may accept none of it.
+_MOST_FAILURES: Final = 200
 
 
 class SinkWriter:
@@ -134,9 +136,58 @@ class SinkWriter:
                 await self._write(Batch(slices))
             return
         for slices in transactions:
+            if self._is_chunk(slices) and not isinstance(error, TransientError):
+                await self._write_rows(slices, error)
+                return
             self._require_whole(slices, error)
         await self._divert(batch.slices, error, "write")
         await self._move_position_past(batch)
+
+    @staticmethod
+    def _is_chunk(slices: Sequence[Slice]) -> bool:
+        """Whether the slices are rows of a snapshot's chunk; only the first part of a table may begin with a truncate."""
+        header = slices[0].transaction
+        return header is not None and header.snapshot is not None and any(part.changes for part in slices)
+
+    async def _write_rows(self, slices: Sequence[Slice], error: AioreplError) -> None:
+        """Write a chunk, or a part of it, without the rows that the sink rejects: unlike the changes of a transaction, they do not
+        belong together. They are found by halving.
+        """
+        header, end_lsn, first = slices[0].transaction, slices[-1].end_lsn, slices[0].first
+        changes = [change for part in slices for change in part.changes]
+        truncates = [change for change in changes if change.kind == "truncate"]
+        left = _halved([change for change in changes if change.kind != "truncate"])
+        left += [truncates] if truncates else []
+        rejected: list[Change] = []
+        failures = 1
+        while left:
+            piece = left.pop()
+            size = sum(part.size for part in slices) * len(piece) // len(changes)
+            batch = Batch((Slice(header, piece, first, None, size),))
+            try:
+                await self._call("write", lambda batch=batch: self._sink.write(batch))  # type: ignore[misc]
+            except AioreplError as again:
+                if isinstance(again, TransientError) or (isinstance(again, PermanentError) and again.fatal):
+                    raise
+                if piece is truncates:
+                    # Rows after it would come twice.
+                    raise
+                failures, error = failures + 1, again
+                if isinstance(again, PermanentError) and again.rejected:
+                    # The sink has the others.
+                    first = False
+                    rejected += [c for part in self._select(batch, again.rejected) for c in part.changes]
+                elif len(piece) > 1 and failures < _MOST_FAILURES:
+                    left += _halved(piece)
+                else:
+                    rejected += piece
+            else:
+                first = False
+        if rejected:
+            await self._divert([Slice(header, rejected, False, None, 0)], error, "write")
+        if first or end_lsn is not None:
+            end = Batch((Slice(header, (), first, end_lsn, 0),))
+            await self._call("write", lambda: self._sink.write(end))
 
     async def _move_position_past(self, batch: Batch) -> None:
         """Make a sink that keeps its position move it past a batch whose rejected changes were diverted.
@@ -228,6 +279,12 @@ class SinkWriter:
         except Exception as error:
             # The exception's text may quote row data, so the message has only its type.
             raise SinkError(f"sink {self._name}: {name} raised {type(error).__name__}") from error
+
+
+def _halved(changes: list[Change]) -> list[list[Change]]:
+    """Return both halves, the first one last; a single change is left as it is."""
+    middle = len(changes) // 2
+    return [half for half in (changes[middle:], changes[:middle]) if half]
 
 
 async def close(name: str, sink: Sink) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from aiorepl.testing.stream import Stream
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.spooled_changes import SpooledChanges
+from aiorepl.transactions.transaction import SnapshotChunk
 from aiorepl.values.registry import Types
 
 QUICK = RetryPolicy(attempts=3, wait_initial=0.001, wait_max=0.002)
@@ -72,6 +74,19 @@ class WorkerHarness:
         for part in slices:
             if part.end_lsn is not None:
                 self.ledger.complete(part.end_lsn)
+        self.buffer.extend(slices)
+        return end
+
+    def chunk(self, *ids: int, at_once: int) -> LSN:
+        """As ``commit``, with a chunk of a snapshot."""
+        header = SnapshotChunk(LSN(1), 7, "public", "items", 1, True, True)
+        rows = [self.table.insert(str(number), "secret") for number in ids]
+        end = self.stream.transaction(*rows)
+        slices = [
+            replace(part, transaction=replace(part.transaction, xid=0, snapshot=header))
+            for part in self.stream.slices(at_once)
+        ]
+        self.ledger.complete(end)
         self.buffer.extend(slices)
         return end
 

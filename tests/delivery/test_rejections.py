@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl import BatchPolicy, PermanentError, Selection, Sink, SinkContext, SinkError, TransientError
+from aiorepl.delivery import writer
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 
@@ -202,6 +203,36 @@ async def test_a_part_of_a_transaction_is_never_put_aside(harness):
     with pytest.raises(SinkError, match="larger than a batch"):
         await harness.finish()
     assert begin == harness.ledger.flushed
+
+
+@pytest.mark.parametrize(
+    "rejected", [(1, 6, 10), tuple(range(1, 11)), (10,)], ids=["some", "all", "the last"]
+)
+@pytest.mark.parametrize("names", [False, True])
+async def test_rows_of_a_chunk(harness, ids, rejected, names):
+    """Rows of a snapshot do not belong together: whatever the batches, only the rejected ones are diverted, and the chunk ends."""
+    letters = MemorySink()
+    sink = Picky(*rejected, names=names, keeps_position=True)
+    policy = BatchPolicy(max_rows=4, flush_seconds=0.01)
+    harness = harness(sink, on_error="dead_letter", dead_letters=letters, batches=policy, keeps_position=True)
+    end = harness.chunk(*range(1, 11), at_once=60)
+    await harness.finish()
+    assert [number for number in range(1, 11) if number not in rejected] == flat(ids(sink))
+    assert sorted(rejected) == flat(ids(letters))
+    assert end == harness.ledger.flushed == sink.batches[-1].end_lsn
+    assert 1 == sum(part.first for batch in sink.batches for part in batch.slices if part.transaction)
+
+
+async def test_a_chunk_that_is_rejected_whole(harness, ids, monkeypatch):
+    """The sink is not asked for each row, if it accepts none."""
+    monkeypatch.setattr(writer, "_MOST_FAILURES", 5)
+    letters = MemorySink()
+    sink = Picky(*range(1, 101), names=False)
+    harness = harness(sink, on_error="dead_letter", dead_letters=letters)
+    harness.chunk(*range(1, 101), at_once=10**6)
+    await harness.finish()
+    assert [*range(1, 101)] == flat(ids(letters))
+    assert sink.writes < 15
 
 
 async def test_a_flush_that_fails_halts(harness):
