@@ -39,19 +39,18 @@ def inspect(journal: str) -> int:
     store = _open(journal)
     reader = JournalReader(store)
     chain = reader.chain()
-    source = chain.manifest.source
+    source = chain.identity.source
     click.echo(f"journal  {reader.url}")
     click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
     click.echo(
-        f"begins   {chain.start_lsn or chain.manifest.start_lsn}{', pruned before that' if chain.start_lsn else ''}"
+        f"begins   {chain.start_lsn or chain.identity.start_lsn}{', pruned before that' if chain.start_lsn else ''}"
     )
-    for segment in chain.segments():
-        index = reader.index(segment)
-        size = sum(block.length for block in index.blocks)
+    for segment in chain.walk():
+        part = f"  part {segment.part + 1} of {segment.parts}" if segment.parts > 1 else ""
         click.echo(
-            f"segment  {segment.after} to {segment.last_end_lsn}  {len(index.blocks)} blocks  {size:,} bytes"
+            f"segment  {segment.after} to {segment.last_end_lsn}{part}  {segment.blocks} blocks  {segment.size:,} bytes"
         )
-    for gap in chain.state.gaps:
+    for gap in chain.gaps:
         click.echo(
             f"gap      {gap.after} to {gap.until}  accepted gap: transactions that committed here are missing"
         )

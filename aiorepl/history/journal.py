@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
+from aiorepl.journal.segments import Segment, groups
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.position import Position
@@ -33,7 +33,7 @@ def beginning(reader: JournalReader) -> Position:
     :raises JournalError: there is no journal, or it is damaged.
     """
     chain = reader.chain()
-    return chain.manifest.source.at(chain.start_lsn or chain.manifest.start_lsn)
+    return chain.identity.source.at(chain.start_lsn or chain.identity.start_lsn)
 
 
 def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
@@ -44,16 +44,15 @@ def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
     chain = reader.readable(after.lsn, "the history", _REMEDY) if after.lsn else reader.chain()
     chosen: list[Segment] = []
     size = 0
-    for segment in chain.segments(after.lsn):
-        index = reader.index(segment)
-        if chosen and size + index.size > most_bytes:
+    for parts in groups(chain.walk(after.lsn)):
+        more = sum(segment.size for segment in parts)
+        if chosen and size + more > most_bytes:
             break
-        chosen.append(segment)
-        size += index.size
+        chosen += parts
+        size += more
     end = reader.index(chosen[-1]).end if chosen else after
-    return Stretch(
-        tuple(chosen), end, size, tuple((gap.after, gap.until) for gap in chain.gaps(after.lsn, end.lsn))
-    )
+    gaps = tuple((gap.after, gap.until) for gap in chain.gaps_between(after.lsn, end.lsn))
+    return Stretch(tuple(chosen), end, size, gaps)
 
 
 def blocks(reader: JournalReader, segment: Segment) -> Iterator[tuple[SegmentIndex, Block, bytes, Decoder]]:

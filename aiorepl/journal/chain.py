@@ -1,148 +1,154 @@
-"""The chain of a journal's segments, verified before any file is used. Pure.
+"""A journal as it was at one moment: its segments in commit order, what it lacks, and where it starts. Pure.
 
-A segment's name contains the end of the previous segment, so a listing shows a missing one; ``position.json`` names the
-last one. All readers begin here: the asyncio reader, the writer at its start, pruning, the command line, and Spark.
-
-A directory listing is not atomic: it may miss files that are created or deleted meanwhile. ``files.read_chain`` therefore
-lists again when segments do not join.
+All readers begin here: the asyncio reader, pruning, the command line, and Spark. ``position.json`` has the last segments; the
+files that have the others are loaded when somebody asks for those, so that a reader near the end pays only for what is new.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from functools import cached_property
+from typing import Protocol
 
-from aiorepl.journal.metadata import Gap, Manifest, State, TableSnapshot, segment_name, segment_range
+from aiorepl.journal.completeness import Completeness, Gap, TableSnapshot
+from aiorepl.journal.manifest import Manifest, ManifestRef
+from aiorepl.journal.metadata import Identity, Start, State
+from aiorepl.journal.segments import Segment, Table
 from aiorepl.lsn import LSN, ZERO
-
-_DIGITS: Final = 16
-_LAST: Final = _DIGITS + 1
+from aiorepl.position import Position
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Segment:
-    """A segment, parsed from its name.
+class Files(Protocol):
+    """Loads what ``position.json`` names. Every call may raise JournalError."""
 
-    :param after: the end LSN of the previous segment; 0 for the first.
-    :param last_end_lsn: the position of a consumer that has read the whole segment.
-    """
+    def manifest(self, ref: ManifestRef) -> Manifest:
+        """Load a manifest that has at least the segments of ``ref``: it may have been merged meanwhile."""
 
-    name: str
-    after: LSN
-    last_end_lsn: LSN
+    def completeness(self, state: State) -> Completeness:
+        """Load the gaps and snapshots of this state, or of a later one."""
 
-    @classmethod
-    def named(cls, name: str) -> Segment:
-        """Parse a segment's name.
-
-        :raises ValueError: it is not a segment's name.
-        """
-        return cls(name, *segment_range(name))
+    def start(self, state: State) -> Start:
+        """Load where retention has moved the start."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
-    """A journal in which every segment follows the previous one.
+    """A journal at one moment."""
 
-    :param names: the segments' names in commit order.
-    """
-
-    manifest: Manifest
+    identity: Identity
     state: State
-    names: tuple[str, ...]
+    files: Files
+
+    @property
+    def end(self) -> Position:
+        """The end of the last segment; LSN 0 if there is none."""
+        return self.state.end
+
+    @property
+    def position(self) -> Position:
+        """The journal's end, including WAL without transactions; LSN 0 if it is empty."""
+        return self.state.position
 
     @property
     def last_segment_end(self) -> LSN:
-        """The end of the last segment; 0 if there is none."""
-        return segment_range(self.names[-1])[1] if self.names else ZERO
+        """The LSN of ``end``."""
+        return self.state.end.lsn
 
     @property
     def end_lsn(self) -> LSN:
         """The LSN up to which the journal is complete; its start while it is empty."""
-        return max(self.manifest.start_lsn, self.state.position.lsn, self.last_segment_end)
+        return max(self.identity.start_lsn, self.state.position.lsn)
 
-    @property
+    @cached_property
     def start_lsn(self) -> LSN:
         """The LSN after which the first segment starts; 0 if nothing was pruned."""
-        return segment_range(self.names[0])[0] if self.names else ZERO
+        return max(self.state.first_lsn, self.files.start(self.state).lsn)
 
     @property
-    def last(self) -> Segment | None:
-        """The last segment."""
-        return Segment.named(self.names[-1]) if self.names else None
+    def first_readable(self) -> LSN:
+        """The lowest LSN from which the journal can be read; 0 if it starts with an initial snapshot."""
+        if self.start_lsn or self.state.begins is None:
+            return self.start_lsn or self.identity.start_lsn
+        return self.state.begins
 
-    def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
-        """The segments that end after ``after``, in commit order; with ``until``, only those that end by then."""
-        # Called every few milliseconds with thousands of segments. Names sort like the numbers in them.
-        digits = segment_name(ZERO, after)[_LAST:]
-        chosen = [Segment.named(name) for name in self.names if name[_LAST:] > digits]
-        return [segment for segment in chosen if until is None or segment.last_end_lsn <= until]
+    @cached_property
+    def completeness(self) -> Completeness:
+        """The accepted gaps, and the snapshots of tables."""
+        return self.files.completeness(self.state)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """All accepted gaps."""
+        return self.completeness.gaps
+
+    @property
+    def tables(self) -> tuple[TableSnapshot, ...]:
+        """The snapshots of tables."""
+        return self.completeness.tables
+
+    def segments(
+        self, after: LSN = ZERO, until: LSN | None = None, table: Table | None = None
+    ) -> list[Segment]:
+        """The segments that end after ``after``, in commit order, parts one by one.
+
+        :param until: only those that end by then.
+        :param table: only those with rows of this table.
+        """
+        return list(self.walk(after, until, table))
+
+    def walk(
+        self, after: LSN = ZERO, until: LSN | None = None, table: Table | None = None
+    ) -> Iterator[Segment]:
+        """As ``segments``, but manifests are loaded one by one."""
+        end = self.last_segment_end if until is None else min(until, self.last_segment_end)
+        if after < end:
+            yield from self.named(max(after, self.start_lsn), end, table)
+
+    def named(self, after: LSN, until: LSN, table: Table | None = None) -> Iterator[Segment]:
+        """As ``walk``, but with segments before the start, whose files may be deleted."""
+        for ref in self.state.manifests:
+            if ref.end > after and ref.after < until:
+                yield from self._of(ref, max(after, ref.after), min(until, ref.end), table)
+        for segment, tables in self.state.tail:
+            if after < segment.last_end_lsn <= until and (table is None or table in tables):
+                yield segment
+
+    def backwards(self, table: Table) -> Iterator[Segment]:
+        """The segments with rows of ``table``, the last one first."""
+        for segment, tables in reversed(self.state.tail):
+            if table in tables and segment.after >= self.start_lsn:
+                yield segment
+        for ref in reversed(self.state.manifests):
+            if ref.end > self.start_lsn:
+                yield from self._of(ref, max(ref.after, self.start_lsn), ref.end, table, backwards=True)
+
+    def _of(
+        self, ref: ManifestRef, after: LSN, until: LSN, table: Table | None, *, backwards: bool = False
+    ) -> Iterator[Segment]:
+        manifest = self.files.manifest(ref)
+        within = manifest.within(after, until)
+        numbers = within if table is None else manifest.having(table, within)
+        yield from map(manifest.segment, reversed(numbers) if backwards else numbers)
+
+    def ends_at(self, lsn: LSN) -> bool:
+        """Whether a segment ends at ``lsn``, or the first one begins there."""
+        if lsn == self.last_segment_end:
+            return True
+        following = next(self.walk(lsn), None)
+        return following is not None and following.after == lsn
 
     def incomplete(self, after: LSN) -> list[TableSnapshot]:
         """The tables that a reader that begins after ``after`` does not get whole."""
         begins = max(after, self.start_lsn)
-        whole = {
-            table.oid for table in self.state.tables if begins <= table.start_lsn and not table.abandoned
-        }
-        lacking = {table.oid: table for table in self.state.tables if table.oid not in whole}
+        whole = {table.oid for table in self.tables if begins <= table.start_lsn and not table.abandoned}
+        lacking = {table.oid: table for table in self.tables if table.oid not in whole}
         return list(lacking.values())
 
     def hole(self, lsn: LSN) -> Gap | None:
         """The accepted gap around ``lsn``; no reader can have a position inside a gap."""
-        return next((gap for gap in self.state.gaps if gap.start_lsn < lsn < gap.until), None)
+        return next((gap for gap in self.gaps if gap.start_lsn < lsn < gap.until), None)
 
-    def gaps(self, after: LSN, until: LSN) -> list[Gap]:
+    def gaps_between(self, after: LSN, until: LSN) -> list[Gap]:
         """The accepted gaps that a reader crosses between two positions."""
-        return [gap for gap in self.state.gaps if after < gap.until <= until]
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """A missing or misplaced file, its problem, and the remedy unless it is the default one."""
-
-    file: str
-    problem: str
-    remedy: str | None = None
-
-
-def find_break(names: list[str], manifest: Manifest | None, state: State | None) -> Break | None:
-    """Find the first break of the chain; ``None`` if all segments join.
-
-    :param names: the sorted names of the segments that have an index.
-    """
-    if manifest is None:
-        return Break("journal.json", "is missing") if names or state is not None else None
-    for name in names:
-        try:
-            segment_range(name)
-        except ValueError:
-            return Break(f"{name}.index", "does not have the name of a segment", "Move it out of the folder")
-    for earlier, later in pairwise(names):
-        end, after = earlier[_LAST:], later[:_DIGITS]
-        if end < after:
-            missing = f"{LSN(int(end, 16))} and {LSN(int(after, 16))}"
-            return Break(f"{end}-*.index", f"is missing: there is nothing between {missing}")
-        if end > after:
-            return Break(
-                f"{later}.index",
-                f"does not follow {earlier}.index",
-                "Move the file that does not belong to this journal out of the folder",
-            )
-    if state is None:
-        return Break("position.json", "is missing") if names else None
-    if names and (last_after := segment_range(names[-1])[0]) > state.last_segment_end:
-        # After a crash one segment is newer than position.json, and never more: gaps would be forgotten.
-        return Break(
-            "position.json",
-            f"is an older copy: it ends at {state.last_segment_end}, and a segment starts at {last_after}",
-        )
-    if names and state.segment not in names:
-        # Not missing if it was pruned, or if position.json is older than the first segment.
-        first = segment_range(names[0])[0]
-        if first < state.last_segment_end or (state.segment is None and first):
-            missing = state.segment or f"{ZERO:016X}-*"
-            return Break(f"{missing}.index", "is missing, although position.json names it")
-    elif not names and state.segment is not None:
-        return Break(f"{state.segment}.index", "is missing, although position.json names it")
-    return None
+        return [gap for gap in self.gaps if after < gap.until <= until]

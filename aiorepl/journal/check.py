@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aiorepl.errors import AioreplError, DamagedJournal
-from aiorepl.journal.chain import Segment
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import PreparedTransaction
-from aiorepl.journal.metadata_files import SEGMENT
-from aiorepl.journal.prepared import CONTENT, load_prepared_index, read_prepared
+from aiorepl.journal.prepared import read_prepared
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import Segment
 from aiorepl.journal.store import Location, Store, open_store, reading
 
 
@@ -19,38 +18,44 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
     store = open_store(url) if store is None else store
     reader, cursors = JournalReader(url, store=store), Cursors(url, store=store)
 
-    def require_size(file: str, expected: int) -> None:
-        with reading(store):
-            size, _ = store.about(file)
-        if size != expected:
+    def check_segment(segment: Segment, previous: Segment | None) -> None:
+        if previous is not None and not segment.follows(previous):
             raise DamagedJournal(
-                f"{file} in the journal {store.url} is damaged: it has {size} bytes instead of {expected}"
+                f"the manifests of the journal {store.url} are damaged: {segment.file} does not follow {previous.file}"
             )
-
-    def check_segment(segment: Segment) -> None:
         index = reader.index(segment)
         for block in index.blocks:
             for _ in reader.messages(segment, block):
                 pass
-        require_size(segment.name + SEGMENT, index.size)
+        for number in range(len(index.descriptions)):
+            index.relation(number)
+        with reading(store):
+            size, _ = store.about(segment.file)
+        if size != segment.size:
+            raise DamagedJournal(
+                f"{segment.file} in the journal {store.url} is damaged: it has {size} bytes instead of {segment.size}"
+            )
 
     def check_prepared(transaction: PreparedTransaction) -> None:
-        for _ in read_prepared(store, transaction):
+        for _ in read_prepared(store, transaction, chain.identity.source):
             pass
-        require_size(transaction.name + CONTENT, load_prepared_index(store, transaction).size)
 
     try:
         chain = reader.chain()
+        segments = chain.segments()
+        _ = chain.completeness
     except AioreplError as error:
         yield error
         return
-    for segment in chain.segments():
+    previous = None
+    for segment in segments:
         try:
-            check_segment(segment)
+            check_segment(segment, previous)
         except AioreplError as error:
             # Not an error if it was pruned meanwhile.
-            if segment.name in reader.chain().names:
+            if segment.after >= reader.chain().start_lsn:
                 yield error
+        previous = segment
     for transaction in chain.state.prepared:
         try:
             check_prepared(transaction)

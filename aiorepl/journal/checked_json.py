@@ -15,7 +15,7 @@ from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.segment_format import checksum
 from aiorepl.lsn import LSN
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The format number of a journal's files. A file with another number is refused."""
 
 _UINT64: Final = 2**64 - 1

@@ -1,7 +1,8 @@
 """The index of a segment: everything that a reader needs to verify and decode each block alone. Pure.
 
-An index file is JSON, with LSNs in PostgreSQL's text form and messages in base64. It has each description (a Relation message
-and the Type messages that it uses) and each type once. Blocks refer to descriptions by number.
+An index is JSON at the end of a segment's file, with LSNs in PostgreSQL's text form and messages in base64. It has each
+description (a Relation message and the Type messages that it uses) and each type once. Blocks refer to descriptions by number.
+A description also has the table's name, so that a reader of one table decodes no other descriptions.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
-from aiorepl.errors import AioreplError, JournalError
+from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
-from aiorepl.journal.metadata import PreparedTransaction, dump_prepared, load_prepared
-from aiorepl.journal.segment_format import MAGIC
+from aiorepl.journal.segment_format import FOOTER_BYTES, MAGIC, footer
+from aiorepl.journal.segments import Table
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Attribute, Relation
@@ -70,9 +70,11 @@ class Block:
 class Description:
     """The layout of a table's rows: raw Relation and Type messages, protocol version 1.
 
+    :param table: the schema and the name that the Relation message has.
     :param attributes: what the source's catalog had of the columns, as far as it was certain.
     """
 
+    table: Table
     relation: bytes
     types: tuple[bytes, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
@@ -80,38 +82,56 @@ class Description:
 
 @dataclass(frozen=True)
 class SegmentIndex:
-    """Everything about one segment except its blocks' contents.
+    """Everything about one segment, or part of one, except its blocks' contents.
 
     :param after: the end LSN of the previous segment; 0 for the first.
-    :param start_lsn: the lowest position from which a reader of this segment misses nothing: ``after``, or for the first
-        segment the start of the journal; 0 if the segment starts with an initial snapshot.
-    :param end: the position of a consumer of the whole segment; at or after the end of its last transaction.
-    :param prepared: the transactions that are prepared and undecided at ``end``.
-    :param size: of the segment file, in bytes.
+    :param epoch: of the writer.
+    :param part: the number of this part.
+    :param end: the position of a consumer that has read this part, and those before it. Within a transaction it is the
+        position before that; after the last part it is at or after the end of the last transaction.
+    :param offset: where the index begins in the file, which is where the last block ends.
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
     :param chunk: the part of a snapshot that the segment is; ``None`` for transactions of the stream.
+    :param location: the file, for errors.
     """
 
     after: LSN
-    start_lsn: LSN
+    epoch: int
+    part: int
     end: Position
-    prepared: tuple[PreparedTransaction, ...]
-    size: int
+    offset: int
     binary: bool
     descriptions: tuple[Description, ...]
     types: tuple[TypeInfo, ...]
     blocks: tuple[Block, ...] = field(repr=False)
     chunk: SnapshotChunk | None = None
+    location: str = field(default="an index", compare=False, repr=False)
+    _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    @cached_property
-    def relations(self) -> tuple[Relation, ...]:
-        """The decoded descriptions, in order of their numbers.
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables whose rows the segment has."""
+        used = {number for block in self.blocks for number in block.rows}
+        return tuple(dict.fromkeys(self.descriptions[number].table for number in sorted(used)))
 
-        :raises JournalError: one of them is not a Relation message; ``load`` has already verified that.
+    def numbers_of(self, table: Table) -> frozenset[int]:
+        """The numbers of the descriptions of ``table``."""
+        return frozenset(number for number, each in enumerate(self.descriptions) if each.table == table)
+
+    def relation(self, number: int) -> Relation:
+        """Decode a description, once.
+
+        :raises DamagedJournal: it is not a Relation message of its table.
         """
-        return tuple(_relation(description) for description in self.descriptions)
+        found = self._relations.get(number)
+        if found is None:
+            try:
+                found = self._relations[number] = _relation(self.descriptions[number])
+            except JournalError as error:
+                raise DamagedJournal(f"{self.location} is damaged: {error}") from None
+        return found
 
     def attributes_of(self, relation: Relation) -> Mapping[str, Attribute]:
         """Return the attributes of a relation that a block describes."""
@@ -129,51 +149,62 @@ def _relation(description: Description) -> Relation:
         raise JournalError(f"a table's description cannot be read: {error}") from None
     if not isinstance(relation, Relation):
         raise JournalError("a table's description is not a Relation message")
+    if (relation.schema, relation.name) != description.table:
+        raise JournalError(f"a description of {relation} has the name of another table")
     relation.attributes.update(description.attributes)
     return relation
 
 
 def dump(index: SegmentIndex) -> bytes:
-    """Make the bytes of an index file."""
+    """Make the end of a segment's file: the index and the footer."""
     return seal(
         {
             "after": str(index.after),
-            "begins": str(index.start_lsn),
+            "epoch": index.epoch,
+            "part": index.part,
             "end": index.end.to_json(),
-            "prepared": [dump_prepared(each) for each in index.prepared],
-            "size": index.size,
+            "offset": index.offset,
             "binary": index.binary,
             "descriptions": [_dump_description(item) for item in index.descriptions],
             "types": [dump_type(info) for info in index.types],
             "blocks": [_dump_block(block) for block in index.blocks],
             "chunk": None if index.chunk is None else _dump_chunk(index.chunk),
         }
-    )
+    ) + footer(index.offset)
 
 
-def load(data: bytes, location: str) -> SegmentIndex:
+def load(data: bytes, offset: int, location: str) -> SegmentIndex:
     """Parse the output of ``dump``; verifies every field, and that the fields are consistent.
 
+    :param offset: where the index begins in the file.
     :param location: the file, for errors.
     :raises JournalError: it is damaged, or has another format.
     """
-    return unseal(data, location, _index)
+    if data[-FOOTER_BYTES:] != footer(offset):
+        raise DamagedJournal(f"{location} is damaged: it does not end like a segment")
+
+    def read(fields: Mapping[str, Any]) -> SegmentIndex:
+        return _index(fields, offset, location)
+
+    return unseal(data[:-FOOTER_BYTES], location, read)
 
 
-def _index(fields: Mapping[str, Any]) -> SegmentIndex:
+def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentIndex:
     index = SegmentIndex(
         after=lsn(fields, "after"),
-        start_lsn=lsn(fields, "begins"),
+        epoch=integer(fields, "epoch", _UINT32),
+        part=integer(fields, "part", _UINT32),
         end=Position.from_json(fields["end"]),
-        prepared=tuple(map(load_prepared, fields["prepared"])),
-        size=integer(fields, "size"),
+        offset=integer(fields, "offset"),
         binary=boolean(fields, "binary"),
         descriptions=tuple(map(_load_description, fields["descriptions"])),
         types=tuple(map(load_type, fields["types"])),
         blocks=tuple(map(_load_block, fields["blocks"])),
-        # Segments of earlier versions have no chunk.
-        chunk=None if fields.get("chunk") is None else _load_chunk(fields["chunk"]),
+        chunk=None if fields["chunk"] is None else _load_chunk(fields["chunk"]),
+        location=location,
     )
+    if index.offset != offset:
+        raise ValueError(f"the index of another file, at {index.offset} instead of {offset}")
     _require_consistent(index)
     return index
 
@@ -183,9 +214,9 @@ def _require_consistent(index: SegmentIndex) -> None:
 
     :raises Exception: they are not.
     """
-    if index.end.lsn < max(index.after, index.start_lsn):
+    if index.end.lsn < index.after:
         raise ValueError(f"the segment ends at {index.end.lsn}, before it starts")
-    count = len(index.relations)
+    count = len(index.descriptions)
     offset = len(MAGIC)
     for block in index.blocks:
         if block.offset != offset:
@@ -193,8 +224,8 @@ def _require_consistent(index: SegmentIndex) -> None:
         offset += block.length
         if not all(number < count for number in (*block.descriptions, *block.rows)):
             raise ValueError(f"the block at {block.offset} has a table without a description")
-    if index.size != offset:
-        raise ValueError(f"its blocks end at {offset}, and the segment at {index.size}")
+    if index.offset != offset:
+        raise ValueError(f"its blocks end at {offset}, and the index begins at {index.offset}")
     if index.chunk is not None:
         commits = {lsn for block in index.blocks for lsn in (block.first_commit_lsn, block.last_commit_lsn)}
         if len(commits) != 1 or None in commits:
@@ -221,6 +252,7 @@ def _load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
 def _dump_description(description: Description) -> dict[str, Any]:
     """An attribute is a list: name and number, and the missing value if it is known."""
     fields: dict[str, Any] = {
+        "table": description.table,
         "relation": _text(description.relation),
         "types": [_text(payload) for payload in description.types],
     }
@@ -238,8 +270,14 @@ def _load_description(fields: Mapping[str, Any]) -> Description:
         if len(missing) > 1 or not all(isinstance(text, str) for text in (name, *filter(None, missing))):
             raise TypeError("an attribute is not a name, a number and a text")
         attributes[name] = Attribute(_count(number), missing[0] if missing else None, bool(missing))
+    schema, name = fields["table"]
+    if not isinstance(schema, str) or not isinstance(name, str):
+        raise TypeError("a table's name is not a string")
     return Description(
-        _bytes(fields["relation"]), tuple(_bytes(payload) for payload in fields["types"]), attributes
+        (schema, name),
+        _bytes(fields["relation"]),
+        tuple(_bytes(payload) for payload in fields["types"]),
+        attributes,
     )
 
 

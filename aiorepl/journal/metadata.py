@@ -1,48 +1,30 @@
-"""The contents of ``journal.json`` (Manifest) and ``position.json`` (State), and the names of files. Pure.
+"""The contents of a journal's small files. Pure.
 
-``journal.json`` is written when a journal is first opened for writing and never changes once the journal has content.
-``position.json`` is replaced whenever something becomes durable: a segment, a prepared transaction or its outcome, or the
-end of WAL without published changes, which is confirmed to the slot as well. It names the last segment, so that the loss of
-a segment at the end is noticed, and the other files that must exist.
+``journal.json`` (Identity) is written when a journal is first opened for writing and never changes once the journal has
+content. ``position.json`` (State) is the only commit point: what it does not name does not exist. It is replaced whenever
+something becomes durable: segments, a prepared transaction or its outcome, or the end of WAL without published changes,
+which is confirmed to the slot as well. ``start.json`` (Start) is where retention has moved the journal's start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
+from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.holder import Holder
+from aiorepl.journal.manifest import ManifestRef
+from aiorepl.journal.segments import Entry, Segment, Table
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
-from aiorepl.transactions.transaction import SnapshotChunk
 
-_UINT32 = 2**32 - 1
-
-
-def segment_name(after: LSN, last_end: LSN) -> str:
-    """Make the name of a segment's files, without a suffix. Names sort in commit order.
-
-    :param after: the end LSN of the previous segment; 0 for the first.
-    :param last_end: the end LSN of this segment.
-    """
-    return f"{after:016X}-{last_end:016X}"
-
-
-def segment_range(name: str) -> tuple[LSN, LSN]:
-    """Parse a segment's name into the end LSN of the previous segment and its own.
-
-    :raises ValueError: ``segment_name`` cannot have made this name.
-    """
-    first, _, last = name.partition("-")
-    after, last_end = LSN(int(first, 16)), LSN(int(last, 16))
-    if segment_name(after, last_end) != name or after >= last_end:
-        raise ValueError(f"{name!r} is not the name of a segment")
-    return after, last_end
+_UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Identity:
     """The source of a journal's transactions.
 
     :param source: the slot and its cluster, at LSN 0.
@@ -51,25 +33,6 @@ class Manifest:
 
     source: Position
     start_lsn: LSN
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A range of the stream that the slot had lost, and that the user has accepted as lost.
-
-    :param after: transactions that committed after this are missing.
-    :param until: the end of the gap.
-    :param segment: the segment before the gap; ``None`` if there is none.
-    """
-
-    after: LSN
-    until: LSN
-    segment: str | None
-
-    @property
-    def start_lsn(self) -> LSN:
-        """The start of the missing range: after a promotion, the journal may have transactions beyond ``after``."""
-        return self.after if self.segment is None else max(self.after, segment_range(self.segment)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +48,20 @@ class PreparedTransaction:
 
     @property
     def name(self) -> str:
-        """The name of its files without their suffixes."""
+        """The name of its file without folder and suffix."""
         return f"{self.lsn:016X}-{self.xid:08X}"
 
 
 @dataclass(frozen=True, slots=True)
-class TableSnapshot:
-    """The place of a table's snapshot in the journal.
+class Start:
+    """Where retention has moved the start of a journal. It never moves back.
 
-    A table has at most two: the last one that is complete, and the one that is being read or was abandoned.
-
-    :param start_lsn: the table is complete for readers that begin at or before this LSN.
-    :param complete: the end of its last chunk; ``None`` while it is being read.
-    :param abandoned: whether it will not be completed: it was cancelled, or the table cannot be read.
+    :param lsn: the end of the last segment that nobody may read any more.
+    :param deleted: the end of the last segment that is deleted; between the two, deletion was interrupted.
     """
 
-    oid: int
-    schema: str
-    table: str
-    start_lsn: LSN
-    complete: LSN | None = None
-    abandoned: bool = False
-
-    @property
-    def open(self) -> bool:
-        """Whether it is being read."""
-        return self.complete is None and not self.abandoned
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.table}"
+    lsn: LSN = ZERO
+    deleted: LSN = ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,52 +69,57 @@ class State:
     """The durable state of a journal.
 
     :param position: its end, including WAL without transactions; LSN 0 while it is empty.
-    :param segment: the name of the last segment; ``None`` if there is none.
-    :param gaps: all gaps that were ever accepted.
+    :param end: the end of the last segment; LSN 0 if there is none.
+    :param epoch: of the writer: each takes a higher one before it writes.
+    :param sequence: how often ``position.json`` was replaced.
+    :param writer: who has the epoch; ``None`` before the first.
+    :param begins: the lowest position from which a reader misses nothing, if nothing was pruned: the slot's position when the
+        journal was made, or 0 if it begins with an initial snapshot; ``None`` while there is no segment.
+    :param manifests: the files that name all segments except the last ones.
+    :param tail: the last segments.
     :param prepared: the undecided prepared transactions, whose files must exist.
-    :param tables: the snapshots of tables.
+    :param completeness: the name of the file with gaps and snapshots; ``None`` if there are none.
     """
 
     position: Position
-    segment: str | None = None
-    gaps: tuple[Gap, ...] = ()
+    end: Position
+    epoch: int = 0
+    sequence: int = 0
+    writer: Holder | None = None
+    begins: LSN | None = None
+    manifests: tuple[ManifestRef, ...] = ()
+    tail: tuple[Entry, ...] = ()
     prepared: tuple[PreparedTransaction, ...] = ()
-    tables: tuple[TableSnapshot, ...] = ()
+    completeness: str | None = None
+
+    @classmethod
+    def empty(cls, source: Position) -> State:
+        """The state of a journal that nobody has written to.
+
+        :param source: a position at LSN 0.
+        """
+        return cls(source, source)
 
     @property
-    def last_segment_end(self) -> LSN:
-        """The end of the last segment."""
-        return ZERO if self.segment is None else segment_range(self.segment)[1]
+    def first_lsn(self) -> LSN:
+        """The ``after`` of the first segment that is named; 0 if there is none."""
+        if self.manifests:
+            return self.manifests[0].after
+        return self.tail[0].segment.after if self.tail else ZERO
 
-    def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> State:
-        """Return the state with a chunk whose transaction has these LSNs."""
-        if chunk.partial:
-            return self
-        if chunk.number == 1:
-            # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
-            start = min(commit_lsn, chunk.snapshot_lsn)
-            current: TableSnapshot | None = TableSnapshot(chunk.oid, chunk.schema, chunk.table, start)
-        else:
-            current = next((table for table in self.tables if table.oid == chunk.oid and table.open), None)
-        if current is None:
-            return self
-        if chunk.last_of_table:
-            current = replace(current, complete=end_lsn)
-        kept = [
-            table
-            for table in self.tables
-            if table.oid != chunk.oid or (table.complete is not None and not chunk.last_of_table)
-        ]
-        return replace(self, tables=(*kept, current))
+    @property
+    def total_size(self) -> int:
+        """The bytes of all segments that are named."""
+        return sum(ref.size for ref in self.manifests) + sum(entry.segment.size for entry in self.tail)
 
 
-def dump_manifest(manifest: Manifest) -> bytes:
+def dump_identity(identity: Identity) -> bytes:
     """Make the bytes of ``journal.json``."""
-    return seal({"source": manifest.source.to_json(), "begins": str(manifest.start_lsn)})
+    return seal({"source": identity.source.to_json(), "begins": str(identity.start_lsn)})
 
 
-def load_manifest(data: bytes, location: str) -> Manifest:
-    """Parse the output of ``dump_manifest``.
+def load_identity(data: bytes, location: str) -> Identity:
+    """Parse the output of ``dump_identity``.
 
     :param location: the file, for errors.
     :raises JournalError: it is damaged, or has another format.
@@ -174,7 +127,7 @@ def load_manifest(data: bytes, location: str) -> Manifest:
     return unseal(
         data,
         location,
-        lambda fields: Manifest(Position.from_json(fields["source"]), lsn(fields, "begins")),
+        lambda fields: Identity(Position.from_json(fields["source"]), lsn(fields, "begins")),
         remedy=(
             "Put back a copy of the file, which names the source of the segments; if there is none, start with an empty "
             "journal and resnapshot=True (--resnapshot)"
@@ -182,24 +135,63 @@ def load_manifest(data: bytes, location: str) -> Manifest:
     )
 
 
+def dump_start(start: Start) -> bytes:
+    """Make the bytes of ``start.json``."""
+    return seal({"start": str(start.lsn), "deleted": str(start.deleted)})
+
+
+def load_start(data: bytes, location: str) -> Start:
+    """Parse the output of ``dump_start``; parameters and errors as ``load_identity``."""
+    return unseal(data, location, _start)
+
+
+def _start(fields: Mapping[str, Any]) -> Start:
+    start = Start(lsn(fields, "start"), lsn(fields, "deleted"))
+    if start.deleted > start.lsn:
+        raise ValueError(f"segments are deleted up to {start.deleted}, after the start {start.lsn}")
+    return start
+
+
 def dump_state(state: State) -> bytes:
     """Make the bytes of ``position.json``."""
+    tables: dict[Table, int] = {}
     return seal(
         {
             "position": state.position.to_json(),
-            "segment": state.segment,
-            "gaps": [
-                {"after": str(gap.after), "until": str(gap.until), "segment": gap.segment}
-                for gap in state.gaps
+            "end": state.end.to_json(),
+            "epoch": state.epoch,
+            "sequence": state.sequence,
+            "writer": None if state.writer is None else state.writer.to_json(),
+            "begins": None if state.begins is None else str(state.begins),
+            "manifests": [
+                {
+                    "name": ref.name,
+                    "level": ref.level,
+                    "after": str(ref.after),
+                    "end": str(ref.end),
+                    "segments": ref.segments,
+                    "size": ref.size,
+                }
+                for ref in state.manifests
             ],
+            # A list per segment, and each table's name once, because this is written at every flush.
+            "tail": [
+                [
+                    *(str(found.after), str(found.last_end_lsn), found.epoch, found.part, found.parts),
+                    *(found.size, found.index_offset, found.blocks, found.published),
+                    [tables.setdefault(table, len(tables)) for table in names],
+                ]
+                for found, names in state.tail
+            ],
+            "tables": list(tables),
             "prepared": [dump_prepared(each) for each in state.prepared],
-            "tables": [_dump_table(table) for table in state.tables],
+            "completeness": state.completeness,
         }
     )
 
 
 def load_state(data: bytes, location: str) -> State:
-    """Parse the output of ``dump_state``; parameters and errors as ``load_manifest``."""
+    """Parse the output of ``dump_state``; parameters and errors as ``load_identity``."""
     return unseal(data, location, _state)
 
 
@@ -217,46 +209,73 @@ def load_prepared(fields: Mapping[str, Any]) -> PreparedTransaction:
 
 
 def _state(fields: Mapping[str, Any]) -> State:
+    tables = [_table(each) for each in fields["tables"]]
     state = State(
         position=Position.from_json(fields["position"]),
-        segment=_segment(fields),
-        gaps=tuple(Gap(lsn(gap, "after"), lsn(gap, "until"), _segment(gap)) for gap in fields["gaps"]),
+        end=Position.from_json(fields["end"]),
+        epoch=integer(fields, "epoch", _UINT32),
+        sequence=integer(fields, "sequence"),
+        writer=None if fields["writer"] is None else Holder.from_json(fields["writer"]),
+        begins=None if fields["begins"] is None else lsn(fields, "begins"),
+        manifests=tuple(map(_load_ref, fields["manifests"])),
+        tail=tuple(_load_entry(each, tables) for each in fields["tail"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
-        # Earlier versions recorded no tables.
-        tables=tuple(map(_load_table, fields.get("tables", ()))),
+        completeness=None if fields["completeness"] is None else text(fields, "completeness"),
     )
-    if state.position.lsn < state.last_segment_end:
-        raise ValueError(
-            f"its position is {state.position.lsn}, before its last segment's end {state.last_segment_end}"
-        )
+    _require_consistent(state)
     return state
 
 
-def _dump_table(table: TableSnapshot) -> dict[str, Any]:
-    return {
-        "oid": table.oid,
-        "schema": table.schema,
-        "table": table.table,
-        "from": str(table.start_lsn),
-        "complete": None if table.complete is None else str(table.complete),
-        "abandoned": table.abandoned,
-    }
+def _require_consistent(state: State) -> None:
+    """Check that the segments join.
+
+    :raises ValueError: they do not.
+    """
+    if state.position.lsn < state.end.lsn:
+        raise ValueError(
+            f"its position is {state.position.lsn}, before its last segment's end {state.end.lsn}"
+        )
+    end = state.first_lsn
+    for ref in state.manifests:
+        if ref.after != end or ref.end <= end or not ref.segments:
+            raise ValueError(f"manifest {ref.name} does not follow {end}")
+        end = ref.end
+    if state.tail:
+        first, last = state.tail[0].segment, state.tail[-1].segment
+        if first.after != end or first.part or not last.last_part:
+            raise ValueError(f"no segment follows {end}")
+        for before, segment in pairwise(entry.segment for entry in state.tail):
+            if not segment.follows(before):
+                raise ValueError(f"segment {segment.name} does not follow {before.name}")
+        if any(entry.segment.last_end_lsn <= entry.segment.after for entry in state.tail):
+            raise ValueError("a segment ends before it starts")
+        end = last.last_end_lsn
+    if end != state.end.lsn or (state.begins is None) != (not end):
+        raise ValueError(f"its segments end at {end}, and the last one at {state.end.lsn}")
 
 
-def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
-    return TableSnapshot(
-        integer(fields, "oid", _UINT32),
-        text(fields, "schema"),
-        text(fields, "table"),
-        lsn(fields, "from"),
-        None if fields["complete"] is None else lsn(fields, "complete"),
-        boolean(fields, "abandoned"),
+def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:
+    return ManifestRef(
+        name=text(fields, "name"),
+        level=integer(fields, "level", _UINT32),
+        after=lsn(fields, "after"),
+        end=lsn(fields, "end"),
+        segments=integer(fields, "segments", _UINT32),
+        size=integer(fields, "size"),
     )
 
 
-def _segment(fields: Mapping[str, Any]) -> str | None:
-    if fields["segment"] is None:
-        return None
-    name = text(fields, "segment")
-    segment_range(name)
-    return name
+def _load_entry(fields: Any, tables: list[Table]) -> Entry:
+    after, end, *rest, numbers = fields
+    if len(rest) != 7 or not all(type(value) is int and value >= 0 for value in (*rest, *numbers)):
+        raise ValueError("a segment has other fields")
+    return Entry(
+        Segment(LSN.parse(after), LSN.parse(end), *rest), tuple(tables[number] for number in numbers)
+    )
+
+
+def _table(fields: Any) -> Table:
+    schema, name = fields
+    if not isinstance(schema, str) or not isinstance(name, str):
+        raise TypeError("a table's name is not a string")
+    return schema, name

@@ -1,143 +1,235 @@
-"""Reads and writes a journal's small files, verified: ``journal.json``, ``position.json`` and the indexes."""
+"""Reads a journal's small files, manifests and indexes, verified. Blocking.
+
+``position.json`` is read every time, and parsed if it has changed. What it names never changes, so that is cached. A manifest
+may be merged into another one while somebody reads: then ``position.json`` is read again, which names the other one.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
 
 from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.journal import index
-from aiorepl.journal.chain import Break, Chain, Segment, find_break
-from aiorepl.journal.index import SegmentIndex
-from aiorepl.journal.metadata import (
-    Manifest,
-    State,
-    dump_manifest,
-    dump_state,
-    load_manifest,
-    load_state,
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.completeness import (
+    Completeness,
+    completeness_file,
+    load_completeness,
 )
-from aiorepl.journal.store import Store, Superseded
+from aiorepl.journal.index import SegmentIndex
+from aiorepl.journal.manifest import Manifest, ManifestRef
+from aiorepl.journal.metadata import Identity, Start, State, load_identity, load_start, load_state
+from aiorepl.journal.segments import FOLDER as SEGMENTS
+from aiorepl.journal.segments import Segment
+from aiorepl.journal.store import Store, reading
+from aiorepl.position import Position
 
-MANIFEST: Final = "journal.json"
+IDENTITY: Final = "journal.json"
 POSITION: Final = "position.json"
-INDEX: Final = ".index"
-SEGMENT: Final = ".segment"
+START: Final = "start.json"
+PREPARED: Final = "prepared"
+
+_CACHED_MANIFESTS: Final = 16
+
+T = TypeVar("T")
 
 
-def read_chain(store: Store) -> Chain | None:
-    """Read and verify the chain as it is now; ``None`` if there is no journal.
+class MetadataFiles:
+    """The metadata of one journal. One thread may use it at a time."""
 
-    :raises JournalError: a file is damaged, missing, or has another format.
-    :raises OSError: a file cannot be read.
-    """
-    previous: Break | None = None
-    while True:
-        manifest, state = read_manifest(store), read_state(store)
-        # The listing comes last: the segment that position.json names was published before it.
-        names = segment_names(store)
-        found = find_break(names, manifest, state)
-        if found is None:
-            if manifest is None:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._identity: Identity | None = None
+        self._position: tuple[bytes, State] | None = None
+        self._manifests: dict[str, Manifest] = {}
+        self._completeness: tuple[str, Completeness] | None = None
+
+    def chain(self) -> Chain | None:
+        """Return the journal as it is now; ``None`` if there is none.
+
+        :raises JournalError: a file is damaged, missing, or has another format.
+        """
+        state = self.state()
+        if state is None:
+            # Not cached: an empty journal may get another start.
+            identity = self.identity()
+            missing = IDENTITY if identity is None else POSITION
+            with reading(self._store):
+                # The first writer claims the journal before it uploads anything.
+                found = self._store.names(SEGMENTS) or self._store.names(PREPARED)
+            if found and self.state() is None:
+                raise self._missing(missing)
+            return None if identity is None else Chain(identity, State.empty(identity.source), self)
+        if self._identity is None:
+            self._identity = self.identity()
+        if self._identity is None:
+            raise self._missing(IDENTITY)
+        return Chain(self._identity, state, self)
+
+    def identity(self) -> Identity | None:
+        """Read ``journal.json``; ``None`` if there is no journal.
+
+        :raises JournalError: the file is damaged, or has another format.
+        """
+        return self._read(IDENTITY, load_identity)
+
+    def state(self) -> State | None:
+        """Read ``position.json``; ``None`` if there is none yet.
+
+        :raises JournalError: it is damaged, has another format, or is older than when it was read last.
+        """
+        with reading(self._store):
+            try:
+                data = self._store.read(POSITION)
+            except FileNotFoundError:
+                self._require_no_state()
                 return None
-            return Chain(manifest, state or State(manifest.source), tuple(names))
-        if found == previous:
-            raise DamagedJournal(f"{found.file} in the journal {store.url} {found.problem}", found.remedy)
-        # A file may appear or disappear during a listing, so only the same break twice counts.
-        previous = found
+        return self._parsed(data)
+
+    def versioned_state(self) -> tuple[State | None, str | None]:
+        """As ``state``, with the file's version."""
+        with reading(self._store):
+            try:
+                data, version = self._store.load(POSITION)
+            except FileNotFoundError:
+                self._require_no_state()
+                return None, None
+        return self._parsed(data), version
+
+    def _require_no_state(self) -> None:
+        if self._position is not None:
+            raise self._missing(POSITION) from None
+
+    def _parsed(self, data: bytes) -> State:
+        before = self._position
+        if before is not None and before[0] == data:
+            return before[1]
+        state = load_state(data, self._location(POSITION))
+        if before is not None and (state.epoch, state.sequence) < (before[1].epoch, before[1].sequence):
+            raise older_copy(self._store)
+        self._position = data, state
+        return state
+
+    def start(self, state: State) -> Start:
+        """Read ``start.json``: where retention has moved the start.
+
+        :raises JournalError: it is damaged, or is after the journal's end.
+        """
+        start = self._read(START, load_start) or Start()
+        # The state may have been read before the segments were published that are pruned by now.
+        if start.lsn > state.end.lsn and ((now := self.state()) is None or start.lsn > now.end.lsn):
+            raise older_copy(self._store)
+        return start
+
+    def versioned_start(self) -> tuple[Start, str | None]:
+        """Read ``start.json`` with its version."""
+        with reading(self._store):
+            try:
+                data, version = self._store.load(START)
+            except FileNotFoundError:
+                return Start(), None
+        return load_start(data, self._location(START)), version
+
+    def completeness(self, state: State) -> Completeness:
+        """Load the gaps and snapshots of this state, or of a later one."""
+        while (name := state.completeness) is not None:
+            if self._completeness is not None and self._completeness[0] == name:
+                return self._completeness[1]
+            loaded = self._read(completeness_file(name), load_completeness)
+            if loaded is not None:
+                self._completeness = name, loaded
+            else:
+                state = self._present(completeness_file(name))
+                if state.completeness == name:
+                    raise self._missing(completeness_file(name))
+        return Completeness()
+
+    def manifest(self, ref: ManifestRef) -> Manifest:
+        """Load a manifest that has at least the segments of ``ref``."""
+        after, end = ref.after, ref.end
+        while True:
+            manifest = self._manifest(ref)
+            if manifest is not None:
+                return manifest
+            refs = self._present(ref.file).manifests
+            if ref in refs:
+                raise self._missing(ref.file)
+            found = next((each for each in refs if each.after <= after and end <= each.end), None)
+            if found is None:
+                raise JournalError(
+                    f"segments from {after} to {end} of the journal {self._store.url} were pruned while they were being read"
+                )
+            ref = found
+
+    def _manifest(self, ref: ManifestRef) -> Manifest | None:
+        manifest = self._manifests.pop(ref.name, None)
+        if manifest is None:
+            manifest = self._read(ref.file, partial(Manifest.load, ref))
+        if manifest is not None:
+            self._manifests[ref.name] = manifest
+            while len(self._manifests) > _CACHED_MANIFESTS:
+                del self._manifests[next(iter(self._manifests))]
+        return manifest
+
+    def _present(self, file: str) -> State:
+        """Return the present state, after ``file`` was not found: another one may have taken its place."""
+        state = self.state()
+        if state is None:
+            raise self._missing(file)
+        return state
+
+    def _read(self, name: str, load: Callable[[bytes, str], T]) -> T | None:
+        with reading(self._store):
+            try:
+                data = self._store.read(name)
+            except FileNotFoundError:
+                return None
+        return load(data, self._location(name))
+
+    def _missing(self, name: str) -> DamagedJournal:
+        return DamagedJournal(f"{self._location(name)} is missing")
+
+    def _location(self, name: str) -> str:
+        return f"{name} in the journal {self._store.url}"
 
 
-def read_manifest(store: Store) -> Manifest | None:
-    """Read ``journal.json``; ``None`` if there is no journal.
-
-    :raises JournalError: the file is damaged, or has another format.
-    """
-    data = _read(store, MANIFEST)
-    return None if data is None else load_manifest(data, f"{MANIFEST} in the journal {store.url}")
+def older_copy(store: Store) -> DamagedJournal:
+    """Make the error for a ``position.json`` that is older than other files."""
+    return DamagedJournal(f"{POSITION} in the journal {store.url} is an older copy: other files are newer")
 
 
-def write_manifest(store: Store, manifest: Manifest) -> None:
-    """Write ``journal.json``, which makes the folder a journal."""
-    store.write(MANIFEST, dump_manifest(manifest))
+def load_index(store: Store, segment: Segment, source: Position) -> SegmentIndex:
+    """Read the index of a segment.
 
-
-def read_state(store: Store) -> State | None:
-    """Read ``position.json``; ``None`` if it was never written.
-
-    :raises JournalError: the file is damaged, or has another format.
-    """
-    data = _read(store, POSITION)
-    return None if data is None else load_state(data, f"{POSITION} in the journal {store.url}")
-
-
-def write_state(store: Store, state: State) -> None:
-    """Replace ``position.json``."""
-    try:
-        version: str | None = store.load(POSITION)[1]
-    except FileNotFoundError:
-        version = None
-    try:
-        store.replace(POSITION, dump_state(state), version)
-    except Superseded:
-        raise JournalError(f"another writer has taken over the journal in {store.url}") from None
-
-
-def segment_names(store: Store) -> list[str]:
-    """List the segments that have an index, in commit order."""
-    return sorted(name.removesuffix(INDEX) for name in store.names() if name.endswith(INDEX))
-
-
-def unindexed(store: Store) -> list[Segment]:
-    """List the segments without an index, left by a crash while one was published or pruned."""
-    files = store.names()
-    indexed = {file.removesuffix(INDEX) for file in files if file.endswith(INDEX)}
-    found = []
-    for file in files:
-        name = file.removesuffix(SEGMENT)
-        if file.endswith(SEGMENT) and name not in indexed:
-            with contextlib.suppress(ValueError):  # not a segment's name
-                found.append(Segment.named(name))
-    return found
-
-
-def load_index(store: Store, name: str) -> SegmentIndex:
-    """Read the index of the segment ``name``.
-
+    :param source: of the journal.
     :raises JournalError: it is damaged or was pruned.
     """
-    location = f"{name}{INDEX} in the journal {store.url}"
+    location = f"{segment.file} in the journal {store.url}"
     try:
-        data = store.read(name + INDEX)
+        data = store.read(segment.file, segment.index_offset, segment.size - segment.index_offset)
     except FileNotFoundError:
-        raise JournalError(f"{location} does not exist: it was pruned while it was being read") from None
-    loaded = index.load(data, location)
-    segment = Segment.named(name)
-    if (loaded.after, loaded.end.lsn) != (segment.after, segment.last_end_lsn):
-        raise DamagedJournal(
-            f"{location} is the index of another segment, from {loaded.after} to {loaded.end.lsn}"
-        )
-    require_own(store, loaded, location)
+        raise JournalError(
+            f"{location} does not exist: it was pruned while it was being read, or is lost"
+        ) from None
+    loaded = index.load(data, segment.index_offset, location)
+    if (loaded.after, loaded.epoch, loaded.part) != (segment.after, segment.epoch, segment.part) or (
+        segment.last_part and loaded.end.lsn != segment.last_end_lsn
+    ):
+        raise DamagedJournal(f"{location} is another segment, from {loaded.after} to {loaded.end.lsn}")
+    require_own(source, loaded, location)
     return loaded
 
 
-def require_own(store: Store, loaded: SegmentIndex, location: str) -> None:
+def require_own(own: Position, loaded: SegmentIndex, location: str) -> None:
     """Verify that an index belongs to the journal's own source: slots of one cluster can have segments of the same names.
 
-    :raises JournalError: it belongs to another slot or cluster, or ``journal.json`` is damaged.
+    :raises JournalError: it belongs to another slot or cluster.
     """
-    manifest, end = read_manifest(store), loaded.end
-    if manifest is None:
-        return
-    own = manifest.source
+    end = loaded.end
     if (end.system_identifier, end.slot) != (own.system_identifier, own.slot):
         raise DamagedJournal(
             f"{location} is from another journal: its source is slot {end.slot!r} of cluster {end.system_identifier}, and the "
             f"journal's source is slot {own.slot!r} of cluster {own.system_identifier}"
         )
-
-
-def _read(store: Store, name: str) -> bytes | None:
-    try:
-        return store.read(name)
-    except FileNotFoundError:
-        return None

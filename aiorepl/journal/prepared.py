@@ -4,13 +4,13 @@ Once a PREPARE is confirmed, the server does not send its rows again, and COMMIT
 durable here first, in a file like a segment with one transaction. At COMMIT PREPARED they are appended to the journal as a
 transaction of that commit. Segments have committed transactions only, so their readers need not know two-phase commit.
 
-Xid and PREPARE LSN identify a transaction; its gid can be reused at once. The index of every segment and ``position.json``
-list the undecided transactions. A file that is not listed is a leftover, and is deleted. A listed file that is missing is an
-error.
+Xid and PREPARE LSN identify a transaction; its gid can be reused at once. ``position.json`` lists the undecided transactions.
+A file that is not listed is a leftover, and is deleted. A listed file that is missing is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -18,10 +18,10 @@ from typing import Final
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.index import SegmentIndex, dump, load
 from aiorepl.journal.metadata import PreparedTransaction
-from aiorepl.journal.metadata_files import require_own
+from aiorepl.journal.metadata_files import PREPARED, require_own
 from aiorepl.journal.reader import block_decoder, read_block
 from aiorepl.journal.segment_builder import SegmentBuilder
-from aiorepl.journal.segment_format import frames
+from aiorepl.journal.segment_format import FOOTER_BYTES, frames, index_offset
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
@@ -31,8 +31,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
-CONTENT: Final = ".prepared"
-INDEX: Final = ".prepared-index"
+SUFFIX: Final = ".prepared"
 
 
 class PreparedStore:
@@ -41,6 +40,7 @@ class PreparedStore:
     def __init__(self, store: Store, block_bytes: int) -> None:
         self._store = store
         self._block_bytes = block_bytes
+        self._source: Position | None = None
         self._undecided: list[PreparedTransaction] = []
         self._decided: list[PreparedTransaction] = []
         self._preparing: _Preparing | None = None
@@ -50,18 +50,24 @@ class PreparedStore:
         """The undecided transactions, in the order of their PREPAREs."""
         return tuple(self._undecided)
 
-    def open(self, undecided: Iterable[PreparedTransaction]) -> None:
-        """Start with these undecided transactions, and delete the files of all others.
+    def open(self, undecided: Iterable[PreparedTransaction], source: Position) -> None:
+        """Start with these undecided transactions.
 
-        :raises JournalError: the index of an undecided transaction is missing or damaged.
+        :param source: the slot and cluster of the journal.
+        :raises JournalError: the file of an undecided transaction is missing or damaged.
         """
-        self._undecided, self._decided = list(undecided), []
+        self._source, self._undecided, self._decided = source, list(undecided), []
         for transaction in self._undecided:
-            load_prepared_index(self._store, transaction)
-        names = {transaction.name for transaction in self._undecided}
-        for file in self._store.names():
-            if file.endswith((CONTENT, INDEX)) and file.rpartition(".")[0] not in names:
-                self._store.delete(file)
+            load_prepared_index(self._store, transaction, source)
+
+    def clean(self) -> None:
+        """Delete the files of all other transactions. Only the writer that holds the journal may call it."""
+        self._store.clean(PREPARED)
+        names = {transaction.name + SUFFIX for transaction in self._undecided}
+        for file in self._store.names(PREPARED):
+            if file not in names:
+                with contextlib.suppress(OSError):  # nobody reads it
+                    self._store.delete(f"{PREPARED}/{file}")
 
     def add(self, part: Slice, header: Transaction, source: Position) -> None:
         """Add a slice of a prepared transaction. After the last slice, the transaction is durable on return.
@@ -90,7 +96,7 @@ class PreparedStore:
         transaction = self._find(header.xid, header.commit_lsn)
         # Yield each slice one step late, because only the last one gets the end LSN.
         pending: Slice | None = None
-        for part in () if transaction is None else read_prepared(self._store, transaction):
+        for part in () if transaction is None else self._read(transaction):
             if pending is not None:
                 yield pending
             prepared = part.transaction or header
@@ -117,8 +123,7 @@ class PreparedStore:
         remaining = []
         for transaction in self._decided:
             try:
-                self._store.delete(transaction.name + INDEX)
-                self._store.delete(transaction.name + CONTENT)
+                self._store.delete(prepared_file(transaction))
             except OSError:
                 remaining.append(transaction)
         self._decided = remaining
@@ -128,6 +133,10 @@ class PreparedStore:
         if self._preparing is not None:
             self._preparing.discard()
             self._preparing = None
+
+    def _read(self, transaction: PreparedTransaction) -> Iterator[Slice]:
+        assert self._source is not None
+        return read_prepared(self._store, transaction, self._source)
 
     def _find(self, xid: int, before: LSN) -> PreparedTransaction | None:
         """Find the latest transaction with this xid that was prepared before ``before``."""
@@ -156,11 +165,11 @@ class _Preparing:
 
     def publish(self, end: Position) -> None:
         if self._index is None:
-            self._index = self._builder.finish(end, after=ZERO, start_lsn=ZERO)
+            self._index = self._builder.finish(end, after=ZERO, epoch=0, part=0)
+            self._ready += [*self._builder.take(), dump(self._index)]
         self._push()
         assert self._upload is not None
-        self._upload.publish(self.transaction.name + CONTENT)
-        self._store.write(self.transaction.name + INDEX, dump(self._index))
+        self._upload.publish(prepared_file(self.transaction))
         self._upload.discard()
 
     def discard(self) -> None:
@@ -170,37 +179,53 @@ class _Preparing:
     def _push(self) -> None:
         self._ready += self._builder.take()
         if self._upload is None:
-            self._upload = self._store.create()
+            self._upload = self._store.create(prepared_file(self.transaction))
         self._upload.write(self._ready)
         self._ready = []
 
 
-def load_prepared_index(store: Store, transaction: PreparedTransaction) -> SegmentIndex:
+def prepared_file(transaction: PreparedTransaction) -> str:
+    """Return the file of a prepared transaction."""
+    return f"{PREPARED}/{transaction.name}{SUFFIX}"
+
+
+def load_prepared_index(store: Store, transaction: PreparedTransaction, source: Position) -> SegmentIndex:
     """Read the index of a prepared transaction.
 
+    :param source: the slot and cluster of the journal.
     :raises JournalError: it is missing or damaged.
     """
-    location = f"{transaction.name}{INDEX} in the journal {store.url}"
+    file = prepared_file(transaction)
+    location = f"{file} in the journal {store.url}"
     try:
-        loaded = load(store.read(transaction.name + INDEX), location)
+        size, _ = store.about(file)
+        tail = store.read(file, max(0, size - FOOTER_BYTES), FOOTER_BYTES)
+        try:
+            offset = index_offset(tail)
+        except JournalError as error:
+            raise DamagedJournal(f"{location} is damaged: {error}") from None
+        data = store.read(file, offset, max(0, size - offset))
     except FileNotFoundError:
         raise DamagedJournal(
             f"{location} is missing: the prepared transaction {transaction.gid!r} is undecided, and the server does not resend it"
         ) from None
-    require_own(store, loaded, location)
+    loaded = load(data, offset, location)
+    require_own(source, loaded, location)
     return loaded
 
 
-def read_prepared(store: Store, transaction: PreparedTransaction) -> Iterator[Slice]:
+def read_prepared(store: Store, transaction: PreparedTransaction, source: Position) -> Iterator[Slice]:
     """Read the slices of a prepared transaction.
 
+    :param source: the slot and cluster of the journal.
     :raises JournalError: its file is missing or damaged.
     """
-    index = load_prepared_index(store, transaction)
-    location = f"{transaction.name}{CONTENT} in the journal {store.url}"
+    index = load_prepared_index(store, transaction, source)
+    file = prepared_file(transaction)
+    location = f"{file} in the journal {store.url}"
     assembler = Assembler(Types(index.types), binary=index.binary)
     for block in index.blocks:
-        data = read_block(store, transaction.name + CONTENT, block)
+        data = read_block(store, file, block)
         decode = block_decoder(index, block).decode
         try:
             parts = assembler.feed(decode(payload) for payload in frames(data))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from anyio import to_thread
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
-from aiorepl.journal.chain import Chain, Segment
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.index import Block, SegmentIndex
-from aiorepl.journal.metadata_files import POSITION, SEGMENT, load_index, read_chain
+from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index
 from aiorepl.journal.segment_format import MAGIC, checksum, frames
+from aiorepl.journal.segments import Segment, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
@@ -33,6 +36,8 @@ from aiorepl.values.registry import Types
 _log = logging.getLogger("aiorepl.journal")
 
 _CACHED_INDEXES: Final = 64
+# Segments, so that a reader that is far behind has few of them in memory.
+_PLANNED: Final = 256
 _REMEDY: Final = (
     "Load the tables again into the journal (resnapshot=True, --resnapshot); or empty the reader's target and start with the "
     "segments that are kept"
@@ -48,6 +53,8 @@ class JournalReader:
 
     def __init__(self, url: Location | Store, *, store: Store | None = None) -> None:
         self._store = open_store(url) if store is None else store
+        self._files = MetadataFiles(self._store)
+        self._source: Position | None = None
         self._index = lru_cache(_CACHED_INDEXES)(self._load)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -59,12 +66,11 @@ class JournalReader:
         return self._store.url
 
     def chain(self) -> Chain:
-        """Read and verify the journal's chain of segments as it is now.
+        """Read the journal as it is now.
 
         :raises JournalError: there is no journal, or it is damaged.
         """
-        with reading(self._store):
-            chain = read_chain(self._store)
+        chain = self._files.chain()
         if chain is None:
             raise JournalError(
                 f"there is no journal in {self.url}: check the path, or start the pipeline, which creates it"
@@ -76,39 +82,44 @@ class JournalReader:
 
         :raises JournalError: as ``chain``.
         """
-        return self.chain().manifest.source
+        return self.chain().identity.source
 
     def end(self) -> Position:
         """Return the end of the last segment; LSN 0 if there is none.
 
         :raises JournalError: as ``chain``.
         """
-        chain = self.chain()
-        return chain.manifest.source if chain.last is None else self.index(chain.last).end
+        return self.chain().end
 
     def recorded_position(self) -> Position | None:
         """Return the journal's end, including WAL without transactions; LSN 0 if it is empty, ``None`` if there is no journal.
 
         :raises JournalError: it is damaged.
         """
-        with reading(self._store):
-            chain = read_chain(self._store)
-        return None if chain is None else self.end_of(chain)
+        chain = self._files.chain()
+        return None if chain is None else chain.position
 
     def position(self) -> Position | None:
         """As ``recorded_position``, but ``None`` also if the journal is empty."""
         position = self.recorded_position()
         return position if position is not None and position.lsn else None
 
-    def end_of(self, chain: Chain) -> Position:
-        """Return the end of ``chain``, including WAL without transactions; LSN 0 if it is empty."""
-        if chain.last is not None and chain.last.last_end_lsn > chain.state.position.lsn:
-            return self.index(chain.last).end
-        return chain.state.position
+    def position_at(self, chain: Chain, lsn: LSN) -> Position:
+        """Return the position at the end of a segment.
+
+        :param lsn: where a segment ends.
+        :raises JournalError: none ends there, or it is damaged.
+        """
+        if lsn == chain.last_segment_end:
+            return chain.end
+        for segment in chain.walk(LSN(lsn - 1), lsn):
+            if segment.last_part:
+                return self.index(segment).end
+        raise JournalError(f"no segment of the journal {self.url} ends at {lsn}")
 
     def gaps(self) -> list[tuple[LSN, LSN]]:
         """List the accepted gaps: transactions that ended after the first LSN and up to the second one are missing."""
-        return [(gap.after, gap.until) for gap in self.chain().state.gaps]
+        return [(gap.after, gap.until) for gap in self.chain().gaps]
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
         """List the segments that end after ``after``, in commit order; with ``until``, only those that end by then.
@@ -126,8 +137,11 @@ class JournalReader:
         :raises JournalError: segments after ``lsn`` were pruned, or ``lsn`` is beyond the journal's end or in a gap.
         """
         chain = self.chain()
+        if lsn == chain.last_segment_end and lsn:
+            # Polled: nothing is new. No gap is around the end of a segment.
+            return chain
         # An empty journal may start with an initial snapshot, which needs nothing before it.
-        start = self.first_readable(chain) if lsn and chain.names else chain.start_lsn
+        start = chain.first_readable if lsn and chain.last_segment_end else chain.start_lsn
         if lsn < start:
             first = f"{lsn}" if lsn else "its beginning"
             problem = (
@@ -164,18 +178,12 @@ class JournalReader:
             f'(aiorepl snapshot, or pipeline.resnapshot("{tables[0]}"))'
         )
 
-    def first_readable(self, chain: Chain) -> LSN:
-        """Return the lowest LSN from which ``chain`` can be read; 0 if it starts with an initial snapshot."""
-        if chain.start_lsn or not chain.names:
-            return chain.start_lsn or chain.manifest.start_lsn
-        return self.index(Segment.named(chain.names[0])).start_lsn
-
     def index(self, segment: Segment) -> SegmentIndex:
         """Read the segment's index.
 
         :raises JournalError: it is damaged or was pruned.
         """
-        return self._index(segment.name)
+        return self._index(segment)
 
     def read(self, segment: Segment, block: Block) -> bytes:
         """Read and verify the bytes of a block.
@@ -183,7 +191,7 @@ class JournalReader:
         :raises JournalError: the block is damaged or was pruned; the message names segment and block.
         """
         with reading(self._store):
-            return read_block(self._store, segment.name + SEGMENT, block)
+            return read_block(self._store, segment.file, block)
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:
         """Decode the messages of one block.
@@ -216,27 +224,60 @@ class JournalReader:
     async def _blocks(self, after: LSN) -> AsyncGenerator[list[Slice]]:
         while True:
             chain = await to_thread.run_sync(self.readable, after, "a reader")
-            for gap in chain.gaps(after, chain.last_segment_end):
+            for gap in (
+                chain.gaps_between(after, chain.last_segment_end) if after < chain.last_segment_end else ()
+            ):
                 _log.warning(
                     "the journal %s has an accepted gap between %s and %s", self.url, gap.after, gap.until
                 )
-            for segment in chain.segments(after):
-                index = await to_thread.run_sync(self.index, segment)
+            segments = groups(chain.walk(after))
+            while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
+                for parts in planned:
+                    async with aclosing(self._parts(parts, after)) as read:
+                        async for slices in read:
+                            ends = (part.end_lsn for part in slices if part.end_lsn is not None)
+                            after = max([after, *ends])
+                            yield slices
+            yield []
+
+    async def _parts(self, parts: list[Segment], after: LSN) -> AsyncGenerator[list[Slice]]:
+        """Yield the slices of all parts of a segment, and then its end."""
+        assembler: Assembler | None = None
+        part, first = await to_thread.run_sync(self.first_block_after, parts, after)
+        for segment in parts[part:]:
+            index = await to_thread.run_sync(self.index, segment)
+            if assembler is None:
                 assembler = Assembler(
                     Types(index.types), binary=index.binary, resume=ReplayFilter(after), snapshot=index.chunk
                 )
-                for block in index.blocks[first_block_after(index, after) :]:
-                    if slices := await to_thread.run_sync(self._assemble, segment, block, assembler):
-                        after = max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])
-                        yield slices
-                if assembler.open:
-                    problem = "its last transaction has no end"
-                    raise self.damaged(segment, index.blocks[-1], JournalError(problem))
-                if after < segment.last_end_lsn:
-                    # The rest of the segment's range is WAL without published changes.
-                    after = segment.last_end_lsn
-                    yield [Slice(None, (), True, after, 0)]
-            yield []
+            else:
+                assembler.retype(Types(index.types), binary=index.binary)
+            for block in index.blocks[first:]:
+                if slices := await to_thread.run_sync(self._assemble, segment, block, assembler):
+                    ends = (each.end_lsn for each in slices if each.end_lsn is not None)
+                    after = max([after, *ends])
+                    yield slices
+            first = 0
+        last = parts[-1]
+        if assembler is not None and assembler.open:
+            problem = JournalError("its last transaction has no end")
+            raise self.damaged(last, self.index(last).blocks[-1], problem)
+        if after < last.last_end_lsn:
+            # The rest of the segment's range is WAL without published changes.
+            yield [Slice(None, (), True, last.last_end_lsn, 0)]
+
+    def first_block_after(self, parts: list[Segment], after: LSN) -> tuple[int, int]:
+        """Return the numbers of the first part, and of the block in it, for a reader at ``after``."""
+        found = 0, 0
+        if after <= parts[0].after:
+            return found
+        for number, segment in enumerate(parts):
+            for place, block in enumerate(self.index(segment).blocks):
+                if block.continuation is None:
+                    found = number, place
+                if block.last_end_lsn is not None and block.last_end_lsn > after:
+                    return found
+        return found
 
     def _assemble(self, segment: Segment, block: Block, assembler: Assembler) -> list[Slice]:
         try:
@@ -244,13 +285,16 @@ class JournalReader:
         except ProtocolError as error:
             raise self.damaged(segment, block, error) from None
 
-    def _load(self, name: str) -> SegmentIndex:
+    def _load(self, segment: Segment) -> SegmentIndex:
+        if self._source is None:
+            self._source = self.source()
+        source = self._source
         with reading(self._store):
-            return load_index(self._store, name)
+            return load_index(self._store, segment, source)
 
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
-        return DamagedJournal(f"{_location(self._store, segment.name + SEGMENT, block)} is damaged: {error}")
+        return DamagedJournal(f"{_location(self._store, segment.file, block)} is damaged: {error}")
 
 
 def _reopen(store: Store) -> JournalReader:
@@ -288,16 +332,5 @@ def block_decoder(index: SegmentIndex, block: Block) -> Decoder:
     """Make a decoder with the descriptions that the block's rows need."""
     decoder = Decoder()
     for number in block.descriptions:
-        decoder.views.describe(index.relations[number])
+        decoder.views.describe(index.relation(number))
     return decoder
-
-
-def first_block_after(index: SegmentIndex, after: LSN) -> int:
-    """Return the number of the first block for a reader at ``after``."""
-    first = 0
-    for number, block in enumerate(index.blocks):
-        if block.continuation is None:
-            first = number
-        if block.last_end_lsn is not None and block.last_end_lsn > after:
-            break
-    return first

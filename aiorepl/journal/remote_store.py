@@ -134,7 +134,7 @@ class RemoteStore:
 
     def clean(self, folder: str = "") -> None:
         """Abort the multipart uploads that nobody will complete."""
-        self._client.abort(lambda _: True)
+        self._client.abort(lambda name: not folder or name.startswith(f"{folder}/"))
 
 
 class _RemoteUpload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -11,11 +12,13 @@ from typing import Final, Self
 
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
-from aiorepl.journal.chain import Segment
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.metadata_files import INDEX, SEGMENT, read_chain, unindexed
-from aiorepl.journal.store import Location, Store, open_store, reading
-from aiorepl.lsn import LSN
+from aiorepl.journal.metadata import Start, dump_start
+from aiorepl.journal.metadata_files import START, MetadataFiles
+from aiorepl.journal.segments import Segment
+from aiorepl.journal.store import Location, Store, Superseded, open_store
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.sizes import parse_size
 
 _log = logging.getLogger("aiorepl.journal")
@@ -80,8 +83,8 @@ def prune(
 ) -> list[str]:
     """Delete the segments that all cursors have passed. Safe while the journal is written and read.
 
-    The last segment is kept, because it marks the journal's end, and so are the chunks of a table whose snapshot is not
-    complete. Without any cursor, nothing is deleted.
+    The last segment is kept, and so are the chunks of a table whose snapshot is not complete. Without any cursor, nothing is
+    deleted. The new start is recorded in ``start.json`` first, so that readers refuse a position before it.
 
     :param until: keep also the segments that end after this LSN.
     :param retention: keep also the segments within these limits.
@@ -90,58 +93,65 @@ def prune(
     :raises JournalError: the journal or a cursor is damaged; nothing was deleted.
     """
     store = open_store(url) if store is None else store
-    with reading(store):
-        chain = read_chain(store)
-    cursors = Cursors(url, store=store)
+    files = MetadataFiles(store)
+    deleted: list[str] = []
+    while True:
+        # The start first: it is only ever moved to a place that the cursors had passed before.
+        start, version = files.versioned_start()
+        chain = files.chain()
+        if chain is None:
+            return deleted
+        lsn = _new_start(chain, Cursors(url, store=store), until, retention)
+        if lsn is None and start.deleted == start.lsn:
+            return deleted
+        moved = Start(max(start.lsn, lsn or ZERO), start.deleted)
+        with contextlib.suppress(Superseded):  # another process prunes, too
+            if moved != start:
+                version = store.replace(START, dump_start(moved), version)
+            for segment in chain.named(start.deleted, moved.lsn):
+                store.delete(segment.file)
+                deleted.append(segment.name)
+            store.replace(START, dump_start(Start(moved.lsn, moved.lsn)), version)
+            return deleted
+
+
+def _new_start(chain: Chain, cursors: Cursors, until: LSN | None, retention: Retention | None) -> LSN | None:
+    """Return the end of the last segment that can be deleted; ``None`` if there is none."""
     read = [position.lsn for name in cursors.names() if (position := cursors.get(name)) is not None]
-    if chain is None or not read:
-        return []
+    if not read:
+        return None
     passed = min(read) if until is None else min(*read, until)
-    passed = min([passed, *(table.start_lsn for table in chain.state.tables if table.open)])
-    segments = chain.segments()
-    retained = None if retention is None else _Retained(store, segments, retention)
-    deleted = []
-    for segment in segments[:-1]:
-        if segment.last_end_lsn > passed or (retained is not None and retained.keeps(segment)):
+    passed = min([passed, *(table.start_lsn for table in chain.tables if table.open)])
+    retained = None if retention is None else _Retained(chain, retention)
+    last, found = chain.last_segment_end, None
+    for segment in chain.walk():
+        if segment.last_end_lsn > passed or segment.last_end_lsn == last:
             break
-        # The index first: without it the segment does not exist, even if the second deletion fails.
-        store.delete(segment.name + INDEX)
-        store.delete(segment.name + SEGMENT)
-        deleted.append(segment.name)
-    for segment in unindexed(store):
-        # An earlier pruning was interrupted between the two files.
-        if segment.last_end_lsn <= min(chain.start_lsn, passed):
-            store.delete(segment.name + SEGMENT)
-    return deleted
+        if retained is not None and retained.keeps(segment):
+            break
+        if segment.last_part:
+            found = segment.last_end_lsn
+    return found
 
 
 class _Retained:
     """Applies a retention to a journal's segments, from the oldest to the first that is kept."""
 
-    def __init__(self, store: Store, segments: list[Segment], retention: Retention) -> None:
-        self._store = store
+    def __init__(self, chain: Chain, retention: Retention) -> None:
         self._retention = retention
         self._now = time.time()
-        # Only a limit in bytes needs the sizes of all segments.
-        self._total = 0 if retention.max_bytes is None else sum(map(self._size, segments))
+        self._total = 0
+        if retention.max_bytes is not None:
+            pruned = sum(segment.size for segment in chain.named(ZERO, chain.start_lsn))
+            self._total = chain.state.total_size - pruned
 
     def keeps(self, segment: Segment) -> bool:
         """Whether the segment is kept; if not, it no longer counts for the limit in bytes."""
-        size, published = self._about(segment)
-        old = (
-            self._retention.max_age_seconds is not None
-            and self._now - published > self._retention.max_age_seconds
-        )
-        large = self._retention.max_bytes is not None and self._total > self._retention.max_bytes
-        self._total -= size
+        age, most = self._retention.max_age_seconds, self._retention.max_bytes
+        old = age is not None and self._now - segment.published > age
+        large = most is not None and self._total > most
+        self._total -= segment.size
         return not (old or large)
-
-    def _size(self, segment: Segment) -> int:
-        return self._about(segment)[0]
-
-    def _about(self, segment: Segment) -> tuple[int, float]:
-        with reading(self._store):
-            return self._store.about(segment.name + SEGMENT)
 
 
 async def keep_pruned(url: Location | Store, retention: Retention) -> None:

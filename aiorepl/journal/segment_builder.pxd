@@ -7,9 +7,9 @@ from aiorepl.transactions.changes cimport Change, RowChange
 cdef class SegmentBuilder:
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t _block_bytes, _ordinal
-    cdef object _first_xid, _chunk, _open, _descriptions
+    cdef object _chunk, _open, _descriptions
     cdef list _ready, _blocks
-    cdef bint _binary
+    cdef bint _binary, _begins_snapshot, _any
     cdef _OpenBlock _block
 
     @cython.locals(block=_OpenBlock, row=RowChange, payload=bytes)

@@ -1,6 +1,6 @@
 """Builds the blocks and the index of a segment from slices. Pure: the writer writes the bytes.
 
-A block is closed at about ``block_bytes``, between any two messages; a segment only between transactions. A block can be
+A block is closed at about ``block_bytes``, between any two messages, and so is a part of a segment. A block can be
 decoded alone, because its entry in the index has the transaction in whose middle it starts, the ordinal, and the descriptions
 that its rows need. Only a description that changes *within* a block is written into it.
 
@@ -16,7 +16,6 @@ from aiorepl import byteops
 from aiorepl.errors import PermanentError
 from aiorepl.journal import segment_format
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex
-from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Attribute, Relation
@@ -42,7 +41,8 @@ class SegmentBuilder:
         self._blocks: list[Block] = []
         self._descriptions = _Descriptions()
         self._binary = False
-        self._first_xid: int | None = None
+        self._begins_snapshot = False
+        self._any = False
         self._chunk: SnapshotChunk | None = None
         self._open: Transaction | None = None
         self._ordinal = 0
@@ -100,28 +100,31 @@ class SegmentBuilder:
     @property
     def begins_snapshot(self) -> bool:
         """Whether the first transaction is of a snapshot."""
-        return self._first_xid == 0
+        return self._begins_snapshot
 
-    def finish(
-        self, end: Position, *, after: LSN, start_lsn: LSN, prepared: tuple[PreparedTransaction, ...] = ()
-    ) -> SegmentIndex:
-        """Close the last block, and make the index.
-
-        :param end: the end of the segment's range; other parameters as in SegmentIndex.
-        """
+    def finish(self, end: Position, *, after: LSN, epoch: int, part: int) -> SegmentIndex:
+        """Close the last block, and make the index. Parameters as in SegmentIndex."""
         self._close_block()
         return SegmentIndex(
             after=after,
-            start_lsn=start_lsn,
+            epoch=epoch,
+            part=part,
             end=end,
-            prepared=prepared,
-            size=self.size,
+            offset=self.size,
             binary=self._binary,
             descriptions=self._descriptions.with_attributes(),
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
             chunk=self._chunk,
         )
+
+    def begin_part(self) -> None:
+        """Continue the open transaction in another part, after ``finish`` and ``take``."""
+        self.size = len(segment_format.MAGIC)
+        self._ready = [segment_format.MAGIC]
+        self._blocks = []
+        self._descriptions = _Descriptions()
+        self._binary = False
 
     def _enter(self, part: Slice, header: Transaction) -> None:
         before = self._open
@@ -138,7 +141,8 @@ class SegmentBuilder:
             self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
             self._chunk = header.snapshot
-            self._first_xid = header.xid if self._first_xid is None else self._first_xid
+            self._begins_snapshot = self._begins_snapshot or (not self._any and not header.xid)
+            self._any = True
         if header.origin is not None and (before is None or before.origin != header.origin):
             self._block.append(segment_format.origin(header.origin))
         self._open = header
@@ -302,6 +306,7 @@ class _Descriptions:
 
     def _describe(self, relation: Relation) -> int:
         description = Description(
+            (relation.schema, relation.name),
             without_xid(relation.payload, relation.xid),
             tuple(without_xid(described.payload, described.xid) for described in relation.types),
         )
@@ -320,7 +325,7 @@ class _Descriptions:
     def with_attributes(self) -> tuple[Description, ...]:
         """Return the descriptions, in the order of their numbers."""
         return tuple(
-            Description(each.relation, each.types, attributes)
+            Description(each.table, each.relation, each.types, attributes)
             for each, attributes in zip(self.all, self._attributes, strict=True)
         )
 

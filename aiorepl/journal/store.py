@@ -84,8 +84,11 @@ class Store(Protocol):
         :raises Superseded: it has another version, or exists, or does not exist.
         """
 
-    def create(self) -> Upload:
-        """Start a large file."""
+    def create(self, name: str = "") -> Upload:
+        """Start a large file.
+
+        :param name: the name under which it will be published, if that is known.
+        """
 
     def delete(self, name: str) -> None:
         """Delete a file. A missing file is no error."""
@@ -225,9 +228,10 @@ class LocalStore:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def create(self) -> Upload:
-        """Start a file under a temporary name."""
-        return _LocalUpload(self, "segment")
+    def create(self, name: str = "") -> Upload:
+        """Start a file under a temporary name, beside its own."""
+        make_folder((self.path / name).parent)
+        return _LocalUpload(self, name or "segment")
 
     def delete(self, name: str) -> None:
         """Delete a file. Not fsynced: if a power cut restores it, it is deleted again."""

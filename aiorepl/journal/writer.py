@@ -1,36 +1,31 @@
-"""Appends slices to a journal: blocks go to a temporary file, which becomes a segment when it is complete.
+"""Appends slices to a journal: blocks go to an upload, which becomes a segment when it is complete.
 
 Blocking; runs in a thread. After an error the same call may be repeated: built bytes wait to be written, and slices that were
 built before are recognized and dropped. The exception is a failed fsync: the kernel may have dropped the pages, and a second
 fsync would succeed without them.
 
 A transaction that is larger than a batch starts in a segment of its own. So everything before it can be made durable while
-the rest of it arrives.
+the rest of it arrives. If it is larger than a segment, it is uploaded in parts, which ``publisher`` publishes together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notifier
-from aiorepl.journal.chain import Chain, Segment
+from aiorepl.journal.completeness import Completeness, Gap
 from aiorepl.journal.index import SegmentIndex, dump
-from aiorepl.journal.metadata import Gap, Manifest, State, segment_name
-from aiorepl.journal.metadata_files import (
-    INDEX,
-    SEGMENT,
-    load_index,
-    read_chain,
-    unindexed,
-    write_manifest,
-    write_state,
-)
+from aiorepl.journal.metadata import State
 from aiorepl.journal.prepared import PreparedStore
+from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
+from aiorepl.journal.segments import FOLDER as SEGMENTS
+from aiorepl.journal.segments import Entry, Segment, segment_file, segment_name
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
@@ -43,7 +38,7 @@ from aiorepl.transactions.transaction import Transaction
 class JournalWriter:
     """The only writer of a journal.
 
-    :param segment_bytes: a segment is closed at the first transaction end past this size.
+    :param segment_bytes: a segment, or a part of one, is closed past this size.
     :param block_bytes: a block is closed past this size.
     """
 
@@ -57,18 +52,19 @@ class JournalWriter:
         self._closed = False
         self._source: Position | None = None
         self._start_lsn = ZERO
-        # The state on disk.
-        self._state: State | None = None
+        self._publisher = Publisher(store)
         # The slices accepted so far; they are durable up to the state's position.
         self._accepted = ReplayFilter()
         self._builder: SegmentBuilder | None = None
         self._upload: Upload | None = None
         self._ready: list[bytes | bytearray] = []
-        # The index of a complete segment that is being published.
+        # The index of the complete part that is being uploaded, and the size of its file.
         self._index: SegmentIndex | None = None
+        self._size = 0
+        # The parts of the present segment that are uploaded.
+        self._parts: list[tuple[SegmentIndex, int]] = []
         self._prepared = PreparedStore(store, block_bytes)
-        # Segments without an index, left by a crash; deleted once their transactions are durable in other segments.
-        self._leftovers: list[Segment] = []
+        self._cleaned = False
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
         """Lock and verify the journal.
@@ -78,46 +74,21 @@ class JournalWriter:
         :raises JournalError: it is damaged, another process writes it, or this writer was closed.
         :raises SlotError: it belongs to another source.
         """
-        with self._working():
+        with self._lock:
+            self._require_open()
             store = self._store
             store.lock()
             try:
-                self._load(source, f"{holder} in {store.url}")
+                identity = self._publisher.open(source, f"{holder} in {store.url}")
+                state = self._require_state()
+                self._prepared.open(state.prepared, identity.source)
             except BaseException:
                 # open may be called again.
                 store.unlock()
                 raise
-            return self._state.position if self._state is not None and self._state.position.lsn else None
-
-    def _load(self, source: Position, holder: str) -> None:
-        store, chain = self._store, read_chain(self._store)
-        if chain is None:
-            state = State(source.at(ZERO))
-        else:
-            chain.manifest.source.require_same_source(source, holder)
-            state = self._recovered(chain)
-            state.position.require_same_source(source, holder)
-        self._prepared.open(state.prepared)
-        self._start_lsn = source.lsn if chain is None else chain.manifest.start_lsn
-        if not state.position.lsn:
-            # An empty journal starts at the slot's current position.
-            self._start_lsn = source.lsn
-            write_manifest(store, Manifest(source.at(ZERO), self._start_lsn))
-        if not state.position.lsn or (chain is not None and state is not chain.state):
-            write_state(store, state)
-        start = ZERO if chain is None else chain.start_lsn
-        self._leftovers = [segment for segment in unindexed(store) if segment.after >= start]
-        store.clean()
-        self._source, self._state, self._accepted = source, state, ReplayFilter(state.position.lsn)
-
-    def _recovered(self, chain: Chain) -> State:
-        """The state, corrected after a crash between the publication of an index and of ``position.json``."""
-        last = chain.last
-        if last is None or last.last_end_lsn <= chain.state.last_segment_end:
-            return chain.state
-        index = load_index(self._store, last.name)
-        state = replace(chain.state, position=index.end, segment=last.name, prepared=index.prepared)
-        return _with_chunk(state, index)
+            self._start_lsn = identity.start_lsn
+            self._source, self._accepted = source, ReplayFilter(state.position.lsn)
+            return state.position if state.position.lsn else None
 
     def write(self, slices: Sequence[Slice]) -> None:
         """Append slices, and close the segment if it has become large.
@@ -125,8 +96,11 @@ class JournalWriter:
         :raises PermanentError: changes of a transaction are missing.
         """
         with self._working():
-            if self._index is not None:  # an earlier call failed to close the segment
-                self._seal()
+            self._claim()
+            if self._index is not None and self._builder is not None:  # an earlier call failed to upload it
+                self._upload_part()
+                if self._builder.open is None:
+                    self._publish()
             self._push()
             plain: list[Slice] = []
             for part in slices:
@@ -145,27 +119,30 @@ class JournalWriter:
     @property
     def end(self) -> LSN:
         """The end of the last segment, which is the limit for readers."""
-        return ZERO if self._state is None else self._state.last_segment_end
+        state = self._publisher.state
+        return ZERO if state is None else state.end.lsn
 
     def skip(self, after: LSN, until: Position) -> None:
         """Record a gap from ``after`` to ``until``, and continue after it. Call it before ``write``."""
         with self._working():
-            state = self._require_state()
-            gap = Gap(after, until.lsn, state.segment)
-            self._advance(replace(state, position=until, gaps=(*state.gaps, gap)))
+            self._claim()
+            complete, end = self._publisher.completeness, self._require_state().end.lsn
+            gap = Gap(after, until.lsn, end)
+            self._commit(until, completeness=replace(complete, gaps=(*complete.gaps, gap)))
             self._accepted = ReplayFilter(until.lsn)
 
     def void_prepared(self) -> None:
         """Forget all prepared transactions: a new slot sends them when they commit."""
         with self._working():
-            self._prepared.void()
-            self._advance(replace(self._require_state(), prepared=()))
+            if self._require_state().prepared:
+                self._claim()
+                self._prepared.void()
+                self._commit(self._require_state().position)
 
     @property
     def open_snapshots(self) -> frozenset[int]:
         """The oids of the tables whose snapshots are not complete."""
-        tables = () if self._state is None else self._state.tables
-        return frozenset(table.oid for table in tables if table.open)
+        return frozenset(table.oid for table in self._publisher.completeness.tables if table.open)
 
     def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed.
@@ -173,13 +150,10 @@ class JournalWriter:
         :param besides: the oids of the tables whose snapshots go on.
         """
         with self._working():
-            state = self._require_state()
-            tables = tuple(
-                replace(table, abandoned=True) if table.open and table.oid not in besides else table
-                for table in state.tables
-            )
-            if tables != state.tables:
-                self._advance(replace(state, tables=tables))
+            complete = self._publisher.completeness.abandoned(besides)
+            if complete != self._publisher.completeness:
+                self._claim()
+                self._commit(self._require_state().position, completeness=complete)
 
     def flush(self) -> None:
         """Make every whole transaction that was written durable."""
@@ -196,6 +170,7 @@ class JournalWriter:
                 if self._upload is not None:
                     self._upload.discard()
                 self._upload = self._builder = self._index = None
+                self._parts = []
                 self._prepared.discard()
             finally:
                 self._store.unlock()
@@ -205,11 +180,25 @@ class JournalWriter:
         # A call that was cancelled before its thread started may start after close. It would record as durable what close has
         # discarded.
         with self._lock:
-            if self._closed:
-                raise JournalError(
-                    f"this writer of the journal in {self._store.url} is closed: create another one"
-                )
+            self._require_open()
+            # An earlier call failed to finish its commit.
+            if self._publisher.finish():
+                self._committed()
             yield
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise JournalError(
+                f"this writer of the journal in {self._store.url} is closed: create another one"
+            )
+
+    def _claim(self) -> None:
+        """Fence earlier writers, once; from then on, what they left can be deleted."""
+        self._publisher.claim()
+        if not self._cleaned:
+            self._store.clean(SEGMENTS)
+            self._prepared.clean()
+            self._cleaned = True
 
     def _write_plain(self, slices: Sequence[Slice]) -> None:
         whole = next((count for count in range(len(slices), 0, -1) if slices[count - 1].last), 0)
@@ -255,6 +244,9 @@ class JournalWriter:
             # are obsolete.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         self._accepted.add(part)
+        opened = self._builder
+        if opened is not None and opened.open is not None and opened.size >= self._segment_bytes:
+            self._upload_part()
 
     def _close_around_chunk(self, part: Slice) -> None:
         """Close the segment before and after a chunk of a snapshot, which has a segment of its own."""
@@ -285,64 +277,111 @@ class JournalWriter:
         return self._source
 
     def _require_state(self) -> State:
-        if self._state is None:
+        if self._publisher.state is None:
             raise RuntimeError("call open first")
-        return self._state
+        return self._publisher.state
 
     def _push(self) -> None:
         """Write the built bytes to the store."""
         if not self._ready:
             return
         if self._upload is None:
-            self._upload = self._store.create()
+            state = self._require_state()
+            name = segment_name(state.end.lsn, state.epoch, len(self._parts))
+            self._upload = self._store.create(segment_file(name))
         self._upload.write(self._ready)
         self._ready = []
 
-    def _seal(self) -> None:
-        """Publish the open segment, and write the state. A repeated call after an error continues with the failed step."""
+    def _upload_part(self) -> None:
+        """Complete the open part and upload it. A repeated call after an error continues with the failed step."""
         builder, state = self._builder, self._require_state()
-        end, prepared = self._require_source().at(self._accepted.after), self._prepared.undecided
-        if builder is None:
-            if self._accepted.after > state.position.lsn:
-                self._advance(replace(state, position=end, prepared=prepared))
-            return
+        assert builder is not None
         if self._index is None:
-            # An initial snapshot needs nothing before it.
-            start = state.last_segment_end or (ZERO if builder.begins_snapshot else self._start_lsn)
-            self._index = builder.finish(
-                end, after=state.last_segment_end, start_lsn=start, prepared=prepared
+            index = self._index = builder.finish(
+                self._require_source().at(self._accepted.after),
+                after=state.end.lsn,
+                epoch=state.epoch,
+                part=len(self._parts),
             )
-            self._ready += builder.take()
+            tail = dump(index)
+            self._size = index.offset + len(tail)
+            self._ready += [*builder.take(), tail]
         index = self._index
-        name = segment_name(index.after, index.end.lsn)
         self._push()
+        name = segment_name(index.after, index.epoch, index.part)
         if self._upload is None:
             raise PermanentError(f"segment {name} of the journal {self._store.url} is empty")
-        self._leftovers = [segment for segment in self._leftovers if segment.name != name]
-        self._upload.publish(name + SEGMENT)
-        self._store.write(name + INDEX, dump(index))
-        state = replace(state, position=index.end, segment=name, prepared=index.prepared)
-        self._advance(_with_chunk(state, index))
+        self._upload.publish(segment_file(name))
         self._upload.discard()
-        self._builder = self._upload = self._index = None
+        self._parts.append((index, self._size))
+        self._upload = self._index = None
+        if builder.open is not None:
+            builder.begin_part()
+
+    def _seal(self) -> None:
+        """Publish the open segment, and write the state. A repeated call after an error continues with the failed step."""
+        if self._builder is not None:
+            self._upload_part()
+            self._publish()
+        elif self._accepted.after > self._require_state().position.lsn:
+            self._commit(self._require_source().at(self._accepted.after))
+
+    def _publish(self) -> None:
+        """Publish the uploaded parts together."""
+        assert self._builder is not None
+        begins = ZERO if self._builder.begins_snapshot else self._start_lsn
+        # From here on, the commit is repeated, and not this.
+        parts, self._parts, self._builder = self._parts, [], None
+        last, now = parts[-1][0], int(time.time())
+        entries = [
+            Entry(
+                Segment(
+                    after=index.after,
+                    last_end_lsn=last.end.lsn,
+                    epoch=index.epoch,
+                    part=index.part,
+                    parts=len(parts),
+                    size=size,
+                    index_offset=index.offset,
+                    blocks=len(index.blocks),
+                    published=now,
+                ),
+                index.tables,
+            )
+            for index, size in parts
+        ]
+        completeness = _with_chunk(self._publisher.completeness, parts[0][0], last.end.lsn)
+        self._commit(last.end, entries=entries, begins=begins, completeness=completeness)
+
+    def _commit(
+        self,
+        position: Position,
+        *,
+        entries: Sequence[Entry] = (),
+        begins: LSN = ZERO,
+        completeness: Completeness | None = None,
+    ) -> None:
+        """Make a state durable, then delete the files that are obsolete in it."""
+        self._publisher.commit(
+            position=position,
+            entries=entries,
+            end=position if entries else None,
+            begins=begins,
+            prepared=self._prepared.undecided,
+            completeness=completeness,
+        )
+        self._publisher.finish()
+        self._committed()
+
+    def _committed(self) -> None:
+        self._prepared.forget()
         notifier.notify(self._store.url)
 
-    def _advance(self, state: State) -> None:
-        """Make a state durable, then delete the files that are obsolete in it."""
-        write_state(self._store, state)
-        self._state = state
-        self._prepared.forget()
-        with contextlib.suppress(OSError):  # retried with the next state
-            for segment in self._leftovers[:]:
-                if segment.last_end_lsn <= state.last_segment_end:
-                    self._store.delete(segment.name + SEGMENT)
-                    self._leftovers.remove(segment)
 
-
-def _with_chunk(state: State, index: SegmentIndex) -> State:
-    """Return the state with the chunk that the segment is, if it is one."""
-    if index.chunk is None:
-        return state
-    commit_lsn = index.blocks[0].first_commit_lsn
-    assert commit_lsn is not None  # the index was verified
-    return state.with_chunk(index.chunk, commit_lsn, index.end.lsn)
+def _with_chunk(completeness: Completeness, first: SegmentIndex, end_lsn: LSN) -> Completeness:
+    """Add the chunk that a segment is, if it is one."""
+    if first.chunk is None:
+        return completeness
+    commit_lsn = first.blocks[0].first_commit_lsn
+    assert commit_lsn is not None  # a chunk is one transaction
+    return completeness.with_chunk(first.chunk, commit_lsn, end_lsn)

@@ -126,7 +126,7 @@ class JournaledFanOut(FanOut):
         progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
         chain = await asyncio.to_thread(JournalReader(self._store).chain)
-        self._journal_start = max(chain.start_lsn, chain.manifest.start_lsn)
+        self._journal_start = max(chain.start_lsn, chain.identity.start_lsn)
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._compact:
             await self._compact_beside(begin, cleanup)
@@ -298,11 +298,11 @@ class JournaledFanOut(FanOut):
         """
         reader = JournalReader(self._store)
         chain = await asyncio.to_thread(reader.chain)
-        first = await asyncio.to_thread(reader.first_readable, chain)
+        first = await asyncio.to_thread(lambda: chain.first_readable)
         start = own or at
         # A snapshot that begins with a TRUNCATE replaces everything before it.
         truncates = self._snapshot.truncates
-        begins = max(first, chain.manifest.start_lsn) if start.lsn and not truncates else chain.start_lsn
+        begins = max(first, chain.identity.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
             if not truncates:
                 self.gaps.check_pruned(f"sink {name}", start.lsn, begins)

@@ -13,10 +13,10 @@ from typing import Final
 from aiorepl.epoch import since_1970
 from aiorepl.errors import JournalError, ProtocolError
 from aiorepl.formats.arrow.header import Header
-from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import Block
 from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.journal.segment_format import frames
+from aiorepl.journal.segments import Segment
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation

@@ -1,19 +1,21 @@
 """Selects the blocks that a query reads, and divides them into partitions. Runs on the driver; does not use pyspark.
 
-Reads indexes only. They name the tables in each block, so a partition has only the blocks that it needs.
+The journal's manifests name the tables in each segment, and an index those in each block, so a partition has only the blocks
+that it needs. The index of a segment of one block is not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.chain import Segment
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.index import SegmentIndex
-from aiorepl.journal.reader import JournalReader, first_block_after
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition, Segment, Table, groups
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
@@ -45,6 +47,11 @@ class TableName:
         """Whether ``relation`` describes this table."""
         return relation.name == self.name and relation.schema == self.schema
 
+    @property
+    def key(self) -> Table:
+        """As the journal's manifests name it."""
+        return self.schema, self.name
+
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
@@ -63,26 +70,26 @@ class Span:
 
 def plan(
     reader: JournalReader,
-    segments: Iterable[Segment],
+    chain: Chain,
     table: TableName | None,
     partition_bytes: int,
-    after: LSN = ZERO,
+    start: BlockPosition,
+    end: BlockPosition,
 ) -> list[tuple[Span, ...]]:
-    """Divide the blocks of ``segments`` into partitions of about ``partition_bytes``, in order.
+    """Divide the blocks between two positions into partitions of about ``partition_bytes``, in order.
 
     :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
-    :param after: leave out the transactions that ended at or before this LSN.
+    :param start: leave out the transactions that ended at or before its LSN, and the blocks before it in the next segment.
     """
     partitions: list[tuple[Span, ...]] = []
     spans: list[Span] = []
     size = 0
-    for segment in segments:
-        index = reader.index(segment)
-        skip_to = after if segment.after < after else ZERO
+    for segment, first, last in _between(reader, chain, table, start, end):
+        skip_to = start.lsn if segment.after < start.lsn else ZERO
         numbers: list[int] = []
-        for number in _wanted(index, table, first_block_after(index, skip_to) if skip_to else 0):
+        for number, length in _wanted(reader, segment, table, first, last):
             numbers.append(number)
-            size += index.blocks[number].length
+            size += length
             if size >= partition_bytes:
                 partitions.append((*spans, Span(segment, tuple(numbers), skip_to)))
                 spans, numbers, size = [], [], 0
@@ -91,11 +98,85 @@ def plan(
     return [*partitions, tuple(spans)] if spans else partitions
 
 
+def latest(
+    reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN | None = None
+) -> BlockPosition:
+    """Return the position after about ``max_bytes``, at least one block after ``start``.
+
+    It is at the end of a segment, unless the first one is larger: then it is within it, perhaps within a transaction.
+
+    :param until: not after this LSN; ``None``: the journal's end.
+    """
+    reached, size = start, 0
+    for parts in groups(chain.walk(start.lsn, until)):
+        first = start if parts[0].after <= start.lsn else BlockPosition(parts[0].after)
+        whole = sum(segment.size for segment in parts[first.part + bool(first.block) :])
+        if reached == start and (first.block or whole > max_bytes):
+            for segment in parts[first.part :]:
+                lengths = [block.length for block in reader.index(segment).blocks]
+                for number in range(first.block if segment.part == first.part else 0, len(lengths)):
+                    if size and size + lengths[number] > max_bytes:
+                        return BlockPosition(start.lsn, segment.part, number)
+                    size += lengths[number]
+        elif size + whole > max_bytes:
+            return reached
+        else:
+            size += whole
+        reached = BlockPosition(parts[-1].last_end_lsn)
+    return reached
+
+
+def _between(
+    reader: JournalReader,
+    chain: Chain,
+    table: TableName | None,
+    start: BlockPosition,
+    end: BlockPosition,
+) -> Iterator[tuple[Segment, int, int]]:
+    """Iterate over the parts between two positions, each with its first block and the one after its last block."""
+    begin: tuple[int, int] | None = None
+    for segment in chain.walk(start.lsn, table=None if table is None else table.key):
+        first, last = 0, segment.blocks
+        if segment.last_end_lsn > end.lsn:
+            if segment.after > end.lsn or (segment.part, 0) >= (end.part, end.block):
+                return
+            if segment.part == end.part:
+                last = end.block
+        if segment.after <= start.lsn:
+            if begin is None:
+                begin = start.part, start.block
+                if segment.after < start.lsn:
+                    parts = chain.segments(start.lsn, segment.last_end_lsn)
+                    begin = max(begin, reader.first_block_after(parts, start.lsn))
+            if segment.part < begin[0]:
+                continue
+            if segment.part == begin[0]:
+                first = begin[1]
+        if first < last:
+            yield segment, first, last
+
+
+def _wanted(
+    reader: JournalReader, segment: Segment, table: TableName | None, first: int, last: int
+) -> Iterator[tuple[int, int]]:
+    """Iterate over the numbers and the lengths of the blocks with rows of ``table``."""
+    if segment.blocks == 1:
+        # The manifest has said that it has some.
+        yield 0, segment.index_offset
+        return
+    index = reader.index(segment)
+    numbers = None if table is None else index.numbers_of(table.key)
+    for number in range(first, last):
+        block = index.blocks[number]
+        if numbers is None or not numbers.isdisjoint(block.rows):
+            yield number, block.length
+
+
 def newest_description(reader: JournalReader, table: TableName) -> tuple[Relation, Types] | None:
     """Return the table's last description and the types of its columns; ``None`` if the journal has no change of it."""
     relation: Relation | None = None
     types = Types()
-    for segment in reversed(reader.segments()):
+    for segment in reader.chain().backwards(table.key):
         index = reader.index(segment)
         if relation is None:
             relation = _last_used(index, table)
@@ -111,21 +192,12 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
 
 
 def _last_used(index: SegmentIndex, table: TableName) -> Relation | None:
+    numbers = index.numbers_of(table.key)
     for block in reversed(index.blocks):
         for number in reversed(block.rows):
-            if table.is_of(index.relations[number]):
-                return index.relations[number]
+            if number in numbers:
+                return index.relation(number)
     return None
-
-
-def _wanted(index: SegmentIndex, table: TableName | None, first: int) -> Iterator[int]:
-    if table is None:
-        yield from range(first, len(index.blocks))
-        return
-    numbers = {number for number, relation in enumerate(index.relations) if table.is_of(relation)}
-    for number in range(first, len(index.blocks)):
-        if not numbers.isdisjoint(index.blocks[number].rows):
-            yield number
 
 
 def _unquoted(part: str) -> str:

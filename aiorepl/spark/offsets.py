@@ -3,7 +3,9 @@
 Spark gives a data source neither the query's id nor its checkpoint. So the first offset
 of a query contains a new id, and every later offset repeats it. Spark stores the end of each batch, but not the start of
 the first one: after a restart during the first batch it asks for an initial offset again. So every offset also repeats
-where the query started. Checkpoints of earlier versions have positions only: their queries have the empty id.
+where the query started.
+
+An offset is at the end of a segment, or within one that is larger than a batch: then it also has the next block.
 """
 
 from __future__ import annotations
@@ -13,45 +15,55 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
 
+from aiorepl.journal.checked_json import integer
+from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A position at the end of a segment, as one query has it.
+    """A position as one query has it.
 
     :param query: the query's id.
-    :param start_lsn: where the query started; ``None`` if an earlier version began it.
+    :param start_lsn: where the query started.
+    :param part: the number of the next part, in the segment after ``position``.
+    :param block: the number of the next block in that part.
     """
 
     position: Position
     query: str
-    start_lsn: LSN | None
+    start_lsn: LSN
+    part: int = 0
+    block: int = 0
 
     @classmethod
     def initial(cls, position: Position) -> Self:
         """The first offset of a new query, with a new id."""
         return cls(position, uuid4().hex, position.lsn)
 
-    def at(self, position: Position) -> Self:
+    def at(self, position: Position, part: int = 0, block: int = 0) -> Self:
         """The same query's offset at another position."""
-        return replace(self, position=position)
+        return replace(self, position=position, part=part, block=block)
 
-    def follows(self, start: Offset) -> LSN:
-        """The LSN after which a batch begins that ends at this offset.
+    @property
+    def place(self) -> BlockPosition:
+        """The place in the journal."""
+        return BlockPosition(self.position.lsn, self.part, self.block)
+
+    def follows(self, start: Offset) -> BlockPosition:
+        """The place after which a batch begins that ends at this offset.
 
         :param start: the start that Spark names. Another query's id shows that Spark asked for an initial offset again.
         """
-        if self.start_lsn is None or start.query == self.query:
-            return start.position.lsn
-        return self.start_lsn
+        return start.place if start.query == self.query else BlockPosition(self.start_lsn)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, for ``from_json``."""
         fields = self.position.to_json()
-        if self.start_lsn is not None:
-            fields |= {"query": self.query, "start": str(self.start_lsn)}
+        fields |= {"query": self.query, "start": str(self.start_lsn)}
+        if self.part or self.block:
+            fields |= {"part": self.part, "block": self.block}
         return fields
 
     @classmethod
@@ -61,10 +73,14 @@ class Offset:
         :raises ValueError: a field is missing or malformed.
         :raises SlotError: an earlier version wrote the position.
         """
-        position = Position.from_json(fields)
-        if "query" not in fields and "start" not in fields:
-            return cls(position, "", None)
+        position, inside = Position.from_json(fields), {"part": 0, "block": 0, **fields}
         try:
-            return cls(position, str(fields["query"]), LSN.parse(str(fields["start"])))
+            return cls(
+                position,
+                str(fields["query"]),
+                LSN.parse(str(fields["start"])),
+                integer(inside, "part"),
+                integer(inside, "block"),
+            )
         except KeyError as error:
             raise ValueError(f"an offset without {error}") from None

@@ -10,13 +10,14 @@
                         that was pruned
     consumer            the name of a cursor to register, so that segments that this query has not read are not pruned; each
                         query needs a name of its own
-    maxBytesPerTrigger  the size of a micro-batch, like 64m; it always has at least one segment
+    maxBytesPerTrigger  the size of a micro-batch, like 64m; it ends with a segment, or, if the first one is larger, within it,
+                        perhaps within a transaction. It always has at least one block, of about 1 MB
     partitionBytes      how much one task reads; the default is 32m
     unrepresentable     error (the default) or null, for values that a column's type cannot hold, such as an infinite date
     keys                the columns that identify a row under replica identity FULL, separated by commas, and quoted as in SQL
                         if a name has a comma in it
 
-An offset is a position at the end of a segment. A query with a checkpoint continues there and ignores startingPosition.
+An offset is a position at the end of a segment, or at a block within one. A query with a checkpoint continues there and ignores startingPosition.
 Every read verifies the journal first: a missing segment, a damaged file, or a checkpoint that the journal does not cover ends
 the query with an error that names it. Segments never change, so a repeated read of two offsets returns the same.
 
@@ -44,12 +45,13 @@ from pyspark.sql.types import StructType
 
 from aiorepl.durable import reason, transient
 from aiorepl.errors import AioreplError, ConfigurationError, JournalError
-from aiorepl.journal.chain import Chain, Segment
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
-from aiorepl.spark.blocks import Span, newest_description, plan
+from aiorepl.spark.blocks import Span, latest, newest_description, plan
 from aiorepl.spark.generic import Generic
 from aiorepl.spark.offsets import Offset
 from aiorepl.spark.options import Options
@@ -136,20 +138,21 @@ class _Reader:
         start = self._options.start
         if start == "latest":
             chain = reader.chain()
-            return reader.end_of(chain).at(chain.end_lsn)
+            return chain.position.at(chain.end_lsn)
         lsn = reader.chain().start_lsn if start == "earliest" else start or ZERO
         chain = reader.readable(lsn, "a new query", _CHOOSE_START)
         if text := reader.incomplete(chain, lsn):
             _log.warning("%s", text)
-        for segment in chain.segments(lsn)[:1]:
-            return reader.index(segment).end.at(lsn)
-        return reader.end_of(chain).at(lsn)
+        following = next(chain.walk(lsn), None)
+        return (chain.position if following is None else reader.index(following).end).at(lsn)
 
-    def _plan(self, reader: JournalReader, segments: list[Segment], after: LSN) -> list[BlocksPartition]:
+    def _plan(
+        self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
+    ) -> list[BlocksPartition]:
         options = self._options
         return [
             BlocksPartition(spans, self._newest_of(reader))
-            for spans in plan(reader, segments, options.table, options.partition_bytes, after)
+            for spans in plan(reader, chain, options.table, options.partition_bytes, start, end)
         ]
 
     def _newest_of(self, reader: JournalReader) -> Newest:
@@ -184,7 +187,8 @@ class _BatchReader(_Reader, DataSourceReader):
         after = self._start(reader).lsn
         chain = reader.readable(after, "a new query", _CHOOSE_START)
         _log_gaps(chain, after, chain.last_segment_end)
-        return list(self._plan(reader, chain.segments(after), after))
+        start, end = BlockPosition(after), BlockPosition(chain.last_segment_end)
+        return list(self._plan(reader, chain, start, end))
 
 
 class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -193,7 +197,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._journal = JournalReader(options.journal)
-        self._until: LSN | None = None
+        self._until: Position | None = None
         self._initial: Offset | None = None
         self._registered = False
 
@@ -213,7 +217,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the last segment within the limit, but of one segment at least.
+        """Return the end of the last segment within the limit, or a block within the first one.
 
         :raises ConfigurationError: another consumer owns the cursor.
         :raises SlotError: the query's checkpoint is of another source than the journal.
@@ -222,21 +226,22 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         first = self._offset(start)
         if self._initial is None and not self._registered:
             self._register(first)
-        after = first.position.lsn
-        segments = self._journal.readable(after, _CHECKPOINT, _START_OVER).segments(after, self._until)
+        before = first.place
+        chain = self._journal.readable(before.lsn, _CHECKPOINT, _START_OVER)
+        end = chain.end if self._until is None else self._until
         if isinstance(limit, ReadMaxBytes):
-            size, taken = 0, 0
-            for segment in segments:
-                size += self._journal.index(segment).size
-                if taken and size > limit.max_bytes:
-                    break
-                taken += 1
-            segments = segments[:taken]
-        return first.at(self._journal.index(segments[-1]).end).to_json() if segments else start
+            reached = latest(self._journal, chain, before, limit.max_bytes, end.lsn)
+        else:
+            reached = BlockPosition(end.lsn) if end.lsn > before.lsn else before
+        if reached == before:
+            return start
+        if reached.lsn == before.lsn:
+            return first.at(first.position, reached.part, reached.block).to_json()
+        return first.at(self._journal.position_at(chain, reached.lsn)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the journal's present end."""
-        self._until = self._journal.end().lsn
+        self._until = self._journal.end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the journal's end, for the query's progress report."""
@@ -250,20 +255,18 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         :raises JournalError: the journal is damaged, or does not have all of the segments.
         """
         last = self._offset(end)
-        after, until = last.follows(self._offset(start)), last.position.lsn
+        after, until = last.follows(self._offset(start)), last.place
         # Not earlier: from here on a restart brings ``end``, and with it the same query id. And before the journal is verified:
         # from then on nothing may be pruned.
-        self._register(last.at(last.position.at(after)))
-        chain = self._journal.readable(after, _CHECKPOINT, _START_OVER)
-        segments = chain.segments(after, until)
-        reached = segments[-1].last_end_lsn if segments else after
-        if reached != until:
+        self._register(last.at(last.position.at(after.lsn)))
+        chain = self._journal.readable(after.lsn, _CHECKPOINT, _START_OVER)
+        if until.lsn != after.lsn and not chain.ends_at(until.lsn):
             raise JournalError(
-                f"{_CHECKPOINT} has a batch up to {until}, where no segment of the journal {self._journal.url} ends: it is "
+                f"{_CHECKPOINT} has a batch up to {until.lsn}, where no segment of the journal {self._journal.url} ends: it is "
                 f"of another journal, or segments were put back from an older copy. {_START_OVER}"
             )
-        _log_gaps(chain, after, until)
-        return list(self._plan(self._journal, segments, after))
+        _log_gaps(chain, after.lsn, until.lsn)
+        return list(self._plan(self._journal, chain, after, until))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advance the consumer's cursor: Spark has processed everything up to ``end``.
@@ -303,11 +306,10 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
             raise JournalError(
                 f"{_CHECKPOINT} holds no offset of a journal: {error}. {_START_OVER}"
             ) from None
-        journal_end = self._journal.end_of(self._journal.chain())
-        offset.position.require_same_source(journal_end, _CHECKPOINT)
+        offset.position.require_same_source(self._journal.chain().position, _CHECKPOINT)
         return offset
 
 
 def _log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
-    for gap in chain.gaps(after, until):
+    for gap in chain.gaps_between(after, until):
         _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)

@@ -113,12 +113,14 @@ class Assembler:
         """Whether the stream is within a transaction or a stream block."""
         return self._state is not State.BETWEEN
 
-    def retype(self, types: Types) -> Layouts:
+    def retype(self, types: Types, *, binary: bool | None = None) -> Layouts:
         """Read rows by these types from now on, those of transactions in progress included.
 
+        :param binary: whether rows may hold columns in binary form; ``None``: as before.
         :returns: the layouts until now, which delivered slices keep.
         """
-        before, self.layouts = self.layouts, Layouts(types, binary=self.layouts.binary)
+        before = self.layouts
+        self.layouts = Layouts(types, binary=before.binary if binary is None else binary)
         return before
 
     def take_relations(self) -> list[tuple[Relation, int]]:

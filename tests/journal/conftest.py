@@ -84,13 +84,10 @@ def changes_of(seen: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def kept(folder: Any) -> set[int]:
-    """Return the PREPARE LSNs of the kept prepared transactions; check that each has both of its files, and nothing else is
-    there.
-    """
-    contents = {path.name.removesuffix(".prepared") for path in folder.glob("*.prepared")}
-    indexes = {path.name.removesuffix(".prepared-index") for path in folder.glob("*.prepared-index")}
-    assert contents == indexes
-    return {int(name.partition("-")[0], 16) for name in contents}
+    """Return the PREPARE LSNs of the kept prepared transactions; check that nothing else is in their folder."""
+    files = list(folder.glob("prepared/*"))
+    assert all(path.suffix == ".prepared" for path in files)
+    return {int(path.name.partition("-")[0], 16) for path in files}
 
 
 async def write(

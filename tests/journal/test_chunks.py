@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.checked_json import seal
-from aiorepl.journal.metadata_files import POSITION, read_state
-from aiorepl.journal.store import open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.testing import messages as build
@@ -44,15 +39,15 @@ def chunk(lsn, table, number, rows=1, *, snapshot_lsn=START, at_once=None, **fla
     ]
 
 
-def state(folder):
-    """Return the state in ``position.json``."""
-    return read_state(open_store(folder))
+def recorded(folder):
+    """Return the snapshots of tables that the journal records."""
+    return JournalReader(folder).chain().tables
 
 
 def tables(folder):
     """Return start and end by table, as the journal records them."""
     return {
-        str(table): (table.start_lsn, table.complete) for table in state(folder).tables if not table.abandoned
+        str(table): (table.start_lsn, table.complete) for table in recorded(folder) if not table.abandoned
     }
 
 
@@ -100,35 +95,11 @@ async def test_from_where_a_table_is_complete(tmp_path, tools):
     # A change that the stream brought since then may be missing in the chunk.
     await tools.write(tmp_path, position, chunk(later + 8, "a", 1, snapshot_lsn=LSN(later - 0x100)))
     assert [(BASE, BASE + 2), (later - 0x100, None)] == [
-        (table.start_lsn, table.complete) for table in state(tmp_path).tables if table.table == "a"
+        (table.start_lsn, table.complete) for table in recorded(tmp_path) if table.table == "a"
     ]
     await tools.write(tmp_path, position, chunk(later + 9, "a", 2, last_of_table=True))
     assert (later - 0x100, later + 10) == tables(tmp_path)["public.a"]
-    assert 2 == len(state(tmp_path).tables)
-
-
-async def test_a_crash_before_the_position_is_written(tmp_path, tools):
-    """The next start takes the chunk's table from its index."""
-    position = Stream().position.at(BASE)
-    await tools.write(tmp_path, position, chunk(BASE, "a", 1))
-    before = (tmp_path / POSITION).read_bytes()
-    await tools.write(tmp_path, position, chunk(BASE + 1, "a", 2, last_of_table=True))
-    (tmp_path / POSITION).write_bytes(before)
-    await tools.write(tmp_path, position)
-    assert {"public.a": (BASE, BASE + 2)} == tables(tmp_path)
-
-
-async def test_files_of_earlier_versions(tmp_path, tools, journal):
-    """An index without a chunk, and a position without tables, are read as before."""
-    folder, stream = journal
-    for path in [*folder.glob("*.index"), folder / POSITION]:
-        fields = json.loads(path.read_bytes().partition(b"\n")[0])
-        for name in ("chunk", "tables", "format"):
-            fields.pop(name, None)
-        path.write_bytes(seal(fields))
-    read = await tools.read(JournalReader(folder), 0, stream.lsn)
-    assert tools.flat(stream.again()) == tools.flat(read)
-    assert () == state(folder).tables
+    assert 2 == len(recorded(tmp_path))
 
 
 @pytest.fixture

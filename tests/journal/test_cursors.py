@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.check import problems
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.testing.stream import Stream
@@ -75,29 +77,42 @@ async def test_prune(journal, tools) -> None:
 
 
 class Stopping(LocalStore):
-    """A store that fails before the second deletion."""
+    """A store that fails before the step of this number."""
 
-    deletions = 0
+    def __init__(self, path, at: int) -> None:
+        super().__init__(path)
+        self.left = at
 
     def reached(self, step: str, name: str) -> None:
-        if step == "delete":
-            self.deletions += 1
-            if self.deletions == 2:
-                raise KeyboardInterrupt
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
 
 
-async def test_prune_cut_short(journal, tools) -> None:
-    """A prune that stopped between a segment's two files leaves a valid journal; the next prune deletes the rest."""
+async def test_prune_cut_short(journal, tools, tmp_path_factory) -> None:
+    """A prune that stopped at any step leaves a valid journal, and readers know what is deleted; the next one deletes the rest."""
     folder, stream = journal
     Cursors(folder).advance("all", stream.position.at(stream.ends[4]))
-    with pytest.raises(KeyboardInterrupt):
-        prune(folder, store=Stopping(folder))
-    assert (len(list(folder.glob("*.segment"))), len(list(folder.glob("*.index")))) == (5, 4)
-    assert len(await tools.read(JournalReader(folder), stream.ends[0], stream.ends[4])) == 4
-    await tools.write(folder, stream.position)
-    assert len(list(folder.glob("*.segment"))) == 5
-    assert len(prune(folder)) == 3
-    assert len(list(folder.glob("*.segment"))) == 1
+    at, starts = 0, set()
+    while True:
+        at += 1
+        copy = tmp_path_factory.mktemp("pruned") / "journal"
+        shutil.copytree(folder, copy)
+        try:
+            prune(copy, store=Stopping(copy, at))
+        except KeyboardInterrupt:
+            reader = JournalReader(copy)
+            start = reader.chain().start_lsn
+            starts.add(start)
+            assert len(await tools.read(reader, start or LSN(0), stream.ends[4])) in (1, 5)
+            assert list(problems(copy)) == []
+            await tools.write(copy, stream.position)
+            prune(copy)
+            assert [stream.ends[3]] == [segment.after for segment in reader.segments()]
+            assert len(list(copy.glob("segments/*.segment"))) == 1
+        else:
+            break
+    assert {LSN(0), stream.ends[3]} == starts
 
 
 async def test_what_is_pruned_is_refused(journal, tools) -> None:

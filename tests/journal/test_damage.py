@@ -14,24 +14,18 @@ from aiorepl.errors import AioreplError, DamagedJournal, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.check import problems
-from aiorepl.journal.metadata_files import read_chain
-from aiorepl.journal.segment_format import checksum
+from aiorepl.journal.metadata import Start, dump_start
+from aiorepl.journal.segment_format import FOOTER_BYTES, checksum, footer, index_offset
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl.transactions.slices import Slice
 
-FILES = [
-    "journal.json",
-    "position.json",
-    "*.index",
-    "*.segment",
-    "*.prepared",
-    "*.prepared-index",
-    "cursors/*.json",
-]
+JSON = ["journal.json", "position.json", "start.json", "completeness/*.json", "cursors/*.json"]
+FILES = [*JSON, "manifests/*.manifest", "segments/*.segment", "prepared/*.prepared"]
+# Without these files the journal has another meaning, but a valid one.
+OPTIONAL = ("cursors/*.json", "start.json")
 
 
 class InMemory(LocalStore):
@@ -61,16 +55,24 @@ class InMemory(LocalStore):
 
 
 @pytest.fixture
-async def small(tmp_path, tools) -> InMemory:
-    """A journal of one segment, one prepared transaction and one cursor."""
+async def small(tmp_path, tools, monkeypatch) -> InMemory:
+    """A journal of one segment, which a manifest names, a gap, one prepared transaction, one cursor, and a start."""
+    monkeypatch.setattr("aiorepl.journal.publisher._TAIL_SEGMENTS", 0)
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     stream.transaction(table.insert("1"))
     stream.prepare("x", table.insert("2"))
-    await tools.write(tmp_path, stream.position, stream.slices())
+    sink = tools.sink(tmp_path)
+    await tools.opened(sink, stream.position)
+    await sink.write(Batch(tuple(stream.slices())))
+    await sink.flush()
+    await sink.skip(stream.lsn, stream.position.at(LSN(stream.lsn + 1)))
+    await sink.close()
     Cursors(tmp_path).advance("c", stream.position.at(stream.ends[0]))
+    (tmp_path / "start.json").write_bytes(dump_start(Start()))
     store = InMemory(tmp_path)
     assert list(problems("", store=store)) == []
+    assert all(matching(store, pattern) for pattern in FILES)
     return store
 
 
@@ -100,11 +102,11 @@ async def test_every_bit_and_every_cut(small, pattern) -> None:
 
 @pytest.mark.parametrize("pattern", FILES)
 async def test_every_file_may_be_gone(small, pattern) -> None:
-    """A missing file is an error with its name; a missing cursor was never registered."""
+    """A missing file is an error with its name; a missing cursor was never registered, and nothing was pruned without a start."""
     name = matching(small, pattern)
     del small.contents[name]
     found = list(problems("", store=small))
-    assert [name in str(error) for error in found] == ([] if pattern == "cursors/*.json" else [True])
+    assert [name in str(error) for error in found] == ([] if pattern in OPTIONAL else [True])
 
 
 WRONG = [1, -1, 2**64, 0.5, "", "x", "0/zz", None, True, [], {}, [[]], [None], {"lsn": 1}]
@@ -123,7 +125,7 @@ def variants(value: object) -> list[object]:
     return made
 
 
-@pytest.mark.parametrize("pattern", [name for name in FILES if name not in ("*.segment", "*.prepared")])
+@pytest.mark.parametrize("pattern", JSON)
 async def test_wrong_contents(small, tools, pattern) -> None:
     """Invalid contents with a valid checksum raise JournalError, and no other error."""
     name = matching(small, pattern)
@@ -139,8 +141,24 @@ async def test_wrong_contents(small, tools, pattern) -> None:
             await tools.read(JournalReader("", store=small), LSN(0), JournalReader("", store=small).end().lsn)
 
 
+@pytest.mark.parametrize("pattern", ["segments/*.segment", "prepared/*.prepared"])
+async def test_wrong_indexes(small, tools, pattern) -> None:
+    """An index with invalid contents and a valid checksum raises JournalError, and no other error."""
+    name = matching(small, pattern)
+    file = small.contents[name]
+    offset = index_offset(file[-FOOTER_BYTES:])
+    whole = orjson.loads(file[offset:].partition(b"\n")[0])
+    for variant in variants(whole):
+        try:
+            body = orjson.dumps(variant)
+        except TypeError:
+            continue  # a number that JSON of ours cannot have
+        small.contents[name] = file[:offset] + b"%b\n%08x\n" % (body, checksum(body)) + footer(offset)
+        assert all(isinstance(error, (JournalError, SlotError)) for error in problems("", store=small))
+
+
 def links(folder: Path) -> list[str]:
-    return [segment.name for segment in JournalReader(folder).segments()]
+    return [segment.file for segment in JournalReader(folder).segments()]
 
 
 async def readers(folder: Path, stream: Stream, tools, after: LSN) -> list[str]:
@@ -168,39 +186,26 @@ async def _position(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", range(5))
 async def test_a_lost_segment(journal, tools, number) -> None:
-    """Whichever segment is lost, every reader names it, and nothing else is deleted."""
+    """Whichever segment is lost, whoever reads it names it, and so does the check; nothing else is deleted."""
     folder, stream = journal
-    Cursors(folder).advance("c", stream.position.at(stream.ends[-1]))
     lost = links(folder)[number]
-    for path in folder.glob(f"{lost}.*"):
-        path.unlink()
+    (folder / lost).unlink()
     before = sorted(folder.rglob("*"))
-    if number:
-        assert all(lost[:16] in text for text in await readers(folder, stream, tools, LSN(0)))
-    else:
-        # It looks like one that was pruned, so what comes behind can be read by those who have had it.
-        with pytest.raises(JournalError, match="nothing between its beginning"):
-            await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])
-        assert len(await tools.read(JournalReader(folder), stream.ends[0], stream.ends[-1])) == 4
+    with pytest.raises(JournalError, match=lost):
+        await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])
+    assert [lost in str(error) for error in problems(folder)] == [True]
+    assert 4 - number == len(
+        await tools.read(JournalReader(folder), stream.ends[number], stream.ends[-1])
+    ) or (number == 4)
     assert before == sorted(folder.rglob("*"))
 
 
-async def test_a_lost_index_behind_quiet_wal(journal, tools) -> None:
-    """If the last index is lost and the journal's position is after it, every reader reports it."""
+@pytest.mark.parametrize("name", ["position.json", "journal.json"])
+async def test_a_lost_file(journal, tools, name) -> None:
+    """Without position.json or journal.json every reader fails, because segments are there."""
     folder, stream = journal
-    quiet = Slice(None, (), True, LSN(stream.ends[-1] + 0x1000), 0)
-    await tools.write(folder, stream.position, [quiet])
-    last = links(folder)[-1]
-    (folder / f"{last}.index").unlink()
-    assert all(f"{last}.index" in text for text in await readers(folder, stream, tools, LSN(0)))
-    assert (folder / f"{last}.segment").exists()
-
-
-async def test_a_lost_position(journal, tools) -> None:
-    """Without position.json every reader fails, because it names the files that must exist."""
-    folder, stream = journal
-    (folder / "position.json").unlink()
-    assert all("position.json" in text for text in await readers(folder, stream, tools, LSN(0)))
+    (folder / name).unlink()
+    assert all(name in text for text in await readers(folder, stream, tools, LSN(0)))
 
 
 async def test_a_lost_prepared_transaction(tmp_path, tools) -> None:
@@ -209,41 +214,33 @@ async def test_a_lost_prepared_transaction(tmp_path, tools) -> None:
     table = stream.table("t", column("id", 23, key=True))
     stream.prepare("x", table.insert("1"))
     await tools.write(tmp_path, stream.position, stream.slices())
-    (index,) = tmp_path.glob("*.prepared-index")
-    index.unlink()
-    with pytest.raises(DamagedJournal, match=f"{index.name} .* 'x'"):
+    (file,) = tmp_path.glob("prepared/*")
+    file.unlink()
+    with pytest.raises(DamagedJournal, match=f"{file.name} .* 'x'"):
         await tools.write(tmp_path, stream.position)
 
 
-async def test_a_segment_of_another_journal(journal, tools) -> None:
-    """A segment that does not fit between its neighbours is named."""
+async def test_another_file_under_a_segments_name(journal, tools) -> None:
+    """A segment under another segment's name is an error."""
     folder, stream = journal
-    third = links(folder)[2]
-    (folder / f"{third}.index").rename(folder / f"{third[:-1]}F.index")
-    assert all(third[:-2] in text for text in await readers(folder, stream, tools, LSN(0)))
+    first, second = links(folder)[:2]
+    (folder / second).write_bytes((folder / first).read_bytes())
+    with pytest.raises(DamagedJournal, match=f"{second} .* another segment"):
+        await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])
 
 
 async def test_a_file_that_is_no_segment(journal, tools) -> None:
-    """An index with an invalid name is an error."""
+    """A file that position.json does not name is not read, nor deleted unless it has a segment's name."""
     folder, stream = journal
-    (folder / "notes.index").write_text("?")
-    assert all("notes.index" in text for text in await readers(folder, stream, tools, LSN(0)))
-
-
-async def test_an_index_under_another_name(journal, tools) -> None:
-    """An index under another segment's name is an error."""
-    folder, stream = journal
-    first, second = links(folder)[:2]
-    (folder / f"{second}.index").write_bytes((folder / f"{first}.index").read_bytes())
-    with pytest.raises(DamagedJournal, match=f"{second}.index .* another segment"):
-        await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])
+    (folder / "segments" / "notes.txt").write_text("?")
+    await tools.write(folder, stream.position, ())
+    assert list(problems(folder)) == []
+    assert (folder / "segments" / "notes.txt").exists()
 
 
 async def test_an_older_copy(journal, tools) -> None:
     """A reader or cursor whose position is after the end of a restored journal is rejected."""
     folder, stream = journal
-    for path in folder.glob(f"{links(folder)[-1]}.*"):
-        path.unlink()
     Cursors(folder).reset("c", stream.position.at(stream.ends[-1]))
     earlier = await _journal_of(folder.with_name("copy"), stream, tools)
     (folder / "position.json").write_bytes((earlier / "position.json").read_bytes())
@@ -259,6 +256,69 @@ async def _journal_of(folder: Path, stream: Stream, tools) -> Path:
     batches = [[part] for part in stream.again()[:-1]]
     await tools.write(folder, stream.position, *batches, segment_bytes=1)
     return folder
+
+
+@pytest.fixture
+async def grown(tmp_path, tools, monkeypatch) -> tuple[Path, Stream, list[bytes]]:
+    """A journal that two writers wrote, with manifests, and every ``position.json`` that it had."""
+    monkeypatch.setattr("aiorepl.journal.publisher._TAIL_SEGMENTS", 2)
+    monkeypatch.setattr("aiorepl.journal.publisher.MERGED", 2)
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    position, states = tmp_path / "position.json", []
+    for _ in range(2):
+        sink = tools.sink(tmp_path)
+        await tools.opened(sink, stream.position)
+        for number in range(7):
+            stream.transaction(table.insert(str(number)))
+            await sink.write(Batch(tuple(stream.slices())))
+            await sink.flush()
+            states.append(position.read_bytes())
+        await sink.close()
+    return tmp_path, stream, states
+
+
+async def test_every_older_copy_of_position_json(grown, tools) -> None:
+    """A writer refuses every older copy, and deletes nothing; one segment more is what a kill can leave."""
+    folder, stream, states = grown
+    Cursors(folder).advance("c", stream.position.at(stream.ends[0]))
+    files = sorted(folder.rglob("*"))
+    for number, state in enumerate(states[:-1]):
+        (folder / "position.json").write_bytes(state)
+        if number == len(states) - 2:
+            break
+        with pytest.raises(DamagedJournal, match=r"position\.json .* is an older copy"):
+            await tools.write(folder, stream.position, ())
+        assert files == sorted(folder.rglob("*"))
+    await tools.write(folder, stream.position, stream.again())
+    assert len(stream.ends) == len(await tools.read(JournalReader(folder), LSN(0), stream.ends[-1]))
+    assert list(problems(folder)) == []
+
+
+async def test_a_reader_notices_an_older_copy(grown, tools) -> None:
+    """A reader that has read a later position.json, and one that finds the start after the end, refuse an older copy."""
+    folder, stream, states = grown
+    Cursors(folder).advance("c", stream.position.at(stream.ends[-1]))
+    reader = JournalReader(folder)
+    assert stream.ends[-1] == reader.end().lsn
+    prune(folder)
+    (folder / "position.json").write_bytes(states[0])
+    with pytest.raises(DamagedJournal, match="older copy"):
+        reader.end()
+    with pytest.raises(DamagedJournal, match="older copy"):
+        JournalReader(folder).segments()
+
+
+async def test_a_manifest_that_is_merged_while_it_is_read(grown) -> None:
+    """A reader that knows an earlier position.json finds the segments in the manifest that took the others' place."""
+    folder, _, states = grown
+    now = [segment.after for segment in JournalReader(folder).segments()]
+    current = (folder / "position.json").read_bytes()
+    for number, state in enumerate(states, 1):
+        (folder / "position.json").write_bytes(state)
+        chain = JournalReader(folder).chain()
+        (folder / "position.json").write_bytes(current)
+        assert now[:number] == [segment.after for segment in chain.walk()]
 
 
 async def test_inside_a_gap(journal, tools) -> None:
@@ -287,60 +347,37 @@ async def test_inside_a_gap(journal, tools) -> None:
     assert ["cursors/c.json" in str(error) for error in problems(folder)] == [True]
 
 
-async def test_a_listing_that_misses_a_file(journal) -> None:
-    """A file that appears or goes while the folder is listed is no damage; one that two listings miss is."""
-    folder, stream = journal
-
-    class Racing(LocalStore):
-        missing: list[str]
-
-        def names(self, folder: str = "") -> list[str]:
-            hidden = self.missing.pop(0) if self.missing else ""
-            return [name for name in super().names(folder) if not hidden or not name.startswith(hidden)]
-
-    store = Racing(folder)
-    second, third = links(folder)[1:3]
-    store.missing = [second]
-    assert read_chain(store).last_segment_end == stream.ends[-1]
-    store.missing = [second, third]
-    assert read_chain(store).last_segment_end == stream.ends[-1]
-    store.missing = [second, second]
-    with pytest.raises(DamagedJournal, match="nothing between"):
-        read_chain(store)
-
-
 async def test_files_of_another_slot(tmp_path, tools) -> None:
     """Files of another slot of the same cluster, which have the same names, are rejected."""
-    for slot in ("own", "other"):
+    for slot in ("own", "two"):
         stream = Stream()
         table = stream.table("t", column("id", 23, key=True))
-        stream.transaction(table.insert(slot[:3]))
-        stream.prepare("x", table.insert(slot[:3]))
+        stream.transaction(table.insert(slot))
+        stream.prepare("x", table.insert(slot))
         await tools.write(tmp_path / slot, replace(stream.position, slot=slot), stream.slices())
-    for pattern in ("*.segment", "*.index", "*.prepared", "*.prepared-index"):
-        (file,) = (tmp_path / "other").glob(pattern)
-        (tmp_path / "own" / file.name).write_bytes(file.read_bytes())
+    for pattern in ("segments/*", "prepared/*"):
+        (file,) = (tmp_path / "two").glob(pattern)
+        (tmp_path / "own" / file.relative_to(tmp_path / "two")).write_bytes(file.read_bytes())
     found = [str(error) for error in problems(tmp_path / "own")]
     assert ["from another journal" in error for error in found] == [True, True]
-    with pytest.raises(DamagedJournal, match="slot 'other'"):
+    with pytest.raises(DamagedJournal, match="slot 'two'"):
         await tools.read(JournalReader(tmp_path / "own"), LSN(0), stream.ends[0])
-    with pytest.raises(DamagedJournal, match="slot 'other'"):
+    with pytest.raises(DamagedJournal, match="slot 'two'"):
         await tools.write(tmp_path / "own", replace(stream.position, slot="own"))
 
 
-async def test_a_segment_without_its_index_is_kept(journal, tools) -> None:
-    """A segment without an index, which a crash left, is deleted only once its content is durable in other segments."""
+async def test_an_orphan_is_kept(journal, tools) -> None:
+    """A segment that a killed writer uploaded is deleted only once its content is durable in another segment."""
     folder, stream = journal
-    last = links(folder)[-1]
-    left = f"{last[17:]}-{int(last[17:], 16) + 0x2000:016X}.segment"
-    (folder / left).write_bytes(b"?")
-    await tools.write(folder, stream.position)
-    assert (folder / left).exists()
+    orphan = folder / "segments" / f"{stream.ends[-1]:016X}-{1:08X}-{0:06X}.segment"
+    orphan.write_bytes(b"?")
+    await tools.write(folder, stream.position, ())
+    assert orphan.exists()
     table = stream.table("t", column("id", 23, key=True))
-    for kept in (True, False):
-        stream.transaction(*[table.insert(str(number)) for number in range(1 if kept else 600)])
-        await tools.write(folder, stream.position, stream.slices())
-        assert (folder / left).exists() is kept
+    stream.transaction(table.insert("1"))
+    await tools.write(folder, stream.position, stream.slices())
+    assert not orphan.exists()
+    assert list(problems(folder)) == []
 
 
 async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
@@ -355,7 +392,7 @@ async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
 
     def meanwhile(reader: JournalReader) -> Chain:
         found = chain(reader)
-        seen.append((len(found.names), len(found.state.prepared)))
+        seen.append((len(found.segments()), len(found.state.prepared)))
         if len(seen) == 1:
             prune(folder)
             sink._writer.void_prepared()

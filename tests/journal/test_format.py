@@ -12,7 +12,6 @@ from aiorepl.errors import JournalError
 from aiorepl.journal import segment_format
 from aiorepl.journal.checked_json import seal, unseal
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex, dump, load
-from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -54,7 +53,6 @@ def blocks(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Block]:
 positions = st.builds(
     Position, st.just("7000000000000000001"), st.integers(1, 99), names.filter(bool), lsns, st.none()
 )
-prepared = st.builds(PreparedTransaction, lsn=lsns, xid=st.integers(0, 2**32 - 1), gid=names)
 types = st.builds(
     TypeInfo,
     oid=st.integers(1, 2**32 - 1),
@@ -78,7 +76,7 @@ described = build.relation(oid=7, namespace="public", name="t", columns=[build.c
 def indexes(draw: st.DrawFn) -> SegmentIndex:
     """Valid indexes."""
     end = draw(positions)
-    begins, after = sorted(draw(st.tuples(st.integers(0, end.lsn), st.integers(0, end.lsn))))
+    after = draw(st.integers(0, end.lsn))
     descriptions = draw(st.integers(0, 3))
     numbers = st.integers(0, descriptions - 1) if descriptions else st.nothing()
     made, offset = [], len(segment_format.MAGIC)
@@ -88,12 +86,14 @@ def indexes(draw: st.DrawFn) -> SegmentIndex:
         offset += block.length
     return SegmentIndex(
         after=LSN(after),
-        start_lsn=LSN(begins),
+        epoch=draw(st.integers(0, 2**32 - 1)),
+        part=draw(st.integers(0, 2**32 - 1)),
         end=end,
-        prepared=draw(st.lists(prepared, max_size=2).map(tuple)),
-        size=offset,
+        offset=offset,
         binary=draw(st.booleans()),
-        descriptions=tuple(Description(described, (), draw(attributes)) for _ in range(descriptions)),
+        descriptions=tuple(
+            Description(("public", "t"), described, (), draw(attributes)) for _ in range(descriptions)
+        ),
         types=draw(st.lists(types, max_size=3).map(tuple)),
         blocks=tuple(made),
     )
@@ -138,7 +138,7 @@ def test_prefix_is_stripped() -> None:
 @given(indexes())
 def test_index(index: SegmentIndex) -> None:
     """Every field of an index is read as it was written."""
-    read = load(dump(index), "index")
+    read = load(dump(index), index.offset, "index")
     assert read == index
 
 
@@ -150,13 +150,13 @@ def test_index_damage(index: SegmentIndex, data: st.DataObject) -> None:
     flipped = bytearray(whole)
     flipped[place] ^= 1 << data.draw(st.integers(0, 7))
     for damaged in (bytes(flipped), whole[:place]):
-        with pytest.raises(JournalError, match=r"some\.index is damaged"):
-            load(damaged, "some.index")
+        with pytest.raises(JournalError, match=r"some\.segment is damaged"):
+            load(damaged, index.offset, "some.segment")
 
 
 @pytest.mark.parametrize(
     ("data", "found"),
-    [(seal({})[:-10].replace(b":2", b":99"), 99), (b'{"format":1,"slot":"test"}\n', 1)],
+    [(seal({})[:-10].replace(b":3", b":99"), 99), (b'{"format":1,"slot":"test"}\n', 1)],
 )
 def test_other_format(data: bytes, found: int) -> None:
     """A file of another version is rejected with its number and what to do; the first version had no checksums."""
@@ -166,19 +166,19 @@ def test_other_format(data: bytes, found: int) -> None:
         unseal(data, "some.file", dict)
 
 
-@pytest.mark.parametrize("payload", [b"", b"R\0", build.begin(final_lsn=1, xid=2)])
+@pytest.mark.parametrize("payload", [b"", b"R\0", build.begin(final_lsn=1, xid=2), described])
 def test_unreadable_description(payload: bytes) -> None:
-    """A description that is no Relation message is damage, even with a valid checksum."""
+    """A description that is no Relation message of its table is damage, even with a valid checksum."""
     index = SegmentIndex(
         after=LSN(0),
-        start_lsn=LSN(0),
+        epoch=1,
+        part=0,
         end=Position("1", 1, "s", LSN(1)),
-        prepared=(),
-        size=len(segment_format.MAGIC),
+        offset=len(segment_format.MAGIC),
         binary=False,
-        descriptions=(Description(payload),),
+        descriptions=(Description(("public", "other"), payload),),
         types=(),
         blocks=(),
     )
-    with pytest.raises(JournalError, match=r"some\.index is damaged"):
-        load(dump(index), "some.index")
+    with pytest.raises(JournalError, match=r"some\.segment is damaged"):
+        load(dump(index), index.offset, "some.segment").relation(0)

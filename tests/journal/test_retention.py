@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,11 +14,18 @@ NOW = 2_000_000_000.0
 
 
 @pytest.fixture
-def journal(journal, monkeypatch):
+def hours(monkeypatch):
+    """Each segment is published an hour after the one before."""
+    seconds = itertools.count(NOW - 5 * 3600, 3600)
+    with monkeypatch.context() as patch:
+        patch.setattr("aiorepl.journal.writer.time", SimpleNamespace(time=lambda: next(seconds)))
+        yield
+
+
+@pytest.fixture
+def journal(hours, journal, monkeypatch):
     """A journal of five segments of one size, an hour apart; the last is an hour old. A consumer has passed four."""
     folder, stream = journal
-    for hours, segment in enumerate(reversed(JournalReader(folder).segments()), 1):
-        os.utime(folder / f"{segment.name}.segment", times=(NOW - 3600 * hours,) * 2)
     monkeypatch.setattr("aiorepl.journal.retention.time.time", lambda: NOW)
     Cursors(folder).advance("all", stream.position.at(stream.ends[3]))
     return journal
@@ -48,7 +56,7 @@ async def test_what_is_left(journal, retention, left) -> None:
 async def test_bytes(journal, kept) -> None:
     """The newest segments that fit stay."""
     folder, _ = journal
-    sizes = [path.stat().st_size for path in sorted(folder.glob("*.segment"))]
+    sizes = [path.stat().st_size for path in sorted(folder.glob("segments/*.segment"))]
     prune(folder, retention=Retention(max_bytes=sum(sizes[-kept:])))
     assert kept == len(JournalReader(folder).segments())
     assert [] == prune(folder, retention=Retention(max_bytes=sum(sizes[-kept:])))

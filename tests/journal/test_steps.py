@@ -96,7 +96,7 @@ async def insist(call, *arguments) -> None:
 async def everything(folder, tools) -> None:
     """Check that the journal has everything once, and after another start keeps exactly the undecided transactions."""
     stream = transactions()
-    assert await tools.write(folder, stream.position) is not None
+    assert await tools.write(folder, stream.position, ()) is not None
     stream.slices()
     assert list(problems(folder)) == []
     reader = JournalReader(folder)

@@ -1,0 +1,296 @@
+"""Replaces ``position.json``, the journal's only commit point. Blocking; used by the writer only.
+
+A commit has steps that can fail, or be the last before a kill: the files that the new state names are written, then
+``position.json`` is replaced by compare-and-swap, then files that it no longer names are deleted. A failed commit stays
+pending. It is finished with the same contents before anything else is done, so a compare-and-swap whose answer was lost is
+recognised.
+
+The epoch fences other writers. Whoever has the slot is the right writer, so the epoch is taken with the first write, when the
+stream runs, and not when the journal is opened. A writer that slept meanwhile fails with its next commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aiorepl.errors import JournalError
+from aiorepl.journal import completeness as complete
+from aiorepl.journal import manifest, segments
+from aiorepl.journal.completeness import Completeness, completeness_file, completeness_name, dump_completeness
+from aiorepl.journal.holder import Holder
+from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_name
+from aiorepl.journal.metadata import Identity, PreparedTransaction, State, dump_identity, dump_state
+from aiorepl.journal.metadata_files import IDENTITY, POSITION, MetadataFiles, older_copy
+from aiorepl.journal.segments import Entry
+from aiorepl.journal.store import Store, Superseded
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+
+_TAIL_SEGMENTS: Final = 64
+# Tables in the tail, each counted once per segment: position.json stays small.
+_TAIL_TABLES: Final = 2048
+# A manifest of more is not merged.
+_MAX_SEGMENTS: Final = 100_000
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A commit that is not finished.
+
+    :param files: names and contents that are written first.
+    :param obsolete: files that the new state does not name.
+    """
+
+    state: State
+    data: bytes
+    files: list[tuple[str, bytes]]
+    obsolete: tuple[str, ...]
+    completeness: Completeness
+
+
+class Publisher:
+    """The commits of one writer.
+
+    :param store: of the journal; the writer has locked it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files = MetadataFiles(store)
+        self._own = Holder.own()
+        self._version: str | None = None
+        self._pending: _Pending | None = None
+        self._obsolete: list[str] = []
+        # Uploads of earlier writers that were never published, by the ``after`` in their names.
+        self._orphans: list[tuple[LSN, str]] = []
+        self.state: State | None = None
+        """The state on disk; ``None`` before ``open``."""
+        self.completeness = Completeness()
+        """The gaps and snapshots on disk."""
+
+    def open(self, source: Position, holder: str) -> Identity:
+        """Read the journal; writes only ``journal.json``, and only while the journal is empty.
+
+        :param holder: how errors name the journal.
+        :raises JournalError: it is damaged.
+        :raises SlotError: it belongs to another source.
+        """
+        chain = self._files.chain()
+        if chain is not None:
+            chain.identity.source.require_same_source(source, holder)
+        state, self._version = self._files.versioned_state()
+        if state is None:
+            state = State.empty(source.at(ZERO))
+        else:
+            state.position.require_same_source(source, holder)
+        self.completeness = self._files.completeness(state)
+        if chain is not None and state.position.lsn:
+            identity = chain.identity
+        else:
+            # An empty journal starts at the slot's current position.
+            identity = Identity(source.at(ZERO), source.lsn)
+            self._identify(identity)
+        self.state = state
+        return identity
+
+    def _identify(self, identity: Identity) -> None:
+        try:
+            version: str | None = self._store.load(IDENTITY)[1]
+        except FileNotFoundError:
+            version = None
+        try:
+            self._store.replace(IDENTITY, dump_identity(identity), version)
+        except Superseded:
+            raise JournalError(
+                f"another process has just created the journal in {self._store.url}: stop it, or use another one"
+            ) from None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this writer has the epoch."""
+        return self.state is not None and self.state.writer == self._own
+
+    def claim(self) -> None:
+        """Take the epoch: the commits of every earlier writer fail from now on.
+
+        :raises JournalError: another writer has committed since ``open``, or ``position.json`` is an older copy.
+        """
+        self.finish()
+        if self.claimed:
+            return
+        state = self._require_state()
+        self._look_around(state)
+        claimed = replace(state, epoch=state.epoch + 1, sequence=state.sequence + 1, writer=self._own)
+        self._pending = _Pending(claimed, dump_state(claimed), [], (), self.completeness)
+        self.finish()
+
+    def _look_around(self, state: State) -> None:
+        """Find what earlier writers left: no file may be newer than ``position.json``."""
+        newer = False
+        start = self._files.start(state)
+        self._orphans, self._obsolete = [], []
+        for file in self._store.names(segments.FOLDER):
+            try:
+                after, epoch, _ = segments.parse_name(file)
+            except ValueError:
+                continue  # not ours
+            # A writer uploads what follows the last published segment only.
+            newer = newer or epoch > state.epoch or after > state.end.lsn
+            if after >= state.end.lsn:
+                self._orphans.append((after, f"{segments.FOLDER}/{file}"))
+            elif after < start.lsn and after < state.first_lsn:
+                self._obsolete.append(f"{segments.FOLDER}/{file}")
+        limit = manifest_name(state.epoch, state.sequence + 1)
+        named = {ref.file for ref in state.manifests}
+        if state.completeness is not None:
+            named.add(completeness_file(state.completeness))
+        for folder in (manifest.FOLDER, complete.FOLDER):
+            for file in self._store.names(folder):
+                newer = newer or file.partition(".")[0] > limit
+                if f"{folder}/{file}" not in named:
+                    self._obsolete.append(f"{folder}/{file}")
+        if newer:
+            self._orphans, self._obsolete = [], []
+            if self._files.versioned_state()[1] != self._version:
+                raise self._taken_over()
+            raise older_copy(self._store)
+
+    def commit(
+        self,
+        *,
+        position: Position,
+        entries: Sequence[Entry] = (),
+        end: Position | None = None,
+        begins: LSN = ZERO,
+        prepared: tuple[PreparedTransaction, ...] | None = None,
+        completeness: Completeness | None = None,
+    ) -> None:
+        """Prepare a commit, which ``finish`` carries out. The one before must be finished.
+
+        :param position: the journal's end.
+        :param entries: new segments, which are uploaded.
+        :param end: the end of the last of them.
+        :param begins: where a journal begins whose first segments these are.
+        :param prepared: the undecided prepared transactions; ``None``: as before.
+        :param completeness: the gaps and snapshots; ``None``: as before.
+        """
+        assert self._pending is None
+        assert self.claimed
+        state = self._require_state()
+        sequence = state.sequence + 1
+        files: list[tuple[str, bytes]] = []
+        obsolete: list[str] = []
+        name = state.completeness
+        if completeness is None or completeness == self.completeness:
+            completeness = self.completeness
+        else:
+            if name is not None:
+                obsolete.append(completeness_file(name))
+            name = completeness_name(state.epoch, sequence)
+            files.append((completeness_file(name), dump_completeness(completeness)))
+        refs, tail = state.manifests, (*state.tail, *entries)
+        if len(tail) > _TAIL_SEGMENTS or sum(len(entry.tables) for entry in tail) > _TAIL_TABLES:
+            ref, data = _manifest(Manifest.of(tail), state.epoch, sequence, 0)
+            refs, tail = (*refs, ref), ()
+            files.append((ref.file, data))
+        new = replace(
+            state,
+            position=position,
+            end=state.end if end is None else end,
+            sequence=sequence,
+            begins=begins if entries and state.begins is None else state.begins,
+            manifests=refs,
+            tail=tail,
+            prepared=state.prepared if prepared is None else prepared,
+            completeness=name,
+        )
+        self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), completeness)
+
+    def finish(self) -> bool:
+        """Carry out the pending commit. Durable on return. After an OSError the call may be repeated.
+
+        :returns: whether there was one.
+        :raises JournalError: another writer has taken over.
+        """
+        pending = self._pending
+        if pending is None:
+            return False
+        while pending.files:
+            self._store.write(*pending.files[0])
+            del pending.files[0]
+        try:
+            self._version = self._store.replace(POSITION, pending.data, self._version)
+        except Superseded:
+            raise self._taken_over() from None
+        before, self.state, self.completeness = self.state, pending.state, pending.completeness
+        self._pending = None
+        self._obsolete += pending.obsolete
+        end = self.state.end.lsn
+        # Kept until the same range is durable in other segments.
+        self._obsolete += [file for after, file in self._orphans if after < end]
+        self._orphans = [orphan for orphan in self._orphans if orphan[0] >= end]
+        if before is not None and len(before.manifests) != len(self.state.manifests):
+            self._compact()
+        self._delete_obsolete()
+        return True
+
+    def _compact(self) -> None:
+        """Drop manifests whose segments are deleted, and merge those of one level. Repeated after a later commit if it fails."""
+        state = self._require_state()
+        with contextlib.suppress(OSError, JournalError):
+            deleted = self._files.start(state).deleted
+            refs = tuple(ref for ref in state.manifests if ref.end > deleted)
+            last, files = refs[-MERGED:], []
+            if _mergeable(last):
+                merged = Manifest.merged(map(self._files.manifest, last))
+                ref, data = _manifest(merged, state.epoch, state.sequence + 1, last[0].level + 1)
+                refs = (*refs[:-MERGED], ref)
+                files = [(ref.file, data)]
+            if len(refs) == len(state.manifests):
+                return
+            new = replace(state, sequence=state.sequence + 1, manifests=refs)
+            obsolete = tuple(ref.file for ref in state.manifests if ref not in refs)
+            self._pending = _Pending(new, dump_state(new), files, obsolete, self.completeness)
+            # Which compacts again, if eight of the next level are there now.
+            self.finish()
+
+    def _delete_obsolete(self) -> None:
+        remaining = []
+        for file in self._obsolete:
+            try:
+                self._store.delete(file)
+            except OSError:
+                remaining.append(file)
+        self._obsolete = remaining
+
+    def _taken_over(self) -> JournalError:
+        state, _ = self._files.versioned_state()
+        who = "" if state is None or state.writer is None else f" ({state.writer})"
+        return JournalError(
+            f"another writer has taken over the journal in {self._store.url}{who}: only one pipeline may write a journal; "
+            "nothing that this one had not made durable was confirmed to the server"
+        )
+
+    def _require_state(self) -> State:
+        if self.state is None:
+            raise RuntimeError("call open first")
+        return self.state
+
+
+def _mergeable(refs: Sequence[ManifestRef]) -> bool:
+    return (
+        len(refs) == MERGED
+        and len({ref.level for ref in refs}) == 1
+        and sum(ref.segments for ref in refs) <= _MAX_SEGMENTS
+    )
+
+
+def _manifest(made: Manifest, epoch: int, sequence: int, level: int) -> tuple[ManifestRef, bytes]:
+    first, last = made.segment(0), made.segment(len(made) - 1)
+    ref = ManifestRef(
+        manifest_name(epoch, sequence), level, first.after, last.last_end_lsn, len(made), made.total_size()
+    )
+    return ref, made.dump()
