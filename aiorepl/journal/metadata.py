@@ -21,6 +21,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 
 _UINT32: Final = 2**32 - 1
+_UINT64: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +175,10 @@ def dump_state(state: State) -> bytes:
                 }
                 for ref in state.manifests
             ],
-            # A list per segment, and each table's name once, because this is written at every flush.
+            # A list of numbers per segment, and each table's name once, because this is written at every flush.
             "tail": [
                 [
-                    *(str(found.after), str(found.last_end_lsn), found.epoch, found.part, found.parts),
+                    *(found.after, found.last_end_lsn, found.epoch, found.part, found.parts),
                     *(found.size, found.index_offset, found.blocks, found.published),
                     [tables.setdefault(table, len(tables)) for table in names],
                 ]
@@ -266,12 +267,13 @@ def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:
 
 
 def _load_entry(fields: Any, tables: list[Table]) -> Entry:
-    after, end, *rest, numbers = fields
-    if len(rest) != 7 or not all(type(value) is int and value >= 0 for value in (*rest, *numbers)):
+    *values, numbers = fields
+    if len(values) != 9 or not all(type(value) is int and 0 <= value <= _UINT64 for value in values):
         raise ValueError("a segment has other fields")
-    return Entry(
-        Segment(LSN.parse(after), LSN.parse(end), *rest), tuple(tables[number] for number in numbers)
-    )
+    after, end, *rest = values
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a segment has another table")
+    return Entry(Segment(LSN(after), LSN(end), *rest), tuple(tables[number] for number in numbers))
 
 
 def _table(fields: Any) -> Table:

@@ -3,7 +3,7 @@
 Spark gives a data source neither the query's id nor its checkpoint. So the first offset
 of a query contains a new id, and every later offset repeats it. Spark stores the end of each batch, but not the start of
 the first one: after a restart during the first batch it asks for an initial offset again. So every offset also repeats
-where the query started.
+where the query started. Checkpoints of earlier versions have positions only: their queries have the empty id.
 
 An offset is at the end of a segment, or within one that is larger than a batch: then it also has the next block.
 """
@@ -26,14 +26,14 @@ class Offset:
     """A position as one query has it.
 
     :param query: the query's id.
-    :param start_lsn: where the query started.
+    :param start_lsn: where the query started; ``None`` if an earlier version began it.
     :param part: the number of the next part, in the segment after ``position``.
     :param block: the number of the next block in that part.
     """
 
     position: Position
     query: str
-    start_lsn: LSN
+    start_lsn: LSN | None
     part: int = 0
     block: int = 0
 
@@ -56,12 +56,15 @@ class Offset:
 
         :param start: the start that Spark names. Another query's id shows that Spark asked for an initial offset again.
         """
-        return start.place if start.query == self.query else BlockPosition(self.start_lsn)
+        if self.start_lsn is None or start.query == self.query:
+            return start.place
+        return BlockPosition(self.start_lsn)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, for ``from_json``."""
         fields = self.position.to_json()
-        fields |= {"query": self.query, "start": str(self.start_lsn)}
+        if self.start_lsn is not None:
+            fields |= {"query": self.query, "start": str(self.start_lsn)}
         if self.part or self.block:
             fields |= {"part": self.part, "block": self.block}
         return fields
@@ -74,13 +77,10 @@ class Offset:
         :raises SlotError: an earlier version wrote the position.
         """
         position, inside = Position.from_json(fields), {"part": 0, "block": 0, **fields}
+        place = integer(inside, "part"), integer(inside, "block")
+        if "query" not in fields and "start" not in fields:
+            return cls(position, "", None, *place)
         try:
-            return cls(
-                position,
-                str(fields["query"]),
-                LSN.parse(str(fields["start"])),
-                integer(inside, "part"),
-                integer(inside, "block"),
-            )
+            return cls(position, str(fields["query"]), LSN.parse(str(fields["start"])), *place)
         except KeyError as error:
             raise ValueError(f"an offset without {error}") from None

@@ -89,17 +89,18 @@ async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
     cursors.reset("one", stream.position.at(LSN(stream.ends[-1] + 1)))
     inspected = await run("journal", "inspect", str(tmp_path))
     assert (1, 3) == (inspected.code, inspected.out.count("segment "))
-    (segment, *_, lost) = sorted(tmp_path.glob("*.segment"))
+    (segment, *_, lost) = sorted(tmp_path.glob("segments/*.segment"))
     segment.write_bytes(segment.read_bytes()[:-1])
     checked = await run("journal", "check", str(tmp_path))
     assert 1 == checked.code
     damaged, cursor = checked.out.splitlines()
     assert segment.name in damaged
     assert "cursors/one.json" in cursor
-    lost.with_suffix(".index").unlink()
-    await refused(1, f"{lost.stem}.index", "journal", "inspect", str(tmp_path))
+    lost.unlink()
     checked = await run("journal", "check", str(tmp_path))
-    assert (1, 1) == (checked.code, checked.out.count(f"{lost.stem}.index"))
+    assert (1, 1) == (checked.code, checked.out.count(lost.name))
+    (tmp_path / "position.json").unlink()
+    await refused(1, "position.json", "journal", "inspect", str(tmp_path))
 
 
 async def write(folder, stream):

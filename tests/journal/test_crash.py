@@ -66,7 +66,7 @@ PROGRAM = (
 
         async def run(folder, last):
             source = stream()
-            sink = JournalSink(folder, block_bytes=500, segment_bytes=4000, store=Dying(folder, last))
+            sink = JournalSink(folder, block_bytes=500, segment_bytes=1000, store=Dying(folder, last))
             await sink.open(SinkContext("journal", source.position))
             slices = source.slices(15)
             for start in range(0, len(slices), 4):

@@ -194,9 +194,10 @@ async def test_a_lost_segment(journal, tools, number) -> None:
     with pytest.raises(JournalError, match=lost):
         await tools.read(JournalReader(folder), LSN(0), stream.ends[-1])
     assert [lost in str(error) for error in problems(folder)] == [True]
-    assert 4 - number == len(
-        await tools.read(JournalReader(folder), stream.ends[number], stream.ends[-1])
-    ) or (number == 4)
+    if number < 4:
+        assert 4 - number == len(
+            await tools.read(JournalReader(folder), stream.ends[number], stream.ends[-1])
+        )
     assert before == sorted(folder.rglob("*"))
 
 

@@ -125,7 +125,7 @@ async def test_a_sink_that_cannot_read_the_journal_stops_alone(published, tmp_pa
         for number in (1, 2):
             await published.execute(f"INSERT INTO items VALUES ({number})")
             await quick.wait_for_changes(number, durable=True)
-    segment = min(tmp_path.glob("*.segment"))
+    segment = min(tmp_path.glob("segments/*"))
     data = bytearray(segment.read_bytes())
     data[-20] ^= 1
     segment.write_bytes(data)

@@ -379,6 +379,6 @@ async def test_a_cancelled_table_in_a_journal(published, tmp_path):
         await sink.wait_for_changes(51)
         assert await pipeline.snapshots.cancel("public.items")
         await asyncio.gather(reading, return_exceptions=True)
-    first, second = JournalReader(tmp_path).chain().state.tables
+    first, second = JournalReader(tmp_path).chain().tables
     assert (False, True) == (first.abandoned, second.abandoned)
     assert first.complete is not None
