@@ -15,9 +15,9 @@ from aiorepl.formats.arrow.table import MESSAGES, MessageRow, message_rows
 from aiorepl.history.buffers import Buffers, TableBuffer
 from aiorepl.history.journal import blocks
 from aiorepl.history.manifest import MESSAGES_TABLE, Table, Version
-from aiorepl.journal.chain import Segment
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import Segment
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation

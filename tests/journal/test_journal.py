@@ -324,13 +324,13 @@ async def test_slices_are_written_as_they_arrive(tmp_path, tools) -> None:
     sink = tools.sink(tmp_path, block_bytes=100)
     await tools.opened(sink, stream.position)
     await sink.write(Batch(tuple(stream.slices())))
-    (partial,) = tmp_path.glob("uploads/*.partial")
+    (partial,) = tmp_path.glob("segments/*.partial")
     assert partial.stat().st_size > 1000
 
     left = partial.with_name(f"{partial.name}.partial")
     left.write_bytes(partial.read_bytes())
     await sink.close()
-    await tools.write(tmp_path, stream.position)
+    await tools.write(tmp_path, stream.position, ())
     assert [] == list(tmp_path.rglob("*.partial"))
 
 

@@ -187,7 +187,7 @@ async def test_an_unfinished_transaction_leaves_nothing(tmp_path, stream, table)
     (whole,) = stream.slices()
     kept = prepared_in(LocalStore(tmp_path))
     add(kept, first, stream)
-    (upload,) = tmp_path.glob("uploads/*")
+    (upload,) = tmp_path.glob("prepared/*")
     assert upload.stat().st_size > 0
     add(kept, whole, stream)
     assert [".prepared"] == files(tmp_path)
