@@ -16,8 +16,9 @@ from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 Connect = Callable[[], Awaitable[Any]]
 """Opens a connection of ``connect_sql``."""
 
-# The rows of a part. Each part costs a pass through all stages, and its changes some 2 MiB if they are made.
-_PART_BYTES: Final = 512 * 1024
+# Each part costs a pass through all stages, and its changes some 2 MiB if they are made.
+PART_BYTES: Final = 512 * 1024
+"""About how many bytes of rows are yielded at a time."""
 
 TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled, because it took too long."""
@@ -77,13 +78,16 @@ class ChunkReader:
             raise
         self._connection = connection
 
-    async def read(self, statement: str, columns: int, skip: int = 0) -> AsyncGenerator[tuple[bytes, int]]:
+    async def read(
+        self, statement: str, columns: int, skip: int = 0, *, part_bytes: int = PART_BYTES
+    ) -> AsyncGenerator[tuple[bytes, int]]:
         """Run a COPY command, and yield its rows: their bytes, and how many.
 
         While the caller does not ask for more, the server is held back.
 
         :param columns: the number of columns.
         :param skip: drop so many rows at the beginning.
+        :param part_bytes: how many bytes of rows to yield at a time, about.
         :raises ServerError: the command failed.
         :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
@@ -91,7 +95,7 @@ class ChunkReader:
         await self.open()
         try:
             async with aclosing(
-                copied_rows(self._connection, statement, columns, self._timeout, skip)
+                copied_rows(self._connection, statement, columns, self._timeout, skip, part_bytes)
             ) as parts:
                 async for part in parts:
                     yield part
@@ -111,7 +115,12 @@ class ChunkReader:
 
 
 async def copied_rows(
-    connection: Any, statement: str, columns: int, timeout: float | None, skip: int = 0
+    connection: Any,
+    statement: str,
+    columns: int,
+    timeout: float | None,
+    skip: int = 0,
+    part_bytes: int = PART_BYTES,
 ) -> AsyncGenerator[tuple[bytes, int]]:
     """Run a COPY command, and yield its rows: their bytes, and how many.
 
@@ -119,6 +128,7 @@ async def copied_rows(
     :param columns: the number of columns.
     :param timeout: the most seconds to wait for the server's data; ``None``: no limit.
     :param skip: drop so many rows at the beginning.
+    :param part_bytes: how many bytes of rows to yield at a time, about.
     :raises ServerError: the command failed, or took too long.
     :raises ConnectionLost, ProtocolError: the connection is lost.
     """
@@ -129,7 +139,7 @@ async def copied_rows(
             while True:
                 began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(left):
-                    data = await copy.read(max(_PART_BYTES, splitter.missing))
+                    data = await copy.read(max(PART_BYTES, splitter.missing))
                 if left is not None:
                     left -= asyncio.get_running_loop().time() - began
                 rows, count = splitter.take(data)

@@ -176,7 +176,7 @@ class Snapshot:
             arrow = to_arrow_schema(self._schema(described), timezone="UTC")
             kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
             files = DeltaFiles(os.fspath(target), kept, storage_options)
-            parts.append((self._reading(described, arrow), self._ranges(described), files))
+            parts.append((self._reading(described, kept), self._ranges(described), files))
         for _, _, files in parts:
             files.create()
         written = self._write(parts)

@@ -82,7 +82,10 @@ class DeltaFiles:
             )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
-        """Write rows into a file; ``None`` if there are none."""
+        """Write rows into a file; ``None`` if there are none.
+
+        :param batches: of the schema.
+        """
         folder = PyFileSystem(DeltaStorageHandler(self.target, self._options))
         name = f"part-{uuid4().hex}.snappy.parquet"
         rows = size = 0
@@ -92,7 +95,7 @@ class DeltaFiles:
             pq.ParquetWriter(out, self.schema, write_statistics=self._statistics(), **_OPTIONS) as writer,
         ):
             for batch in batches:
-                waiting.append(batch.select(self.schema.names).cast(self.schema))
+                waiting.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if sum(each.num_rows for each in waiting) >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(waiting))

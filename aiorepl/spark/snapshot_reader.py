@@ -32,8 +32,8 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.opening import connect_sql
 
-_BATCH_ROWS: Final = 16_384
-_BATCH_BYTES: Final = 4 * 1024 * 1024
+# The rows of a record batch.
+_BATCH_BYTES: Final = 2 * 1024 * 1024
 # Ordinals of a chunk begin at its number, shifted so far.
 ROW_BITS: Final = 32
 
@@ -47,7 +47,7 @@ class SnapshotTable:
     :param kinds: the kind of each column in the rows: text or binary.
     :param types: the types that are not built in.
     :param key: the columns that key ranges are of.
-    :param schema: the Arrow form of the DataFrame's schema.
+    :param schema: the columns of the table and any metadata columns, in Spark's order.
     :param commit_lsn: the LSN in the identities of all rows.
     :param time: when the snapshot was taken, in microseconds since 2000-01-01 00:00 UTC.
     :param null: as in ``columns.column``.
@@ -84,10 +84,10 @@ class SnapshotTable:
         with asyncio.Runner() as runner:
             # Runner.run sets a signal handler, for which CPython makes the repr of the task, with the rows as its result.
             run = runner.get_loop().run_until_complete
-            parts = reader.read(statement, len(self.kinds))
+            parts = reader.read(statement, len(self.kinds), part_bytes=_BATCH_BYTES)
             try:
-                while collected := run(_collect(parts)):
-                    data, count = collected
+                while part := run(anext(parts, None)):
+                    data, count = part
                     yield convert(CopiedRows(transaction, layout, self.kinds, data, count, ordinal))
                     ordinal += count
                 if self.types:
@@ -132,23 +132,11 @@ class _Conversion:
     def __call__(self, rows: CopiedRows) -> pa.RecordBatch:
         arrays = list(self._copied.arrays(rows, self._refuse))
         header = Header(0, rows.transaction.commit_lsn, since_1970(rows.transaction.commit_timestamp))
-        metadata = metadata_arrays(rows, header)
         fields = list(self._schema)[len(arrays) :]
+        metadata = metadata_arrays(rows, header, [field.name for field in fields])
         arrays += [array.cast(field.type) for array, field in zip(metadata, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _refuse(self, name: str, row: int, text: str) -> None:
         if not self._null:
             raise self._unfit[name]
-
-
-async def _collect(parts: Any) -> tuple[bytes, int] | None:
-    """Return the rows of some parts, enough for a record batch; ``None`` at the end."""
-    found: list[bytes] = []
-    rows = size = 0
-    async for data, count in parts:
-        found.append(data)
-        rows, size = rows + count, size + len(data)
-        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            break
-    return (b"".join(found) if len(found) > 1 else found[0], rows) if found else None

@@ -42,17 +42,27 @@ def _same(kind: int, _: int) -> int:
     return kind
 
 
-def metadata_arrays(rows: TableRows, header: Header) -> list[Any]:
-    """Return the metadata columns of ``META``."""
+def metadata_arrays(rows: TableRows, header: Header, names: Sequence[str] = META.names) -> list[Any]:
+    """Return metadata columns of ``META``."""
+    return [_metadata_array(rows, header, name) for name in names]
+
+
+def _metadata_array(rows: TableRows, header: Header, name: str) -> Any:
     count, first = len(rows), rows.first_ordinal
-    return [
-        pa.repeat(pa.scalar(rows[0].kind, pa.string()), count),
-        pa.repeat(pa.scalar(header.commit_lsn, pa.int64()), count),
-        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(consecutive(first, count))]),
-        pa.repeat(pa.scalar(header.xid, pa.int64()), count),
-        pa.repeat(pa.scalar(header.time, pa.int64()), count).cast(META.field("_commit_ts").type),
-        pa.ListArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(bytes(4 * (count + 1)))]),
-            pa.array([], pa.string()),
-        ).cast(META.field("_unchanged").type),
-    ]
+    match name:
+        case "_op":
+            return pa.repeat(pa.scalar(rows[0].kind, pa.string()), count)
+        case "_commit_lsn":
+            return pa.repeat(pa.scalar(header.commit_lsn, pa.int64()), count)
+        case "_ordinal":
+            ordinals = pa.py_buffer(consecutive(first, count))
+            return pa.Array.from_buffers(pa.int64(), count, [None, ordinals])
+        case "_xid":
+            return pa.repeat(pa.scalar(header.xid, pa.int64()), count)
+        case "_commit_ts":
+            return pa.repeat(pa.scalar(header.time, pa.int64()), count).cast(META.field(name).type)
+    assert name == "_unchanged"
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    return pa.ListArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets]), pa.array([], pa.string())
+    ).cast(META.field(name).type)
