@@ -322,3 +322,12 @@ def container(azurite: str, request: pytest.FixtureRequest) -> Container:
     """A container of this test's own."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
     return Container(azurite, f"{name}-{id(request):x}")
+
+
+@pytest.fixture(
+    params=["bucket", pytest.param("container", marks=pytest.mark.xdist_group("azure"))], ids=["s3", "azure"]
+)
+def object_store(request: pytest.FixtureRequest) -> Bucket | Container:
+    """A bucket, or a container of Azure."""
+    found: Bucket | Container = request.getfixturevalue(request.param)
+    return found

@@ -20,18 +20,10 @@ from aiorepl.objects.location import ObjectStore
 SECRET = "test-secret"
 
 
-@pytest.fixture(
-    params=["bucket", pytest.param("container", marks=pytest.mark.xdist_group("azure"))], ids=["s3", "azure"]
-)
-def place(request):
-    """A bucket, or a container of Azure."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
-def store(place) -> RemoteStore:
+def store(object_store) -> RemoteStore:
     """The store of a journal in it."""
-    return RemoteStore(place.location())
+    return RemoteStore(object_store.location())
 
 
 @pytest.fixture
@@ -40,7 +32,7 @@ def faulty(bucket, layer) -> RemoteStore:
     return RemoteStore(bucket.location(endpoint=layer.endpoint))
 
 
-def test_files(store, place):
+def test_files(store, object_store):
     """Files are read as they were written, whole, in ranges and past their ends; listings are of one folder."""
     store.write("position.json", b"0123456789")
     store.write("cursors/a%2Fb.json", b"x")

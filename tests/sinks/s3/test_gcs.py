@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -22,7 +23,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from aiorepl import PermanentError
+from aiorepl import ObjectStore, PermanentError
+from aiorepl.journal.remote_store import RemoteStore
+from aiorepl.journal.store import Superseded
 from aiorepl_sinks.s3 import S3Sink
 
 KEYS = Credentials("test", "test-secret")
@@ -50,6 +53,7 @@ class Google:
 
     def __init__(self, s3: str, public: rsa.RSAPublicKey) -> None:
         google, self.requests = self, []
+        self._etags: dict[str, str] = {}
         self._public, self._s3 = public, s3
 
         class Handler(BaseHTTPRequestHandler):
@@ -104,8 +108,10 @@ class Google:
         for name, value in headers.items():
             match name.lower():
                 case "x-goog-if-generation-match":
-                    assert value == "0"
-                    kept["if-none-match"] = "*"
+                    if value == "0":
+                        kept["if-none-match"] = "*"
+                    else:
+                        kept["if-match"] = self._etags.get(value, '"unknown"')
                 case "content-type" | "range":
                     kept[name] = value
         if method == "DELETE" and "uploadId=" not in path:
@@ -132,7 +138,9 @@ class Google:
             found = {name.lower(): value for name, value in answer.getheaders() if name.lower() in passed}
             if method != "HEAD":
                 found.pop("content-length", None)
-            return answer.status, found | {"x-goog-generation": "1"}, said
+            generation = str(zlib.crc32(found.get("etag", "").encode()) + 2)
+            self._etags[generation] = found.get("etag", "")
+            return answer.status, found | {"x-goog-generation": generation}, said
         finally:
             connection.close()
 
@@ -240,3 +248,16 @@ def test_what_the_store_refuses(sink, source):
         with pytest.raises(PermanentError, match=says) as refused:
             refused_one.open(source.context)
         assert not re.search("PRIVATE KEY|eyJ", f"{refused.value} {refused.value.__cause__} {refused_one!r}")
+
+
+def test_a_journal_is_replaced_by_generations(bucket, google, private):
+    """Of two replacements of one generation, the second is refused."""
+    config = {"service_account_key": service_account(private), "base_url": google.endpoint}
+    store = RemoteStore(ObjectStore(f"gs://{bucket.name}/some/prefix", config))
+    store.lock()
+    first = store.replace("position.json", b"1", None)
+    second = store.replace("position.json", b"2", first)
+    for stale in (None, first):
+        with pytest.raises(Superseded):
+            store.replace("position.json", b"3", stale)
+    assert (b"2", second) == store.load("position.json")
