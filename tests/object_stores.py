@@ -187,6 +187,8 @@ class FaultyLayer:
     def __init__(self, endpoint: str) -> None:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
+        self.answered = 0
+        """How many answers the server has given."""
         layer, target = self, urlsplit(endpoint).netloc
         # S3Proxy compares and then writes, so only one conditional write is under way at a time.
         lock, conditional = threading.Lock(), threading.Lock()
@@ -214,6 +216,8 @@ class FaultyLayer:
                         response = connection.getresponse()
                         answer = response.read()
                     headers = dict(response.getheaders())
+                    with lock:
+                        layer.answered += 1
                 finally:
                     connection.close()
                 if fault is not None and fault.lost:

@@ -39,7 +39,7 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
     sink = _Parts()
     out = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _BUFFER_BYTES)
     rows = size = 0
-    upload = store.create()
+    upload = store.create(name)
     try:
         with pq.ParquetWriter(
             out,
@@ -72,7 +72,7 @@ def merge(store: Store, sources: list[str], name: str) -> int:
     """
     if len(sources) == 1:
         data = store.read(sources[0])
-        upload = store.create()
+        upload = store.create(name)
         try:
             upload.write([data])
             upload.publish(name)

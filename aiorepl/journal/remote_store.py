@@ -110,7 +110,7 @@ class RemoteStore:
             self._unanswered[name] = data
             raise
 
-    def create(self, name: str = "") -> Upload:
+    def create(self, name: str) -> Upload:
         """Collect an object in memory; beyond MEMORY_BYTES in a temporary file, while it is being sent."""
         return _RemoteUpload(self._client, name)
 
@@ -142,7 +142,7 @@ class _RemoteUpload:
 
     The temporary file has no name, so no end of the process leaves it behind.
 
-    :param name: the name under which it will be published; without one, it is sent when that is known.
+    :param name: the name under which it will be published.
     """
 
     def __init__(self, client: ObjectClient, name: str) -> None:
@@ -168,8 +168,7 @@ class _RemoteUpload:
                 file.close()
                 raise
             self._file, self._parts, unsent = file, [], [*self._parts, *parts]
-            if self._name:
-                self._stream = ObjectStream(self._client, self._name)
+            self._stream = ObjectStream(self._client, self._name)
         else:
             self._parts += parts
         self._size = size
@@ -183,8 +182,6 @@ class _RemoteUpload:
         """Send the object."""
         if self._published:
             return
-        if self._stream is not None and name != self._name:
-            self._stop_sending()
         if self._stream is not None:
             try:
                 self._stream.finish()

@@ -84,10 +84,10 @@ class Store(Protocol):
         :raises Superseded: it has another version, or exists, or does not exist.
         """
 
-    def create(self, name: str = "") -> Upload:
+    def create(self, name: str) -> Upload:
         """Start a large file.
 
-        :param name: the name under which it will be published, if that is known.
+        :param name: the name under which it will be published.
         """
 
     def delete(self, name: str) -> None:
@@ -228,10 +228,10 @@ class LocalStore:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def create(self, name: str = "") -> Upload:
+    def create(self, name: str) -> Upload:
         """Start a file under a temporary name, beside its own."""
         make_folder((self.path / name).parent)
-        return _LocalUpload(self, name or "segment")
+        return _LocalUpload(self, name)
 
     def delete(self, name: str) -> None:
         """Delete a file. Not fsynced: if a power cut restores it, it is deleted again."""

@@ -6,7 +6,9 @@ import errno
 import os
 import pickle
 import tempfile
+import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -15,6 +17,7 @@ from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal import remote_store
 from aiorepl.journal.remote_store import RemoteStore
 from aiorepl.journal.store import Superseded
+from aiorepl.objects import client
 from aiorepl.objects.location import ObjectStore
 
 SECRET = "test-secret"
@@ -29,6 +32,13 @@ def store(object_store) -> RemoteStore:
 @pytest.fixture
 def faulty(bucket, layer) -> RemoteStore:
     """The store by way of the layer that injects faults."""
+    return RemoteStore(bucket.location(endpoint=layer.endpoint))
+
+
+@pytest.fixture
+def faulty_soon(bucket, layer, monkeypatch) -> RemoteStore:
+    """As ``faulty``, with a time-out of half a second."""
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.5)
     return RemoteStore(bucket.location(endpoint=layer.endpoint))
 
 
@@ -185,7 +195,7 @@ def test_a_full_disk_under_an_upload(store, monkeypatch, tmp_path):
         write(file, offset, parts)
 
     monkeypatch.setattr(remote_store, "_write", full)
-    upload = store.create()
+    upload = store.create("a.segment")
     upload.write([b"in memory "])
     for part in (b"staged ", b"more"):
         with pytest.raises(OSError, match="No space") as failed:
@@ -245,3 +255,20 @@ def test_mistakes(url, says):
     """A wrong URL is refused by the constructor."""
     with pytest.raises(ConfigurationError, match=says):
         ObjectStore(url)
+
+
+def test_a_request_that_arrives_late(faulty_soon, layer, fault):
+    """A conditional write that timed out, and arrives after its repetition, changes nothing."""
+    held = threading.Event()
+    before = faulty_soon.replace("position.json", b"0", None)
+    layer.faults.append(fault("PUT", "position.json", meanwhile=partial(held.wait, 60)))
+    with pytest.raises(ObjectStoreError, match="no answer") as failed:
+        faulty_soon.replace("position.json", b"1", before)
+    assert failed.value.transient
+    after = faulty_soon.replace("position.json", b"1", before)
+    after = faulty_soon.replace("position.json", b"2", after)
+    answered = layer.answered
+    held.set()
+    while layer.answered == answered:
+        time.sleep(0.01)
+    assert (b"2", after) == faulty_soon.load("position.json")
