@@ -182,6 +182,8 @@ class _RemoteUpload:
         """Send the object."""
         if self._published:
             return
+        if name != self._name:
+            raise ValueError(f"{name} was begun as {self._name}")
         if self._stream is not None:
             try:
                 self._stream.finish()
