@@ -20,10 +20,9 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # only what it qualifies, because anyone may create operators and functions.
 _SETTINGS: Final = """
 SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
-SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 SET LOCAL search_path = '';
 """
-_TRANSACTION_TIMEOUT: Final = "SET LOCAL transaction_timeout = 0"  # since PostgreSQL 17
 _NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
 
 
@@ -50,8 +49,6 @@ async def begin_reading(
                 raise SnapshotGone(f"the exported snapshot is gone: {error.args[0]}") from None
             raise
     await connection.execute(_SETTINGS)
-    if connection.get_server_version() >= (17,):
-        await connection.execute(_TRANSACTION_TIMEOUT)
     if lock_timeout is not None:
         await connection.execute(f"SET LOCAL lock_timeout = {round(lock_timeout * 1000)}")
 

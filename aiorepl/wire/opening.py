@@ -32,6 +32,13 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "application_name": "aiorepl",
 }
+# A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
+# connection that waits while another reads. Some exist since PostgreSQL 14 or 17.
+_NO_TIMEOUTS: Final = """
+SELECT pg_catalog.set_config(name, '0', false)
+  FROM (VALUES ('idle_session_timeout'), ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS timeouts (name)
+ WHERE pg_catalog.current_setting(name, true) <> '0'
+"""
 # A database with encoding SQL_ASCII may hold any bytes. Under another client encoding the server refuses text that is not
 # valid in it, so that one value would end the stream. Therefore conversion is off, and each value is decoded as UTF-8.
 NO_CONVERSION: Final = "SET client_encoding = 'SQL_ASCII'"
@@ -90,7 +97,8 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
 
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
-    """Open an ordinary asyncpg connection with the fixed text settings.
+    """Open an ordinary asyncpg connection with the fixed text settings, and without the server's timeouts for idle clients and
+    for transactions.
 
     :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
     :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
@@ -116,9 +124,16 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
 
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         dsn, server_settings=dict(settings), connection_class=DetachableConnection, **kwargs
     )
+    if connection.get_server_version() >= (10,):
+        try:
+            await connection.execute(_NO_TIMEOUTS, timeout=ANSWER_SECONDS)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
 
 
 def is_sql_ascii(connection: Any) -> bool:

@@ -16,6 +16,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options
 from aiorepl.testing import EmbeddedServer, MemorySink
 from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.opening import connect_sql
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -209,3 +210,18 @@ async def test_names_that_need_quotes(database, slot_name):
         await connection.stop()
 
     assert b"BRIC" == received
+
+
+async def test_timeouts_of_the_server(dsn):
+    """Those for idle clients and for transactions do not hold for any connection, because they would end a stream or a snapshot."""
+    names = ["idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"]
+    database = urlsplit(dsn).path[1:]
+    await execute(dsn, *(f"ALTER DATABASE {database} SET {name} = '1h'" for name in names))
+    reader = await connect_sql(dsn)
+    try:
+        async with walsender(dsn) as connection:
+            for name in names:
+                assert "0" == await reader.fetchval(f"SHOW {name}")
+                assert [{name: "0"}] == await connection.query(f"SHOW {name}")
+    finally:
+        await reader.close()
