@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import orjson
 
-from aiorepl.errors import AioreplError, ConfigurationError, printable
+from aiorepl.cli.journal_report import lines, report
+from aiorepl.errors import AioreplError, ConfigurationError, JournalError
 
 if TYPE_CHECKING:
     from aiorepl.journal.store import Store
 
 
-@click.group(short_help="Inspect, check or prune a journal, or drop one of its cursors.")
+@click.group(short_help="Inspect, verify or prune a journal, or drop one of its cursors.")
 def journal() -> None:
-    """Inspect, check or prune a journal, or drop one of its cursors.
+    """Inspect, verify, compact or prune a journal, or drop one of its cursors.
 
     JOURNAL is a folder, the URL of an object store with its credentials in the environment, or the pipeline's file (*.toml).
     """
@@ -31,63 +35,72 @@ def _open(journal: str) -> Store:
 
 @journal.command()
 @click.argument("journal")
-def inspect(journal: str) -> int:
-    """Print the source of a journal, its segments, and the position of each consumer."""
-    from aiorepl.journal.cursors import Cursors
-    from aiorepl.journal.reader import JournalReader
+@click.option("--segments", is_flag=True, help="List every segment.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(journal: str, *, segments: bool, as_json: bool) -> int:
+    """Print what a journal has, and what keeps it: its source and writer, segments, tables, history and cursors.
 
-    store = _open(journal)
-    reader = JournalReader(store)
-    chain = reader.chain()
-    source = chain.identity.source
-    click.echo(f"journal  {reader.url}")
-    click.echo(f"source   cluster {source.system_identifier}, timeline {source.timeline}, slot {source.slot}")
-    click.echo(
-        f"begins   {chain.start_lsn or chain.identity.start_lsn}{', pruned before that' if chain.start_lsn else ''}"
-    )
-    for segment in chain.walk():
-        part = f"  part {segment.part + 1} of {segment.parts}" if segment.parts > 1 else ""
-        click.echo(
-            f"segment  {segment.after} to {segment.last_end_lsn}{part}  {segment.blocks} blocks  {segment.size:,} bytes"
-        )
-    for gap in chain.gaps:
-        click.echo(
-            f"gap      {gap.after} to {gap.until}  accepted gap: transactions that committed here are missing"
-        )
-    for kept in chain.state.prepared:
-        click.echo(f"prepared {kept.lsn}  xid {kept.xid}, {kept.gid!r}, not yet committed or rolled back")
-    click.echo(f"reaches  {chain.end_lsn}")
-    cursors, code = Cursors(store), 0
-    for name in cursors.names():
-        try:
-            position = cursors.get(name)
-        except AioreplError as error:
-            click.echo(f"cursor   {printable(name)}  {error}")
-            code = code or error.exit_code
-        else:
-            click.echo(
-                f"cursor   {printable(name)}  {position.lsn if position and position.lsn else 'at the beginning'}"
-            )
-    return code
+    Reads manifests and opens no segment. The exit code is 1 if the journal does not continue from a cursor.
+    """
+    from aiorepl.journal.inspection import inspect as inspect_journal
+
+    store, now = _open(journal), time.time()
+    found = inspect_journal(store)
+    history = None
+    if _has_history(store):
+        from aiorepl.history.inspection import inspect as inspect_history
+
+        history = inspect_history(store)
+    described = report(found, history, now, segments=segments)
+    if as_json:
+        click.echo(orjson.dumps(described))
+    else:
+        for line in lines(described, now):
+            click.echo(line)
+    return next((each.problem.exit_code for each in found.consumers if each.problem is not None), 0)
 
 
 @journal.command()
 @click.argument("journal")
-def check(journal: str) -> int:
-    """Verify every file of a journal, and print what is damaged or missing.
+def verify(journal: str) -> int:
+    """Read every file of a journal and of its history, and print what is damaged or missing, and what to do.
 
     The exit code is 1 if anything is.
     """
-    from aiorepl.journal.check import problems
     from aiorepl.journal.reader import JournalReader
 
     store, code = _open(journal), 0
-    for problem in problems(store):
+    for problem in _problems(store):
         click.echo(problem)
         code = code or problem.exit_code
     if not code:
-        click.echo(f"{len(JournalReader(store).segments())} segments, no damage found")
+        history = " and its history" if _has_history(store) else ""
+        click.echo(f"{len(JournalReader(store).segments())} segments{history}, no damage found")
     return code
+
+
+def _problems(store: Store) -> Iterator[AioreplError]:
+    from aiorepl.journal.verification import problems as in_journal
+
+    yield from in_journal(store)
+    if _has_history(store):
+        from aiorepl.history.verification import problems as in_history
+
+        yield from in_history(store)
+
+
+def _has_history(store: Store) -> bool:
+    # Without importing pyarrow, which is optional.
+    from aiorepl.journal.store import reading
+
+    try:
+        with reading(store):
+            store.about("history/history.json")
+    except JournalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
+    return True
 
 
 @journal.command()

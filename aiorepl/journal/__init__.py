@@ -28,8 +28,9 @@ Modules with I/O:
 
 - ``store`` reads and writes files; ``metadata_files`` reads and caches the small ones.
 - ``writer`` and ``prepared`` append; ``publisher`` commits; ``sink`` is the writer as a sink; ``holder`` tells who writes.
-- ``reader`` reads; ``slice_iterator`` waits for more with the help of ``notifier``; ``check`` verifies the whole journal.
-- ``cursors`` keeps the consumers' positions; ``retention`` deletes segments.
+- ``reader`` reads; ``slice_iterator`` waits for more with the help of ``notifier``.
+- ``cursors`` keeps the consumers' positions; ``retention`` deletes segments; ``consumers`` tells what each cursor keeps.
+- ``inspection`` summarizes the whole journal, and ``verification`` reads all of it.
 
 Only ``journal.json``, ``position.json``, ``start.json`` and cursors are ever replaced, by compare-and-swap. Other files never
 change.

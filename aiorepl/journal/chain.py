@@ -131,6 +131,27 @@ class Chain:
         numbers = within if table is None else manifest.having(table, within)
         yield from map(manifest.segment, reversed(numbers) if backwards else numbers)
 
+    def contents(self) -> Iterator[tuple[Manifest, range]]:
+        """All segments, in commit order, as manifests with the numbers of those that are not pruned."""
+        for ref in self.state.manifests:
+            if ref.end > self.start_lsn:
+                manifest = self.files.manifest(ref)
+                yield manifest, manifest.within(max(ref.after, self.start_lsn), ref.end)
+        tail = Manifest.of(self.state.tail)
+        yield tail, tail.within(self.start_lsn, self.last_segment_end)
+
+    def size_after(self, lsn: LSN) -> int:
+        """The bytes of the segments that end after ``lsn``. Loads at most one manifest."""
+        after = max(lsn, self.start_lsn)
+        size = sum(entry.segment.size for entry in self.state.tail if entry.segment.last_end_lsn > after)
+        for ref in self.state.manifests:
+            if ref.after >= after:
+                size += ref.size
+            elif ref.end > after:
+                manifest = self.files.manifest(ref)
+                size += manifest.size(manifest.within(after, ref.end))
+        return size
+
     def ends_at(self, lsn: LSN) -> bool:
         """Whether a segment ends at ``lsn``, or the first one begins there."""
         if lsn == self.last_segment_end:

@@ -140,6 +140,10 @@ class Manifest:
         for number, tables in enumerate(names):
             yield Entry(self.segment(number), tuple(tables))
 
+    def size(self, within: range) -> int:
+        """The bytes of segments that follow each other."""
+        return sum(self._columns[_SIZE][within.start : within.stop])
+
     def total_size(self) -> int:
         """The bytes of all segments."""
         return sum(self._columns[_SIZE])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 
 import pytest
 
 from aiorepl import LSN, Pipeline, Source
-from aiorepl.journal import Cursors, JournalSink
+from aiorepl.journal import Cursors, JournalReader, JournalSink
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
@@ -67,8 +69,8 @@ async def test_a_file_that_cannot_be_deleted(run, refused, tmp_path):
     await refused(1, "odd.json: Is a directory", "journal", "drop", str(tmp_path), "odd")
 
 
-async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
-    """Segments, retention and cursors are shown; a damaged file is reported by name."""
+async def test_a_journal_is_inspected_and_verified(run, refused, tmp_path):
+    """Segments, tables and cursors are shown; a damaged file is reported by name."""
     stream = Stream()
     table = stream.table("items", column("id", 23, key=True))
     for number in range(3):
@@ -79,28 +81,67 @@ async def test_a_journal_is_inspected_and_checked(run, refused, tmp_path):
     cursors = Cursors(tmp_path)
     cursors.advance("one", stream.position.at(stream.ends[1]))
 
-    inspected = await run("journal", "inspect", str(tmp_path))
-    assert (0, 3) == (inspected.code, inspected.out.count("segment "))
-    assert f"cursor   one  {stream.ends[1]}\n" in inspected.out
-    assert "'gid', not yet committed or rolled back" in inspected.out
-    checked = await run("journal", "check", str(tmp_path))
-    assert (0, "3 segments, no damage found\n") == (checked.code, checked.out)
+    inspected = await run("journal", "inspect", str(tmp_path), "--segments")
+    assert (0, 3) == (inspected.code, inspected.out.count("segment   "))
+    assert f"cursor    one  at {stream.ends[1]}, moved " in inspected.out
+    assert "'gid', " in inspected.out
+    verified = await run("journal", "verify", str(tmp_path))
+    assert (0, "3 segments, no damage found\n") == (verified.code, verified.out)
 
     cursors.reset("one", stream.position.at(LSN(stream.ends[-1] + 1)))
     inspected = await run("journal", "inspect", str(tmp_path))
-    assert (1, 3) == (inspected.code, inspected.out.count("segment "))
+    assert (1, True) == (inspected.code, "cursors/one.json" in inspected.out)
     (segment, *_, lost) = sorted(tmp_path.glob("segments/*.segment"))
     segment.write_bytes(segment.read_bytes()[:-1])
-    checked = await run("journal", "check", str(tmp_path))
-    assert 1 == checked.code
-    damaged, cursor = checked.out.splitlines()
+    verified = await run("journal", "verify", str(tmp_path))
+    assert 1 == verified.code
+    damaged, cursor = verified.out.splitlines()
     assert segment.name in damaged
     assert "cursors/one.json" in cursor
     lost.unlink()
-    checked = await run("journal", "check", str(tmp_path))
-    assert (1, 1) == (checked.code, checked.out.count(lost.name))
+    verified = await run("journal", "verify", str(tmp_path))
+    assert (1, 1) == (verified.code, verified.out.count(lost.name))
     (tmp_path / "position.json").unlink()
     await refused(1, "position.json", "journal", "inspect", str(tmp_path))
+
+
+async def test_what_a_journal_has(run, tmp_path, monkeypatch):
+    """The JSON has every number; a cursor that has not moved for a day is marked, with what to do; no row appears."""
+    stream = Stream()
+    table, other = (stream.table(name, column("id", 25, key=True)) for name in ("items", "others"))
+    with monkeypatch.context() as earlier:
+        earlier.setattr("time.time", lambda now=time.time: now() - 2 * 86_400)
+        stream.transaction(table.insert("secret"), other.insert("secret"))
+        await write(tmp_path, stream)
+        stream.transaction(table.insert("secret"))
+        await write(tmp_path, stream)
+        cursors = Cursors(tmp_path)
+        cursors.advance("lost", stream.position.at(LSN(0)))
+        cursors.advance("done", stream.position.at(stream.ends[1]))
+    cursors.advance("first", stream.position.at(stream.ends[0]))
+    assert 0 == (await run("journal", "compact", str(tmp_path))).code
+
+    (first, second) = JournalReader(tmp_path).segments()
+    inspected = await run("journal", "inspect", str(tmp_path), "--json")
+    found = json.loads(inspected.out)
+    assert 0 == inspected.code
+    assert (2, first.size + second.size) == (found["segments"]["count"], found["segments"]["bytes"])
+    assert [("items", 2, first.size + second.size), ("others", 1, first.size)] == [
+        (each["table"], each["files"], each["bytes"]) for each in found["tables"]
+    ]
+    assert {"done": 0, "history": 0, "first": second.size, "lost": first.size + second.size} == {
+        each["name"]: each["holds_bytes"] for each in found["cursors"]
+    }
+    assert [("items", 2), ("others", 1)] == [
+        (each["table"], each["pending"]["rows"]) for each in found["history"]["tables"]
+    ]
+    assert ["lost"] == [each["name"] for each in found["cursors"] if each["stalled"]]
+    printed = await run("journal", "inspect", str(tmp_path))
+    assert (
+        f"STALLED: start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop {tmp_path}"
+        in (printed.out)
+    )
+    assert "secret" not in inspected.out + printed.out
 
 
 async def write(folder, stream):

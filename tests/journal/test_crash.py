@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from aiorepl.journal import JournalReader
-from aiorepl.journal.check import problems
+from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream

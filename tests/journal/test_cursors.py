@@ -9,8 +9,8 @@ import pytest
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.check import problems
 from aiorepl.journal.store import LocalStore
+from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.testing.stream import Stream
 

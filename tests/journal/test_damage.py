@@ -13,10 +13,10 @@ import pytest
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.chain import Chain
-from aiorepl.journal.check import problems
 from aiorepl.journal.metadata import Start, dump_start
 from aiorepl.journal.segment_format import FOOTER_BYTES, checksum, footer, index_offset
 from aiorepl.journal.store import LocalStore
+from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
 from aiorepl.testing.messages import column
@@ -185,7 +185,7 @@ async def _position(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", range(5))
 async def test_a_lost_segment(journal, tools, number) -> None:
-    """Whichever segment is lost, whoever reads it names it, and so does the check; nothing else is deleted."""
+    """Whichever segment is lost, whoever reads it names it, and so does verification; nothing else is deleted."""
     folder, stream = journal
     lost = links(folder)[number]
     (folder / lost).unlink()
@@ -380,8 +380,8 @@ async def test_an_orphan_is_kept(journal, tools) -> None:
     assert list(problems(folder)) == []
 
 
-async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
-    """Files that are pruned or decided during a check are not reported as missing."""
+async def test_verified_while_it_is_written(journal, tools, monkeypatch) -> None:
+    """Files that are pruned or decided meanwhile are not reported as missing."""
     folder, stream = journal
     stream.prepare("x", stream.table("u", column("id", 23, key=True)).insert("1"))
     await tools.write(folder, stream.position, stream.slices())
@@ -405,7 +405,7 @@ async def test_checked_while_it_is_written(journal, tools, monkeypatch) -> None:
 
 
 def test_problems_are_told_of_each_file(tmp_path) -> None:
-    """``check`` reports every damaged file; a folder that is no journal is one problem."""
+    """Verification reports every damaged file; a folder that is no journal is one problem."""
     (error,) = problems(tmp_path)
     assert isinstance(error, AioreplError)
     assert os.fspath(tmp_path) in str(error)

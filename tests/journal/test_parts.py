@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.journal import JournalReader
-from aiorepl.journal.check import problems
 from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
 from aiorepl.spark.block_reader import BlockReader

@@ -11,8 +11,8 @@ import pytest
 
 from aiorepl.errors import TransientError
 from aiorepl.journal import Cursors, JournalReader, JournalSink
-from aiorepl.journal.check import problems
 from aiorepl.journal.store import LocalStore
+from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column

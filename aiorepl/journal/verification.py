@@ -1,4 +1,4 @@
-"""Verifies every file of a journal, for ``aiorepl journal check``. Read-only; blocking."""
+"""Verifies every file of a journal, for ``aiorepl journal verify``. Read-only; blocking."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import read_prepared
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.segments import Segment
+from aiorepl.journal.segments import Entry, Segment
 from aiorepl.journal.store import Location, Store, open_store, reading
 
 
@@ -18,12 +18,17 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
     store = open_store(url) if store is None else store
     reader, cursors = JournalReader(url, store=store), Cursors(url, store=store)
 
-    def check_segment(segment: Segment, previous: Segment | None) -> None:
+    def verify_segment(entry: Entry, previous: Segment | None) -> None:
+        segment = entry.segment
         if previous is not None and not segment.follows(previous):
             raise DamagedJournal(
                 f"the manifests of the journal {store.url} are damaged: {segment.file} does not follow {previous.file}"
             )
         index = reader.index(segment)
+        if set(index.tables) != set(entry.tables):
+            raise DamagedJournal(
+                f"the manifests of the journal {store.url} are damaged: they name other tables than {segment.file} has"
+            )
         for block in index.blocks:
             for _ in reader.messages(segment, block):
                 pass
@@ -36,29 +41,34 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
                 f"{segment.file} in the journal {store.url} is damaged: it has {size} bytes instead of {segment.size}"
             )
 
-    def check_prepared(transaction: PreparedTransaction) -> None:
+    def verify_prepared(transaction: PreparedTransaction) -> None:
         for _ in read_prepared(store, transaction, chain.identity.source):
             pass
 
     try:
         chain = reader.chain()
-        segments = chain.segments()
+        entries = [
+            entry
+            for manifest, within in chain.contents()
+            for number, entry in enumerate(manifest.entries())
+            if number in within
+        ]
         _ = chain.completeness
     except AioreplError as error:
         yield error
         return
     previous = None
-    for segment in segments:
+    for entry in entries:
         try:
-            check_segment(segment, previous)
+            verify_segment(entry, previous)
         except AioreplError as error:
             # Not an error if it was pruned meanwhile.
-            if segment.after >= reader.chain().start_lsn:
+            if entry.segment.after >= reader.chain().start_lsn:
                 yield error
-        previous = segment
+        previous = entry.segment
     for transaction in chain.state.prepared:
         try:
-            check_prepared(transaction)
+            verify_prepared(transaction)
         except AioreplError as error:
             # Not an error if it was decided meanwhile.
             if transaction in reader.chain().state.prepared:

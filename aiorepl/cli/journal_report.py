@@ -1,0 +1,259 @@
+"""The output of ``aiorepl journal inspect``: one dictionary, printed as JSON or as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from aiorepl.errors import printable
+
+if TYPE_CHECKING:
+    from aiorepl.history.inspection import HistoryInspection
+    from aiorepl.journal.consumers import Consumer
+    from aiorepl.journal.inspection import Inspection
+
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def report(
+    found: Inspection, history: HistoryInspection | None, now: float, *, segments: bool
+) -> dict[str, Any]:
+    """Describe a journal and its history.
+
+    :param now: in seconds since 1970.
+    :param segments: whether to list every segment.
+    """
+    chain = found.chain
+    source, writer, whole = chain.identity.source, chain.state.writer, found.segments
+    begins = chain.start_lsn or chain.first_readable
+    description: dict[str, Any] = {
+        "journal": found.url,
+        "source": {
+            "system_identifier": source.system_identifier,
+            "timeline": source.timeline,
+            "slot": source.slot,
+        },
+        "writer": None
+        if writer is None
+        else {
+            "epoch": chain.state.epoch,
+            "host": writer.host,
+            "process": writer.process,
+            "since": _time(writer.since),
+        },
+        "begins": str(begins),
+        "pruned": bool(chain.start_lsn),
+        "ends": str(chain.end_lsn),
+        "segments": {
+            "count": whole.count,
+            "files": whole.files,
+            "bytes": whole.size,
+            "oldest": _time(whole.oldest),
+            "newest": _time(whole.newest),
+            "largest_bytes": whole.largest,
+            "largest_files": whole.parts,
+        },
+        "tables": [
+            {"schema": schema, "table": name, "files": each.files, "bytes": each.size}
+            for (schema, name), each in sorted(found.tables.items())
+        ],
+        "history": None if history is None else _history(history),
+        "cursors": [_cursor(each, found.url, now) for each in found.consumers],
+        "prepared": [
+            {
+                "lsn": str(each.transaction.lsn),
+                "xid": each.transaction.xid,
+                "gid": each.transaction.gid,
+                "bytes": each.size,
+                "since": _time(each.since),
+            }
+            for each in found.prepared
+        ],
+        "gaps": [{"after": str(gap.after), "until": str(gap.until)} for gap in chain.gaps],
+        "snapshots": [
+            {"schema": each.schema, "table": each.table, "oid": each.oid, "from": str(each.start_lsn)}
+            for each in chain.tables
+            if each.open
+        ],
+    }
+    if segments:
+        description["segments"]["list"] = [
+            {
+                "file": each.file,
+                "after": str(each.after),
+                "end": str(each.last_end_lsn),
+                "part": each.part,
+                "parts": each.parts,
+                "blocks": each.blocks,
+                "bytes": each.size,
+                "published": _time(each.published),
+            }
+            for each in chain.walk()
+        ]
+    return description
+
+
+def _history(found: HistoryInspection) -> dict[str, Any]:
+    history = found.history
+    return {
+        "begins": str(history.start),
+        "ends": str(history.end.lsn),
+        "owner": {
+            "host": history.owner.host,
+            "process": history.owner.process,
+            "since": _time(history.owner.since),
+        },
+        "tables": [
+            {
+                "schema": each.table.schema or None,
+                "table": each.table.name,
+                **{
+                    kind: {
+                        "files": files.count,
+                        "rows": files.rows,
+                        "bytes": files.size,
+                        "since": _time(files.since),
+                    }
+                    for kind, files in (("published", each.published), ("pending", each.pending))
+                },
+            }
+            for each in found.tables
+        ],
+    }
+
+
+def _cursor(consumer: Consumer, url: str, now: float) -> dict[str, Any]:
+    cursor = consumer.cursor
+    stalled = consumer.stalled(now)
+    remedy = None
+    if stalled:
+        remedy = (
+            "start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop "
+            f"{url} {consumer.name!r})"
+        )
+    return {
+        "name": consumer.name,
+        "position": None if cursor is None else str(cursor.position.lsn),
+        "query": None if cursor is None else cursor.query,
+        "reader": None
+        if cursor is None
+        else {
+            "host": cursor.reader.host,
+            "process": cursor.reader.process,
+            "since": _time(cursor.reader.since),
+        },
+        "moved": None if cursor is None else _time(cursor.moved),
+        "holds_bytes": consumer.held,
+        "holds_since": _time(consumer.held_since),
+        "stalled": stalled,
+        "remedy": remedy,
+        "error": None if consumer.problem is None else str(consumer.problem),
+    }
+
+
+def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
+    """Format the output of ``report`` for a terminal.
+
+    :param now: in seconds since 1970.
+    """
+    source, writer, whole = described["source"], described["writer"], described["segments"]
+    yield f"journal   {printable(described['journal'])}"
+    yield f"source    cluster {source['system_identifier']}, timeline {source['timeline']}, slot {printable(source['slot'])}"
+    if writer is not None:
+        yield f"writer    {_holder(writer)}, epoch {writer['epoch']}"
+    yield f"begins    {described['begins']}{', pruned before that' if described['pruned'] else ''}"
+    yield f"ends      {described['ends']}"
+    yield f"segments  {_segments(whole, now)}"
+    for each in whole.get("list", ()):
+        part = f"  part {each['part'] + 1} of {each['parts']}" if each["parts"] > 1 else ""
+        yield (
+            f"segment   {each['after']} to {each['end']}{part}  {each['blocks']} blocks  {_size(each['bytes'])}  "
+            f"{each['published']}"
+        )
+    for each in described["tables"]:
+        yield f"table     {_table(each)}  in {_files(each['files'])} of {_size(each['bytes'])}"
+    history = described["history"]
+    if history is not None:
+        yield f"history   {history['begins']} to {history['ends']}; compacted by {_holder(history['owner'])}"
+        for each in history["tables"]:
+            yield f"history   {_table(each)}  {_parquet(each['published'])}{_pending(each['pending'], now)}"
+    for each in described["cursors"]:
+        yield f"cursor    {_cursor_line(each, now)}"
+    for each in described["prepared"]:
+        yield (
+            f"prepared  {each['lsn']}  xid {each['xid']}, {printable(each['gid'])!r}, {_size(each['bytes'])}, not committed or rolled "
+            f"back for {_age(each['since'], now)}"
+        )
+    for each in described["gaps"]:
+        yield f"gap       {each['after']} to {each['until']}  accepted: transactions that committed here are missing"
+    for each in described["snapshots"]:
+        yield f"snapshot  {_table(each)}  is being read; its segments from {each['from']} on are kept"
+
+
+def _segments(whole: Mapping[str, Any], now: float) -> str:
+    if not whole["count"]:
+        return "none"
+    parts = f" in {_files(whole['files'])}" if whole["files"] != whole["count"] else ""
+    largest = (
+        f"the largest transaction has {whole['largest_files']} files of {_size(whole['largest_bytes'])}"
+        if whole["largest_files"] > 1
+        else f"the largest has {_size(whole['largest_bytes'])}"
+    )
+    return (
+        f"{whole['count']:,}{parts}, {_size(whole['bytes'])}, {_age(whole['oldest'], now)} to {_age(whole['newest'], now)} old; "
+        f"{largest}"
+    )
+
+
+def _cursor_line(each: Mapping[str, Any], now: float) -> str:
+    name = printable(each["name"])
+    if each["reader"] is None:
+        return f"{name}  {each['error']}"
+    position = "at the beginning" if each["position"] == "0/0" else f"at {each['position']}"
+    line = f"{name}  {position}, moved {_age(each['moved'], now)} ago by {_holder(each['reader'])}"
+    if each["holds_since"] is not None:
+        line += f"; keeps {_size(each['holds_bytes'])}, {_age(each['holds_since'], now)} old"
+    if each["stalled"]:
+        line += f"; STALLED: {each['remedy']}"
+    if each["error"] is not None:
+        line += f"; {each['error']}"
+    return line
+
+
+def _pending(files: Mapping[str, Any], now: float) -> str:
+    return f"; pending {_parquet(files)}, {_age(files['since'], now)} old" if files["files"] else ""
+
+
+def _parquet(files: Mapping[str, Any]) -> str:
+    return f"{files['rows']:,} rows in {_files(files['files'])} of {_size(files['bytes'])}"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _table(each: Mapping[str, Any]) -> str:
+    return printable(each["table"] if each["schema"] is None else f"{each['schema']}.{each['table']}")
+
+
+def _holder(each: Mapping[str, Any]) -> str:
+    return f"host {printable(each['host'])}, process {each['process']}, since {each['since']}"
+
+
+def _size(size: float) -> str:
+    unit = 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{size} bytes"
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _age(time: str, now: float) -> str:
+    seconds = max(0, int(now - datetime.fromisoformat(time).timestamp()))
+    unit, name = next(((unit, name) for unit, name in _AGES if seconds >= unit), (1, "s"))
+    return f"{seconds // unit} {name}"

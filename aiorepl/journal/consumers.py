@@ -1,0 +1,66 @@
+"""What each cursor of a journal keeps from being deleted. Blocking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl.errors import AioreplError
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.cursors import Cursor, Cursors
+from aiorepl.lsn import LSN
+
+STALLED_SECONDS: Final = 86_400
+"""A cursor that has not moved for so long, while segments as old wait for it, may belong to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A registered consumer.
+
+    :param cursor: ``None`` if it cannot be read.
+    :param problem: why the cursor cannot be read, or the journal does not continue from it.
+    :param held: the bytes of the segments that it has not passed.
+    :param held_since: when the oldest of them was published, in seconds since 1970; ``None`` if there is none.
+    """
+
+    name: str
+    cursor: Cursor | None
+    problem: AioreplError | None
+    held: int = 0
+    held_since: int | None = None
+
+    def stalled(self, now: float) -> bool:
+        """Whether it has not moved for a day, although there was something to read.
+
+        :param now: in seconds since 1970.
+        """
+        if self.cursor is None or self.held_since is None:
+            return False
+        return now - max(self.cursor.moved, self.held_since) >= STALLED_SECONDS
+
+
+def consumers(chain: Chain, cursors: Cursors) -> list[Consumer]:
+    """List the registered consumers of a journal.
+
+    :raises JournalError: the journal is damaged, or cannot be read.
+    """
+    found = []
+    for name in cursors.names():
+        cursor: Cursor | None = None
+        problem: AioreplError | None = None
+        try:
+            cursor = cursors.read(name)
+            if cursor is None:
+                continue  # dropped meanwhile
+            cursors.get(name)
+        except AioreplError as error:
+            problem = error
+        held, since = (0, None) if cursor is None else _held(chain, cursor.position.lsn)
+        found.append(Consumer(name, cursor, problem, held, since))
+    return found
+
+
+def _held(chain: Chain, lsn: LSN) -> tuple[int, int | None]:
+    oldest = next(chain.walk(lsn), None)
+    return (0, None) if oldest is None else (chain.size_after(lsn), oldest.published)

@@ -1,0 +1,82 @@
+"""Verification of a history: what is damaged, missing or too much in it is named, and no row is."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.history.planning import Limits
+from aiorepl.history.verification import problems
+from aiorepl.journal.store import LocalStore
+from aiorepl.testing.messages import column
+
+ROWS = 200
+
+
+@pytest.fixture
+def compacted(journal):
+    """A history with a published file and a pending one."""
+    table = journal.stream.table("t", column("id", 23, key=True), column("note", 25))
+    for limits in (Limits(least_bytes=0), Limits()):
+        journal.stream.transaction(*(table.insert(str(row), f"secret {row * 7919}") for row in range(ROWS)))
+        journal.write()
+        journal.compact(limits=limits)
+    assert [True, False] == [file.published for file in journal.files()]
+    return journal
+
+
+def found(journal) -> list[str]:
+    texts = [str(error) for error in problems(LocalStore(journal.folder))]
+    assert "secret" not in "".join(texts)
+    return texts
+
+
+def test_a_whole_history(compacted) -> None:
+    """Nothing is reported of what compaction writes, nor of a journal without a history."""
+    assert [] == found(compacted)
+    (compacted.folder / "history" / "history.json").unlink()
+    assert [] == found(compacted)
+
+
+def test_a_flipped_bit(compacted) -> None:
+    """A changed page or footer of a Parquet file is found, and the file named."""
+    for file in compacted.files():
+        path = compacted.folder / "history" / file.path
+        whole = path.read_bytes()
+        for place in range(4, len(whole) - 8, len(whole) // 40):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            texts = found(compacted)
+            assert texts == [] or file.path in texts[0]
+            if place < len(whole) // 3:
+                assert texts, "a page"
+        path.write_bytes(whole[:-1])
+        assert file.path in found(compacted)[0]
+        path.unlink()
+        (missing,) = found(compacted)
+        assert f"{file.path} in " in missing
+        assert "Put back a copy" in missing
+        path.write_bytes(whole)
+
+
+def test_a_file_that_no_list_has(compacted) -> None:
+    """Engines read every file of a folder, so one that is in no list is reported; a file of another table is not a copy."""
+    (file, other) = compacted.files()
+    folder = compacted.folder / "history"
+    added = (folder / file.path).with_name("copy.parquet")
+    added.write_bytes((folder / file.path).read_bytes())
+    (text,) = found(compacted)
+    assert "copy.parquet" in text
+    assert text.endswith("Delete it")
+    added.unlink()
+    (folder / file.path).write_bytes((folder / other.path).read_bytes())
+    assert file.path in found(compacted)[0]
+
+
+@pytest.mark.parametrize("name", ["history.json", "list"])
+def test_damaged_lists(compacted, name) -> None:
+    """A damaged list is named, with what to do."""
+    folder = compacted.folder / "history"
+    (path,) = folder.glob("history.json") if name == "history.json" else [max(folder.glob("_tables/*"))]
+    path.write_bytes(path.read_bytes()[:-3])
+    (text,) = found(compacted)
+    assert path.name in text
+    assert "compact the journal again" in text
