@@ -1,0 +1,166 @@
+"""Measures the history of a journal: compaction, the bytes of one table of a hundred, and Spark's own Parquet reader.
+
+    .venv/bin/python bench/history.py [--rows 1000000] [--no-spark]
+
+Every number has its goal beside it. Compaction is measured as a whole: reading and verifying segments, decoding, and writing
+Parquet. Its rows per CPU second count the CPU of all of Arrow's threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from measuring import tree_cpu
+
+from aiorepl import compiled, history
+from aiorepl.history.opening import open_compaction
+from aiorepl.history.planning import Limits
+from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.sink import Batch, SinkContext
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream, Table
+
+_MIXED = [
+    column("id", 20, key=True),
+    column("customer", 23),
+    column("note", 25),
+    column("price", 1700, type_modifier=(12 << 16 | 2) + 4),
+    column("at", 1184),
+    column("paid", 16),
+    column("weight", 701),
+    column("doc", 3802),
+]
+_ROWS_OF_A_TRANSACTION = 1000
+
+
+def main() -> None:
+    """Measure, and print one line for each number."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--no-spark", action="store_true")
+    options = parser.parse_args()
+    print(f"compiled: {compiled.ACTIVE}")
+    with tempfile.TemporaryDirectory(prefix="aiorepl-bench-") as folder:
+        one = Path(folder, "one")
+        asyncio.run(_write(one, options.rows, 1))
+        _compact(one, options.rows)
+        if not options.no_spark:
+            _spark(one, options.rows)
+        hundred = Path(folder, "hundred")
+        asyncio.run(_write(hundred, options.rows // 2, 100))
+        _compact(hundred, options.rows // 2)
+        _one_of_a_hundred(hundred)
+
+
+async def _write(folder: Path, rows: int, tables: int) -> None:
+    stream = Stream()
+    described = [stream.table(f"t{number}", *_MIXED) for number in range(tables)]
+    sink = JournalSink(folder)
+    await sink.open(SinkContext("journal", stream.position))
+    for start in range(0, rows, _ROWS_OF_A_TRANSACTION):
+        numbers = range(start, start + _ROWS_OF_A_TRANSACTION)
+        stream.transaction(*(_row(described[number % tables], number) for number in numbers))
+        await sink.write(Batch(tuple(stream.slices())))
+        if start % 100_000 == 0:
+            await sink.flush()
+    await sink.flush()
+    await sink.close()
+
+
+def _row(table: Table, number: int) -> bytes:
+    values = [
+        str(number),
+        str(number * 7919 % 5000),
+        f"the note of order {number * 31 % 100_000}",
+        f"{number % 10_000}.{number % 100:02}",
+        f"2026-11-{number % 28 + 1:02} {number % 24:02}:{number % 60:02}:00.{number % 1_000_000:06}+00",
+        "t" if number % 3 else "f",
+        repr(number * 0.37),
+        f'{{"sku": "{number * 17 % 1000}", "count": {number % 9}}}',
+    ]
+    message: bytes = table.insert(*values)
+    if number % 10 == 9:
+        message = table.update(*values)
+    return message
+
+
+def _compact(folder: Path, rows: int) -> None:
+    compaction = open_compaction(str(folder), limits=Limits(publish_after=0))
+    gc.collect()
+    began, used = time.monotonic(), time.process_time()
+    compaction.run()
+    seconds, cpu = time.monotonic() - began, time.process_time() - used
+    raw = sum(file.stat().st_size for file in folder.glob("*.segment"))
+    made = sum(file.stat().st_size for file in folder.glob("history/[!_]*/*.parquet"))
+    _print(
+        f"compaction of {rows:,} rows of {len(history.tables(str(folder)))} tables",
+        f"{rows / cpu:,.0f} rows per CPU second ({seconds:.1f} s, {raw >> 20} MiB of segments, {made >> 20} MiB of Parquet)",
+        "at least 300,000",
+    )
+
+
+def _one_of_a_hundred(folder: Path) -> None:
+    found = history.files(str(folder), "public", "t7")
+    assert found is not None
+    read = sum(file.size for file in found.files)
+    reader = JournalReader(str(folder))
+    raw = touched = 0
+    for segment in reader.segments():
+        index = reader.index(segment)
+        numbers = {number for number, relation in enumerate(index.relations) if relation.name == "t7"}
+        for block in index.blocks:
+            if numbers & block.rows.keys():
+                touched += block.length
+                raw += (
+                    block.length
+                    * sum(block.rows.get(number, 0) for number in numbers)
+                    // sum(block.rows.values())
+                )
+    _print(
+        "one table of a hundred",
+        f"{read / raw:.2f} of its own bytes; from the segments {touched / raw:.0f} times",
+        "at most 2",
+    )
+
+
+def _spark(folder: Path, rows: int) -> None:
+    from aiorepl.spark import local_session
+
+    found = history.files(str(folder), "public", "t0")
+    assert found is not None
+    paths = [f"{found.url}/{file.path}" for file in found.files]
+    spark = local_session(cores=2, memory="1g")
+
+    def run(query: Any) -> float:
+        query.write.format("noop").mode("overwrite").save()
+        began, used = time.monotonic(), tree_cpu(os.getpid())
+        query.write.format("noop").mode("overwrite").save()
+        return max(time.monotonic() - began, (tree_cpu(os.getpid()) - used) / 2)
+
+    table = spark.read.parquet(*paths)
+    seconds = run(table)
+    _print(
+        "Spark's Parquet reader on two cores, all columns",
+        f"{rows / seconds:,.0f} rows/s",
+        "at least 3,000,000",
+    )
+    middle = found.files[len(found.files) // 2].first[0]
+    query = table.where(table["_commit_lsn"] >= middle).select("id", "price")
+    _print("two columns of the last half", f"{run(query):.2f} s", json.dumps(query.count()))
+    spark.stop()
+
+
+def _print(name: str, found: str, goal: str) -> None:
+    print(f"{name}: {found}; goal {goal}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
