@@ -164,8 +164,8 @@ class Compaction:
             found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)
-        self._cursors.advance(CURSOR, self._history.end, query=QUERY)
         with accessing(self._store):
+            self._cursors.advance(CURSOR, self._history.end, query=QUERY)
             self._clean()
 
     def _pass(self, *, wait: bool = False) -> bool:
@@ -190,7 +190,8 @@ class Compaction:
                 for _, _, file in files:
                     self._store.delete(file.name)
             raise
-        self._cursors.advance(CURSOR, found.end, query=QUERY)
+        with accessing(self._store):
+            self._cursors.advance(CURSOR, found.end, query=QUERY)
         rows = sum(file.rows for _, _, file in files)
         self.done.passes += 1
         self.done.rows += rows
