@@ -95,11 +95,14 @@ class ChunkRows:
         layout, kinds = self._described.layout, self._described.kinds
         if isinstance(data, bytes):
             return CopiedRows(transaction, layout, kinds, data, count, ordinal)
-        return _SpooledRows(transaction, layout, kinds, data, count, ordinal, 0)
+        return _SpooledRows(transaction, layout, kinds, data, count, ordinal)
 
 
 class _SpooledRows(LazyChanges):
-    """Rows that are read from the spool each time they are iterated."""
+    """Rows that are read from the spool each time they are iterated.
+
+    :param skip: leave out so many at the beginning.
+    """
 
     __slots__ = ("_count", "_extent", "_kinds", "_layout", "_ordinal", "_skip", "_transaction")
 
@@ -111,7 +114,7 @@ class _SpooledRows(LazyChanges):
         extent: Extent,
         count: int,
         ordinal: int,
-        skip: int,
+        skip: int = 0,
     ) -> None:
         self._transaction = transaction
         self._layout = layout
@@ -120,6 +123,11 @@ class _SpooledRows(LazyChanges):
         self._count = count
         self._ordinal = ordinal
         self._skip = skip
+
+    def _with(self, layout: Layout, skip: int) -> _SpooledRows:
+        return _SpooledRows(
+            self._transaction, layout, self._kinds, self._extent, self._count, self._ordinal, skip
+        )
 
     @property
     def first_ordinal(self) -> int:
@@ -130,10 +138,7 @@ class _SpooledRows(LazyChanges):
         return (self._layout.relation,)
 
     def by(self, layout_of: LayoutOf) -> LazyChanges:
-        layout = layout_of(self._layout.relation)
-        return _SpooledRows(
-            self._transaction, layout, self._kinds, self._extent, self._count, self._ordinal, self._skip
-        )
+        return self._with(layout_of(self._layout.relation), self._skip)
 
     def __len__(self) -> int:
         return self._count - self._skip
@@ -147,10 +152,7 @@ class _SpooledRows(LazyChanges):
     def __getitem__(self, index: slice) -> Sequence[Change]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) and index.stop is None and index.step is None and (index.start or 0) >= 0:
-            skip = min(self._skip + (index.start or 0), self._count)
-            return _SpooledRows(
-                self._transaction, self._layout, self._kinds, self._extent, self._count, self._ordinal, skip
-            )
+            return self._with(self._layout, min(self._skip + (index.start or 0), self._count))
         return self._read()[index]
 
     def _read(self) -> Sequence[Change]:

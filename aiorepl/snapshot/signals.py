@@ -19,6 +19,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.control_messages import fields_of
 
+_MOST_TABLES: Final = 1000
 _ACTIONS: Final = ("snapshot", "pause", "resume", "cancel")
 _TOKEN: Final = re.compile(
     r"""\s+
@@ -98,6 +99,8 @@ class Signal:
             raise ConfigurationError(f"{action} must be a list of tables, as schema.table")
         if action in ("snapshot", "cancel") and not names:
             raise ConfigurationError(f"{action} names no table")
+        if len(names) > _MOST_TABLES:
+            raise ConfigurationError(f"{action} names more than {_MOST_TABLES} tables: write several signals")
         if where is not None:
             if action != "snapshot" or not isinstance(where, str):
                 raise ConfigurationError("where must be a text beside snapshot")

@@ -278,7 +278,7 @@ class Gate(MemorySink):
         "ALTER TABLE t ADD COLUMN extra int DEFAULT 7",
         "ALTER TABLE t ALTER v TYPE varchar(300)",
         "ALTER TABLE t DROP COLUMN v, ADD COLUMN v text",
-        "ALTER PUBLICATION p OWNER TO CURRENT_USER",
+        "ALTER PUBLICATION p SET (publish = 'insert'); ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')",
     ],
 )
 async def test_altered_while_it_is_read(large, small, statement):

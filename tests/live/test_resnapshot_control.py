@@ -177,6 +177,20 @@ async def test_the_pipeline_ends(filled, small):
     assert list(range(1, 13)) == keys(sink)
 
 
+async def test_until_now(filled, small):
+    """A run until now ends once the tables are read that an earlier one has left, unless their reading is paused."""
+    async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
+        await pipeline.snapshots.pause()
+        await pipeline.snapshots.add("t")
+    delivered = []
+    for text in ('{"slot": 1}', content(filled.slot, "resume")):
+        await filled.execute(f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{text}')")
+        sink = MemorySink()
+        await Pipeline(filled.source(), [sink], snapshot=small, until="now").run()
+        delivered.append(keys(sink))
+    assert [[], list(range(1, 13))] == delivered
+
+
 async def test_a_sink_that_loses_chunks(filled, small):
     """Chunks that a sink has lost are read again."""
     sink = MemorySink(keeps_position=True)

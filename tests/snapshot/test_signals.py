@@ -41,6 +41,7 @@ def test_content(action, tables, where):
         {"slot": "s", "snapshot": "a"},
         {"slot": "s", "snapshot": []},
         {"slot": "s", "snapshot": [1]},
+        {"slot": "s", "snapshot": ["a"] * 1001},
         {"slot": "s", "snapshot": ["a"], "where": 1},
         {"slot": "s", "cancel": ["a"], "where": "id > 1"},
         {"slot": "s", "snapshot": ["a"], "where": "pg_sleep(1)"},

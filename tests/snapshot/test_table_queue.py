@@ -1,0 +1,150 @@
+"""The tables that wait to be read, whose turn it is, and the calls that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import ConnectionLost, PermanentError, TransientError
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot import ledger_store, table_turns
+from aiorepl.snapshot.chunks import TablePlan
+from aiorepl.snapshot.completion import Completion
+from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.ledger_store import MemoryLedger
+from aiorepl.snapshot.table_queue import TableQueue
+from aiorepl.snapshot.table_turns import TableTurns
+
+EMPTY = ChunkLedger(Position("s", "1", 1, ZERO))
+A, B, C = ("public", "a"), ("public", "b"), ("public", "c")
+
+
+class Failing(MemoryLedger):
+    """A ledger whose next writes fail."""
+
+    def __init__(self, ledger: ChunkLedger) -> None:
+        super().__init__(ledger)
+        self.errors: list[Exception] = []
+
+    async def update(self, change: Any) -> ChunkLedger:
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().update(change)
+
+
+def delivered(table: TableProgress) -> TableProgress:
+    """The table was read as one chunk."""
+    plan = TablePlan(table.oid, table.schema, table.name, None, 0, (None,))
+    return table.planned(plan).with_chunk(1, LSN(100))
+
+
+@pytest.fixture
+def store() -> Failing:
+    """A ledger with three tables."""
+    return Failing(EMPTY.with_tables([(1, *A), (2, *B), (3, *C)]))
+
+
+@pytest.fixture
+def queue(store) -> TableQueue:
+    """The queue of the three."""
+    queue = TableQueue(lambda: None)
+    queue.begin(store)
+    return queue
+
+
+def states(queue: TableQueue) -> list[str]:
+    """The states of its tables."""
+    return [table.state for table in queue.statistics()]
+
+
+async def test_names(queue):
+    """A name that waits is not queued again, unless other rows are wanted or it was begun."""
+    assert {4} == await queue.add([C, ("public", "d"), C], None) - {3}
+    assert {5} == await queue.add([A], "x = 1")
+    queue.counters[1].state = "reading"
+    assert {6} == await queue.add([A], None, LSN(7))
+    assert (6, LSN(7)) == (queue.ledger.last_id, queue.ledger.signal_lsn)
+
+
+async def test_completion(queue):
+    """A call ends once all its tables are complete, and with the error of the first one that is not."""
+    both, one = queue.completion.wait_for({1, 2}), queue.completion.wait_for({2, 3})
+    for table in queue.left[:2]:
+        await queue.update(table, delivered)
+        queue.counters[table.id].state = "delivered"
+    await queue.complete(LSN(100))
+    assert ["delivered", "delivered", "queued"] == states(queue)
+    await queue.complete(LSN(101))
+    assert both.done()
+    assert not one.done()
+    await queue.fail(queue.left[0], PermanentError("no"))
+    with pytest.raises(PermanentError, match="no"):
+        await one
+    assert ["complete", "complete", "failed"] == states(queue)
+    assert queue.settled.is_set()
+
+
+async def test_ended():
+    """Calls that wait when nothing is read any more get that error."""
+    completion = Completion()
+    waiting = completion.wait_for({1})
+    completion.replace(1, {2, 3})
+    completion.end(TransientError("over"))
+    with pytest.raises(TransientError, match="over"):
+        await waiting
+
+
+async def test_a_full_disk(queue, store, monkeypatch):
+    """A write of the ledger is repeated; that of a chunk is tried once, because the stream waits, and ends with a second writer."""
+    monkeypatch.setattr(ledger_store, "_FIRST_PAUSE", 0.0)
+    store.errors = [TransientError("full"), TransientError("full")]
+    await queue.update(queue.left[0], delivered)
+    table = queue.left[0]
+    store.errors = [TransientError("full")]
+    assert not await queue.record(table, delivered, ZERO)
+    assert await queue.record(table, delivered, ZERO)
+    store.errors = [PermanentError("another writer", fatal=True)]
+    with pytest.raises(PermanentError, match="another writer"):
+        await queue.record(table, delivered, ZERO)
+    assert 1 == len(queue.left)
+
+
+async def test_turns(queue, monkeypatch):
+    """A table whose reading fails again and again lets the others go first, and is read in the end."""
+    attempts: list[str] = []
+    left = {"public.a": 6}
+    complete = asyncio.Event()
+
+    class Reader:
+        def __init__(self, source, progress, update, *rest: Any) -> None:
+            self.table, self.update = str(progress), update
+
+        async def run(self) -> None:
+            attempts.append(self.table)
+            if left.get(self.table):
+                left[self.table] -= 1
+                raise ConnectionLost("lost")
+            await self.update(delivered)
+
+    def look() -> None:
+        if not queue.left:
+            complete.set()
+
+    monkeypatch.setattr(table_turns, "TableReader", Reader)
+    retry = RetryPolicy(wait_initial=0.0, wait_max=0.0)
+    turns = TableTurns(queue, retry, SimpleNamespace(publications=("p",)), lambda: ZERO, look)
+    turns.pause(False)
+    running = asyncio.create_task(turns.run())
+    try:
+        await complete.wait()
+    finally:
+        await cancel_and_wait(running)
+    assert ["public.a"] * 4 == attempts[:4]
+    assert 7 == attempts.count("public.a")
+    assert {"delivered"} == set(states(queue))
