@@ -9,7 +9,7 @@ from aiorepl.testing.messages import column
 SECRET = "test-secret"
 
 
-async def test_a_journal_is_named_by_its_url_or_by_its_file(run, refused, bucket, tmp_path):
+async def test_a_journal_is_named_by_its_url_or_by_its_file(run, refused, bucket, moto, tmp_path):
     """``aiorepl journal`` finds credentials in the environment or in the pipeline's file, and shows none."""
     stream, place = Stream(), bucket.location()
     stream.transaction(stream.table("items", column("id", 23, key=True)).insert("1"))
@@ -27,6 +27,7 @@ async def test_a_journal_is_named_by_its_url_or_by_its_file(run, refused, bucket
     assert 0 == (await run("journal", "prune", str(file))).code
     verified = await run("journal", "verify", str(file))
     assert (0, True) == (verified.code, "no damage found" in verified.out)
-    file.write_text(file.read_text().replace(f"'{SECRET}'", "'wrong-secret'"))
-    await refused(1, "correct secret_access_key", "journal", "inspect", str(file), secret="wrong-secret")
     assert SECRET not in inspected.out + inspected.err
+    if not moto:  # which looks at no signatures
+        file.write_text(file.read_text().replace(f"'{SECRET}'", "'wrong-secret'"))
+        await refused(1, "correct secret_access_key", "journal", "inspect", str(file), secret="wrong-secret")
