@@ -9,8 +9,8 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 ARGS =
-# Twice the cores: half of a test's time is a server's, or waiting for it.
-WORKERS = 4
+# Three for each of two cores: most of a test's time is a server's, or waiting for it.
+WORKERS = 6
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
 # The folders with modules that compile.
 COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal tests/snapshot/model
@@ -20,7 +20,8 @@ demo: $(DEMO_STAMP)
 
 # What compiles in plain Python first, unless ARGS choose, but for atheris, which never runs anything else; then everything,
 # as it is installed.
-test: lint servers compiled
+test: $(STAMP)
+	@$(MAKE) -j3 lint servers compiled
 	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PYTEST) $(COMPILED) tests/fuzz \
 	  --deselect tests/fuzz/test_atheris.py
 	$(BIN)/$(PYTEST) $(ARGS)

@@ -329,7 +329,11 @@ def container(azurite: str, request: pytest.FixtureRequest) -> Container:
 
 
 @pytest.fixture(
-    params=["bucket", pytest.param("container", marks=pytest.mark.xdist_group("azure"))], ids=["s3", "azure"]
+    params=[
+        pytest.param("bucket", marks=pytest.mark.xdist_group("s3")),
+        pytest.param("container", marks=pytest.mark.xdist_group("azure")),
+    ],
+    ids=["s3", "azure"],
 )
 def object_store(request: pytest.FixtureRequest) -> Bucket | Container:
     """A bucket, or a container of Azure."""

@@ -212,8 +212,8 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the SQL source fetch a transaction of two thousand rows in more than one portion."""
-    monkeypatch.setattr(sql, "_FETCH_ROWS", 1000)
+    """Let the SQL source fetch a transaction of two hundred rows in more than one portion."""
+    monkeypatch.setattr(sql, "_FETCH_ROWS", 100)
 
 
 @pytest.fixture

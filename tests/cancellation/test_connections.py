@@ -12,8 +12,8 @@ from aiorepl.wire.sql import SqlConnection
 
 ROUTES = [ReplicationConnection, SqlConnection]
 OPTIONS = Options(("p",)).negotiate(18)
-# More than a portion of the SQL source.
-ROWS = 5000
+# More than a portion of the SQL source. The rows are long, so that a walsender sends them in more than one piece.
+ROWS = 500
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def written(replicated):
     """Two transactions after the slot, a large one and a small one."""
     await replicated.create_slot()
     await replicated.execute(
-        f"INSERT INTO items SELECT n, 'many' FROM generate_series(1, {ROWS}) n",
+        f"INSERT INTO items SELECT n, repeat('many', 100) FROM generate_series(1, {ROWS}) n",
         "INSERT INTO items VALUES (0, 'last')",
     )
     return replicated

@@ -7,11 +7,22 @@ The first byte chooses ``streaming``; then come messages, each behind its length
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 
+if __name__ == "__main__":
+    import atheris
+
+    # To instrument all that is imported takes longer than to look for anything.
+    instrumented = atheris.instrument_imports(include=["aiorepl.pgoutput"])
+else:
+    instrumented = contextlib.nullcontext()
+
+with instrumented:
+    from aiorepl.pgoutput.decoder import Decoder
+
 from aiorepl.errors import ProtocolError
-from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.tuples import TupleData
@@ -40,8 +51,5 @@ def use(data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    import atheris
-
-    atheris.instrument_all()
     atheris.Setup(sys.argv, use)
     atheris.Fuzz()
