@@ -75,6 +75,9 @@ class FreshTransaction:
             await require_same_types(self._control, described)
         except SlotError:
             raise Altered("a type of its columns was altered") from None
+        if table.partitioned:
+            # ATTACH PARTITION is not blocked, and the chunk may have some of its rows.
+            await self._require_unaltered(table, state)
         return rows
 
     async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
