@@ -6,6 +6,7 @@ cast to text may be another one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -15,6 +16,7 @@ from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
 from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
 
+_SURROGATE: Final = re.compile("[\udc80-\udcff]")
 # How many blocks are read to find the bounds of a chunk.
 _SAMPLED_BLOCKS: Final = 20
 
@@ -56,15 +58,19 @@ def copy_statement(
     return f"COPY ({query}) TO STDOUT (FORMAT binary)"
 
 
-def keys_condition(key: Iterable[str], rows: Iterable[Sequence[bytes]]) -> str:
+def keys_condition(table: PublishedTable, rows: Iterable[Sequence[bytes]]) -> str:
     """Return the condition that selects rows by their keys.
 
-    :param key: the columns.
-    :param rows: PostgreSQL's text of these columns, for each row.
+    Without operators of their own the keys are compared as text, which no index helps.
+
+    :param rows: PostgreSQL's text of the key's columns, for each row.
     """
-    names = f"ROW({', '.join(identifier(name) for name in key)})"
-    listed = ", ".join(_row(value.decode() for value in row) for row in rows)
-    return f"{names} IN ({listed})"
+    names = [identifier(column.name) for column in table.key]
+    if not table.comparable:
+        names = [_formatted(name) for name in names]
+    # Surrogates stand for bytes that are not UTF-8, from an SQL_ASCII database.
+    listed = ", ".join(_row(value.decode("utf-8", "surrogateescape") for value in row) for row in rows)
+    return f"ROW({', '.join(names)}) IN ({listed})"
 
 
 def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:
@@ -108,7 +114,11 @@ def _written_since(xmin: int) -> str:
 
 
 def _as_text(name: str) -> str:
-    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE pg_catalog.format('%s', {name}) END"
+    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE {_formatted(name)} END"
+
+
+def _formatted(name: str) -> str:
+    return f"pg_catalog.format('%s', {name})"
 
 
 def _row(values: Iterable[str]) -> str:
@@ -118,4 +128,5 @@ def _row(values: Iterable[str]) -> str:
 def _literal(value: str) -> str:
     # Independent of standard_conforming_strings.
     escaped = value.replace("\\", "\\\\").replace("'", "''")
+    escaped = _SURROGATE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", escaped)
     return f"E'{escaped}'"

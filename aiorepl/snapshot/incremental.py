@@ -243,9 +243,7 @@ class TableReader:
         """Read a chunk until it can be delivered. It is in the ledger on return."""
         conditions = [] if self._progress.where is None else [self._progress.where]
         if work.owed:
-            conditions.append(
-                keys_condition([column.name for column in described.table.key], sorted(work.owed))
-            )
+            conditions.append(keys_condition(described.table, sorted(work.owed)))
         statement = described.copy_statement(work.rows, self._planned.key, conditions)
         for _ in range(_ATTEMPTS):
             records: list[_Record] = []

@@ -105,7 +105,7 @@ async def _ranges(
     if not table.partitioned:
         return block_ranges(blocks, step)
     # A sample cannot be taken of foreign tables.
-    if not table.key or has_foreign:
+    if not table.key or not table.comparable or has_foreign:
         return (None,)
     query = bounds_query(table, table.key, -(-blocks // step), step)
     rows = await connection.fetch(query)

@@ -26,7 +26,10 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
-       coalesce(max(array_length({keys}, 1)), 0) AS key_columns
+       coalesce(max(array_length({keys}, 1)), 0) AS key_columns,
+       coalesce(bool_and(NOT EXISTS (
+         SELECT FROM pg_catalog.pg_opclass o
+          WHERE o.oid = ANY (i.indclass::oid[]) AND o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace)), true) AS comparable
   FROM published p
   JOIN pg_catalog.pg_class c ON c.oid = p.oid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -72,6 +75,7 @@ class PublishedTable:
     :param partitioned: whether the rows are in partitions.
     :param secured: whether row-level security applies to the connection's role.
     :param whole_key: whether all columns of the replica identity's index are published.
+    :param comparable: whether the operators of that index are in ``pg_catalog``, so that conditions on the key find them.
     """
 
     oid: int
@@ -83,6 +87,7 @@ class PublishedTable:
     partitioned: bool
     secured: bool
     whole_key: bool = True
+    comparable: bool = True
 
     @property
     def identifier(self) -> str:
@@ -184,4 +189,5 @@ def _table(row: Any) -> PublishedTable:
         row["relkind"] == "p",
         row["secured"],
         row["relreplident"] not in "di" or sum(row["keys"]) == row["key_columns"],
+        row["comparable"],
     )

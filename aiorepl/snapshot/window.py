@@ -30,12 +30,15 @@ from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Up
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
+from aiorepl.values.registry import Types
 
 ColumnLayout = tuple[tuple[str, int, int], ...]
 """Name, type oid and type modifier of each column."""
 
 # Memory for a key beside its bytes: the tuple, its columns, and the places in sets.
 _KEY_BYTES: Final = 200
+# The oids of name, text, bpchar and varchar, whose binary form is the text.
+_TEXTS: Final = frozenset((19, 25, 1042, 1043))
 _HALF: Final = 1 << 31
 _XIDS: Final = 1 << 32
 
@@ -213,8 +216,9 @@ class Window:
             if not isinstance(raw, bytes):
                 return None
             if kinds is not None and kinds[index] == BINARY:
+                oid = relation.columns[index].type_oid
                 try:
-                    raw = layout.types.text(relation.columns[index].type_oid, BINARY)(raw).encode()
+                    raw = _text_of(raw, layout.types, oid)
                 except ValueError as error:
                     raise relation.column_error(index, error) from None
             key.append(raw)
@@ -342,6 +346,18 @@ def _merged(known: _Touched, again: _Touched) -> _Touched:
     known.rows.repeated(again.rows)
     everything = known.everything or again.everything or known.layout != again.layout
     return _Touched(known.rows, everything, known.layout, known.bytes + again.bytes)
+
+
+def _text_of(raw: bytes, types: Types, oid: int) -> bytes:
+    """Return the text of a binary value.
+
+    :raises ValueError: it is no value of its type.
+    """
+    base = types.base(oid)
+    if base is not None and base.oid in _TEXTS:
+        # In an SQL_ASCII database these are any bytes.
+        return raw
+    return types.text(oid, BINARY)(raw).encode()
 
 
 def _size(key: Key) -> int:

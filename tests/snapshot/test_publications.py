@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from aiorepl.snapshot.tables import published_tables
+
 VERSIONS = [15, 16, 18]
 
 
@@ -127,3 +129,19 @@ async def test_whole_databases_and_schemas(published, publication):
         "INSERT INTO u VALUES (2)",
     )
     assert [("a", {"id": 1})] == rows(await published.deliver())
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_keys_with_operators_elsewhere(loaded):
+    """A key whose operators are not in pg_catalog, like those of extensions, is not compared by them, because anyone may create
+    operators in other schemas.
+    """
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int NOT NULL, v int PRIMARY KEY);"
+        "CREATE OPERATOR CLASS public.other FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, "
+        "OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 btint4cmp(int, int);"
+        "CREATE UNIQUE INDEX b_id ON b (id other); ALTER TABLE b REPLICA IDENTITY USING INDEX b_id;"
+        "CREATE TABLE c (id int)"
+    )
+    tables = await published_tables(loaded.connection, ("p",))
+    assert {"a": True, "b": False, "c": True} == {table.name: table.comparable for table in tables}

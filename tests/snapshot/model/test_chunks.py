@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from aiorepl import LSN
-from aiorepl.snapshot.chunk_query import copy_statement
+from aiorepl.snapshot.chunk_query import copy_statement, keys_condition
 from aiorepl.snapshot.chunks import (
     BlockRange,
     KeyRange,
@@ -35,6 +36,16 @@ TABLE = PublishedTable(
     False,
     False,
 )
+
+
+def test_keys():
+    """Bytes that are not UTF-8 are escaped; without operators keys are compared as text."""
+    rows = [(b"it's \\",), (b"\xe9\xc3\xa9",)]
+    listed = r"(ROW(E'it''s \\'), ROW(E'\xe9é'))"
+    assert f'ROW("a") IN {listed}' == keys_condition(TABLE, rows)
+    assert f"""ROW(pg_catalog.format('%s', "a")) IN {listed}""" == keys_condition(
+        replace(TABLE, comparable=False), rows
+    )
 
 
 def test_every_block_is_in_one_chunk():
