@@ -12,6 +12,8 @@ from aiorepl.durable import ObjectStoreError
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+# With other statuses: 400, and 409 for writes at the same time.
+_TRANSIENT_CODES: Final = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "NoSuchBucket": "the bucket does not exist: create it, or correct the URL",
@@ -53,7 +55,7 @@ def translate(error: Exception) -> ObjectStoreError:
             # It was completed and the answer was lost, or a lifecycle rule has aborted it.
             return ObjectStoreError("the multipart upload no longer exists", transient=True)
         status_text = f"{status} {code}" if code else str(status)
-        if status in _TRANSIENT_STATUSES:
+        if status in _TRANSIENT_STATUSES or code in _TRANSIENT_CODES:
             return ObjectStoreError(f"the store replied {status_text}", transient=True)
         advice = _ADVICE.get(code or "", _DENIED if status in (401, 403) else "it rejects the request")
         return ObjectStoreError(f"the store replied {status_text}: {advice}", transient=False)

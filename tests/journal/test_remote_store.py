@@ -152,7 +152,7 @@ def test_uploads(store, size):
     "faults",
     [
         [("PUT", "partNumber=1&", {"status": 503, "times": 2})],
-        [("PUT", "partNumber=2&", {"status": 400, "code": "RequestTimeout"})],
+        [("PUT", "partNumber=2&", {"status": 400, "code": "InvalidRequest"})],
         [("PUT", "partNumber=3&", {"lost": True})],
         [("POST", "uploadId=", {"lost": True})],
         [("POST", "uploadId=", {"status": 404, "code": "NoSuchUpload"})],
@@ -220,6 +220,7 @@ def test_remains_of_uploads(faulty, layer, fault, bucket, monkeypatch):
     ("status", "code", "says", "transient"),
     [
         (503, "SlowDown", "the store replied 503 SlowDown", True),
+        (400, "RequestTimeout", "the store replied 400 RequestTimeout", True),
         (403, "AccessDenied", "the credentials lack a permission", False),
     ],
 )

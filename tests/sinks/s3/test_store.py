@@ -96,8 +96,8 @@ def test_an_upload_that_fails_is_aborted(bucket, layer, read, source):
     sink = bucket.sink(endpoint=layer.endpoint, compression="none")
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
-    layer.faults.append(read.Fault("PUT", "partNumber=2", status=400, code="RequestTimeout"))
-    with pytest.raises(PermanentError, match="the store replied 400 RequestTimeout"):
+    layer.faults.append(read.Fault("PUT", "partNumber=2", status=400, code="InvalidRequest"))
+    with pytest.raises(PermanentError, match="the store replied 400 InvalidRequest"):
         sink.flush()
     assert [] == bucket.uploads()
     assert [] == read.data(bucket)
@@ -302,7 +302,7 @@ def test_an_upload_that_nobody_could_abort(bucket, layer, read, source):
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
     layer.faults += [
-        read.Fault("PUT", "partNumber=2&", status=400, code="RequestTimeout"),
+        read.Fault("PUT", "partNumber=2&", status=400, code="InvalidRequest"),
         read.Fault("DELETE", "uploadId=", status=403, code="AccessDenied"),
     ]
     with pytest.raises(PermanentError):
@@ -321,7 +321,7 @@ def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
     sink.open(source.context)
     sink.write(source.batch(list(range(20)), note="x" * 1_000_000))
     layer.faults += [
-        read.Fault("PUT", "partNumber=2&", status=400, code="RequestTimeout"),
+        read.Fault("PUT", "partNumber=2&", status=400, code="InvalidRequest"),
         read.Fault("GET", "uploads=", status=403, code="AccessDenied"),
     ]
     with pytest.raises(PermanentError):
