@@ -10,10 +10,11 @@ condition of a signal is limited to comparisons of columns with constants.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
+
+import orjson
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -119,9 +120,12 @@ def content(slot: str, action: str, tables: tuple[str, ...] = (), where: str | N
     }
     if where is not None:
         fields["where"] = where
-    text = json.dumps(fields)
-    Signal.parse(text.encode(), slot, LSN(0))
-    return text
+    try:
+        text = orjson.dumps(fields)
+    except TypeError:
+        raise ConfigurationError("a name, or where, is not UTF-8") from None
+    Signal.parse(text, slot, LSN(0))
+    return text.decode()
 
 
 def require_simple(where: str) -> None:

@@ -16,6 +16,7 @@ import asyncpg
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.control_messages import WATERMARK, fields_of
+from aiorepl.wire.commands import identifier
 from aiorepl.wire.server_errors import missing_slot
 
 # Only a commit with an xid flushes WAL, and the server sends only WAL that is flushed.
@@ -62,9 +63,12 @@ async def emit(connection: Any, prefix: str, content: str) -> LSN:
     try:
         (row,) = await connection.fetch(_EMIT, prefix, content)
     except asyncpg.InsufficientPrivilegeError as error:
+        # The function's signature depends on the server's version, and another function has its name.
+        more = ", boolean" if connection.get_server_version() >= (17,) else ""
+        role = identifier(await connection.fetchval("SELECT current_user::text"))
         raise ConfigurationError(
             f"a snapshot of a running pipeline writes logical messages, but {error.args[0]}: GRANT EXECUTE ON FUNCTION "
-            "pg_catalog.pg_logical_emit_message TO the pipeline's role"
+            f"pg_catalog.pg_logical_emit_message(boolean, text, text{more}) TO {role}"
         ) from None
     except asyncpg.ReadOnlySQLTransactionError:
         raise ConfigurationError(STANDBY) from None

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline
+from aiorepl.snapshot.watermarks import emit
 from aiorepl.source.diagnose.check import check
 from aiorepl.testing import MemorySink
 
@@ -169,7 +170,7 @@ async def test_no_connect(published, cdc, streaming):
 
 
 async def test_no_heartbeats(published, cdc, streaming):
-    """``check`` warns with the GRANT if the role may not write heartbeats."""
+    """``check`` warns with the GRANT if the role may not write heartbeats; a snapshot beside the stream fails with that GRANT."""
     await cdc.run(*streaming)
     functions = await published.connection.fetch(
         "SELECT oid::regprocedure::text AS name FROM pg_proc WHERE proname = 'pg_logical_emit_message'"
@@ -182,3 +183,14 @@ async def test_no_heartbeats(published, cdc, streaming):
         rf"GRANT EXECUTE ON FUNCTION pg_logical_emit_message\(.*text.*\) TO {cdc.name}", found.text
     )
     assert "privileges" not in await findings(published.source(cdc.dsn))
+    connection = await asyncpg.connect(cdc.dsn)
+    try:
+        with pytest.raises(
+            ConfigurationError, match="writes logical messages, but permission denied"
+        ) as caught:
+            await emit(connection, "aiorepl.snapshot", "")
+        text = str(caught.value)
+        await published.execute(text[text.index("GRANT") :])
+        await emit(connection, "aiorepl.snapshot", "")
+    finally:
+        await connection.close()

@@ -27,6 +27,8 @@ def test_content(action, tables, where):
     text = content("s", action, tables, where).encode()
     assert Signal(action, tables, where, LSN(7)) == Signal.parse(text, "s", LSN(7))
     assert Signal.parse(text, "another", LSN(7)) is None
+    with pytest.raises(ConfigurationError, match="a name, or where, is not UTF-8"):
+        content("s", "cancel", ("\ud800",))
 
 
 @pytest.mark.parametrize(
