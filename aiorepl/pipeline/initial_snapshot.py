@@ -178,6 +178,15 @@ class InitialPhase:
                     "read: start without a snapshot"
                 )
             self._ledger = await self._everything(result) if missed or self._intended is not None else known
+            if self._ledger is None and self._wanted:
+                # Once: from now on there is a ledger.
+                _log.warning(
+                    "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
+                    "complete, start with resnapshot=True (--resnapshot), or request its tables",
+                    result.position.slot,
+                    self._file.location,
+                )
+                self._ledger = ChunkLedger(self._source_position)
         else:
             source, point = self._capture.source, result.position.lsn
             publications = source.options().publications

@@ -250,6 +250,16 @@ def _of(change):
     return change.kind, None if change.kind == "truncate" else change.key["id"]
 
 
+async def test_a_slot_without_a_ledger(filled, options, caplog):
+    """Its snapshot may not have been complete, and the ledger was lost: that is said once."""
+    await filled.create_slot()
+    sink = MemorySink()
+    for _ in range(2):
+        await Pipeline(filled.source(), [sink], until="now", **options).run()
+    assert [] == rows(sink)
+    assert 1 == sum("the rows from before the slot are not read" in message for message in caplog.messages)
+
+
 async def test_a_kill_before_the_plan_is_written(filled, options, tmp_path):
     """The next start does not take the slot for one that needs no snapshot: it reads all tables while the stream runs."""
     await filled.create_slot()
