@@ -128,6 +128,10 @@ class TableProgress:
         return replace(self, delivered=left or None)
 
 
+TableChange = Callable[[TableProgress], TableProgress]
+"""A change of what the ledger has about a table."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkLedger:
     """The snapshots of one slot.

@@ -12,7 +12,7 @@ from typing import Final
 from aiorepl.errors import AioreplError, PermanentError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.completion import Completion
-from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.ledger import ChunkLedger, TableChange, TableProgress
 from aiorepl.snapshot.ledger_store import LedgerStore, persisted
 from aiorepl.snapshot.statistics import TableCounters, TableStatistics
 from aiorepl.snapshot.table_names import Name
@@ -21,9 +21,6 @@ from aiorepl.snapshot.tables import PublishedTable
 _log = logging.getLogger("aiorepl.snapshot")
 
 _ENDED: Final = ("complete", "cancelled", "failed")
-
-TableChange = Callable[[TableProgress], TableProgress]
-"""A change of what the ledger has about one table."""
 
 
 class Forgotten(Exception):

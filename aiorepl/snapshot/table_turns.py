@@ -13,8 +13,8 @@ from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy, Rewinds, may_pass
-from aiorepl.snapshot.incremental import TableReader
-from aiorepl.snapshot.ledger import TableProgress
+from aiorepl.snapshot.incremental import read_table
+from aiorepl.snapshot.ledger import TableChange, TableProgress
 from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.snapshot.table_names import look_up
@@ -167,18 +167,12 @@ class TableTurns:
         if progress is None:
             raise Forgotten
 
-        async def record(change: Callable[[TableProgress], TableProgress]) -> bool:
+        async def record(change: TableChange) -> bool:
             return await queue.record(table, change, self._durable())
 
-        reader = TableReader(
-            self._source,
-            progress,
-            partial(queue.update, table),
-            record,
-            partial(queue.is_last, table.id),
-            queue.counters[table.id],
-        )
-        await reader.run()
+        ends = partial(queue.is_last, table.id)
+        counters = queue.counters[table.id]
+        await read_table(self._source, progress, partial(queue.update, table), record, ends, counters)
 
     async def _failed(self, table: TableProgress, error: BaseException, *, alone: bool) -> None:
         """Try a table again later, unless its error will not pass.

@@ -184,7 +184,10 @@ async def test_until_now(filled, small):
         await pipeline.snapshots.add("t")
     delivered = []
     for text in ('{"slot": 1}', content(filled.slot, "resume")):
-        await filled.execute(f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{text}')")
+        # Only the commit of a transaction with an xid is flushed at once.
+        await filled.execute(
+            f"SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{text}'), pg_current_xact_id()"
+        )
         sink = MemorySink()
         await Pipeline(filled.source(), [sink], snapshot=small, until="now").run()
         delivered.append(keys(sink))

@@ -121,22 +121,18 @@ async def test_turns(queue, monkeypatch):
     left = {"public.a": 6}
     complete = asyncio.Event()
 
-    class Reader:
-        def __init__(self, source, progress, update, *rest: Any) -> None:
-            self.table, self.update = str(progress), update
-
-        async def run(self) -> None:
-            attempts.append(self.table)
-            if left.get(self.table):
-                left[self.table] -= 1
-                raise ConnectionLost("lost")
-            await self.update(delivered)
+    async def read(source, progress, update, *rest: Any) -> None:
+        attempts.append(str(progress))
+        if left.get(str(progress)):
+            left[str(progress)] -= 1
+            raise ConnectionLost("lost")
+        await update(delivered)
 
     def look() -> None:
         if not queue.left:
             complete.set()
 
-    monkeypatch.setattr(table_turns, "TableReader", Reader)
+    monkeypatch.setattr(table_turns, "read_table", read)
     retry = RetryPolicy(wait_initial=0.0, wait_max=0.0)
     turns = TableTurns(queue, retry, SimpleNamespace(publications=("p",)), lambda: ZERO, look)
     turns.pause(False)

@@ -1,0 +1,59 @@
+"""Reads a table without a key while the stream runs: at one point, because its rows cannot be compared with the stream's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.planning import plan_tables
+from aiorepl.snapshot.table_reading import TableReading, delivered
+from aiorepl.snapshot.truncates import truncate
+from aiorepl.transactions.transaction import Transaction
+
+
+async def read_at_one_point(reading: TableReading, described: DescribedTable) -> None:
+    """Read a table as one transaction, with the stream held back at exactly the point where it is read.
+
+    Without a key sinks cannot replace rows, so the transaction begins with a truncate of the table.
+
+    :raises Altered, ReadAgain: the table has to be read again.
+    :raises ConfigurationError: it cannot be read; says what to do.
+    :raises SlotError: the transactions in progress did not end in time.
+    """
+    source, table = reading.source, described.table
+    if reading.progress.where is not None:
+        raise ConfigurationError(
+            f"table {table} has no replica identity with a key, so it can only be read as a whole: leave out where"
+        )
+    options = replace(source.options, chunk_bytes=2**62)
+    (plan,) = await plan_tables(reading.control, [table], source.publications, options)
+    await reading.update(lambda progress: progress.planned(plan))
+    reached = asyncio.Event()
+    source.merge.hold()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(source.options.lock_timeout), source.export() as (point, snapshot):
+                transaction = await stack.enter_async_context(reading.chunks.begun(snapshot))
+        except TimeoutError:
+            raise SlotError(
+                f"table {table} has no key, and the transactions in progress did not end within the lock_timeout of "
+                f"{source.options.lock_timeout:g} s: end them, or set a longer one"
+            ) from None
+        source.merge.hold(point, reached.set)
+        rows = await transaction.copy(described, described.copy_statement(None), plan.state)
+    # So that the stream reaches the point on an idle server, too.
+    await reading.mark(lambda _: ())
+    await reached.wait()
+    header = reading.header(table, point, 1, last=True)
+    content = Transaction(0, LSN(point - 1), transaction.time, snapshot=header)
+    change = delivered(1, content.commit_lsn, complete=True)
+    recorded = await reading.record(change)
+    source.merge.release(
+        rows.slices(content, point, first=(truncate(content, (described.layout.relation,)),))
+    )
+    if not recorded:
+        await reading.update(change)

@@ -1,0 +1,127 @@
+"""One table that is read while the stream runs: what its ways of reading share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiorepl.errors import ConnectionLost
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.chunks import TablePlan
+from aiorepl.snapshot.fresh_chunks import FreshChunks
+from aiorepl.snapshot.ledger import TableChange, TableProgress
+from aiorepl.snapshot.merge import Arrival
+from aiorepl.snapshot.stream_source import SnapshotSource
+from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.snapshot.watermarks import Watermark, emit_watermark
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import SnapshotChunk
+
+Record = Callable[[TableChange], Awaitable[bool]]
+"""Makes a change, and returns whether that succeeded."""
+
+
+class TableReading:
+    """One table.
+
+    :param control: an asyncpg connection without a snapshot.
+    :param progress: what the ledger has about the table.
+    :param update: changes that in the ledger, durably.
+    :param record: tries that once, because the stream waits.
+    :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
+    """
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        control: Any,
+        chunks: FreshChunks,
+        progress: TableProgress,
+        update: Callable[[TableChange], Awaitable[TableProgress]],
+        record: Record,
+        ends_snapshot: Callable[[], bool],
+    ) -> None:
+        self.source = source
+        self.control = control
+        self.chunks = chunks
+        self.progress = progress
+        self._update = update
+        self._record = record
+        self._ends_snapshot = ends_snapshot
+
+    @property
+    def plan(self) -> TablePlan:
+        """The chunks of the table, which was planned."""
+        assert self.progress.plan is not None
+        return self.progress.plan
+
+    async def update(self, change: TableChange) -> None:
+        """TableChange the progress, durably.
+
+        :raises PermanentError: the ledger cannot be written.
+        """
+        self.progress = await self._update(change)
+
+    async def record(self, change: TableChange) -> bool:
+        """Try once to change the progress. Return whether that succeeded."""
+        recorded = await self._record(change)
+        if recorded:
+            self.progress = change(self.progress)
+        return recorded
+
+    def header(self, table: PublishedTable, lsn: LSN, number: int, *, last: bool) -> SnapshotChunk:
+        """Return what a chunk's transaction says about it.
+
+        :param lsn: from where on the window, or the point, counts.
+        :param last: whether the table is complete with it.
+        """
+        partial = self.progress.where is not None
+        return SnapshotChunk(
+            lsn, table.oid, table.schema, table.name, number, last, last and self._ends_snapshot(), partial
+        )
+
+    async def mark(self, arrive: Arrival) -> asyncio.Future[LSN]:
+        """Write a watermark. The future has the LSN where it ends once it came through the stream, or the error of ``arrive``."""
+        arrived: asyncio.Future[LSN] = asyncio.get_running_loop().create_future()
+
+        def take(end: LSN) -> Sequence[Slice]:
+            if arrived.done():
+                return ()
+            try:
+                slices = arrive(end)
+            except Exception as error:  # noqa: BLE001 - raised by the reader, and not by the stream
+                arrived.set_exception(error)
+                return ()
+            arrived.set_result(end)
+            return slices
+
+        def lost() -> None:
+            if not arrived.done():
+                arrived.set_exception(
+                    ConnectionLost(
+                        "the stream does not contain a watermark that was written: the DSN leads to another server"
+                    )
+                )
+
+        watermark = Watermark(self.source.slot)
+        written = self.source.merge.expect(watermark, take, lost)
+        written(await emit_watermark(self.control, watermark))
+        return arrived
+
+
+def delivered(part: int, commit_lsn: LSN, *, complete: bool) -> TableChange:
+    """Return how the ledger changes when a chunk is delivered.
+
+    :param complete: whether no row is owed after it, if it is the last one.
+    """
+
+    def change(table: TableProgress) -> TableProgress:
+        assert table.plan is not None
+        last = part == len(table.plan.ranges)
+        if complete or not last:
+            return table.with_chunk(part, commit_lsn)
+        # A sweep is done once the owed rows are delivered.
+        return table if table.plan.swept else table.with_chunk(part, commit_lsn).with_sweep()
+
+    return change

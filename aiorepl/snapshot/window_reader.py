@@ -1,0 +1,207 @@
+"""Reads a table that has a key while the stream runs, without losing or inventing a row (see ``window``).
+
+The window begins at a low watermark. Each chunk is read under a snapshot of its own, and its high watermark is written while the
+reading transaction still holds its lock, so that the table cannot be altered between the two. The chunk is delivered where
+the stream has the watermark, and the ledger has it before.
+
+Rows may escape the ranges of a table, because an update moves them into blocks that were read before. Those whose updates the
+stream has are known by their keys, and are read again by these at the end. If the process ends before that, or if some updates
+are not in the stream, a *sweep* finds them by their age. It is one chunk, so a table is complete after one chunk more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from aiorepl.errors import SlotError
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.chunk_query import keys_condition
+from aiorepl.snapshot.chunk_rows import ChunkRows
+from aiorepl.snapshot.chunks import Range, Sweep, TablePlan
+from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.fresh_chunks import Altered, FreshTransaction, ReadAgain
+from aiorepl.snapshot.ledger import TableChange, TableProgress
+from aiorepl.snapshot.overtaken import Key
+from aiorepl.snapshot.planning import plan_tables, table_files
+from aiorepl.snapshot.table_reading import TableReading, delivered
+from aiorepl.snapshot.window import Window
+from aiorepl.snapshot.writers import wait_for_writers
+from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
+
+_log = logging.getLogger("aiorepl.snapshot")
+
+# How often a chunk or an owed row is read again before the table is given up: it is altered all the time.
+_ATTEMPTS: Final = 20
+# How many owed keys are read by one query.
+_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A chunk to be read.
+
+    :param number: the chunk's number within the table.
+    :param part: its number in the ledger; ``None``: the ledger does not have it.
+    :param owed: the keys that it reads; empty: it reads a range.
+    :param last: whether the table is complete with it, unless rows are owed.
+    """
+
+    number: int
+    rows: Range
+    part: int | None
+    last: bool
+    owed: frozenset[Key] = frozenset()
+
+
+class _Delivery:
+    """A chunk that is delivered, and its record in the ledger, which is written before.
+
+    :param change: the record; ``None``: the ledger does not have the chunk.
+    :ivar recorded: whether the ledger has it.
+    """
+
+    def __init__(self, reading: TableReading) -> None:
+        self.change: TableChange | None = None
+        self.recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._reading = reading
+
+    def begin(self, change: TableChange) -> None:
+        """Let the stream wait until the ledger has the change."""
+        self.change = change
+        self._reading.source.merge.before_delivery.append(self._record)
+
+    async def _record(self) -> None:
+        assert self.change is not None
+        recorded = False
+        try:
+            recorded = await self._reading.record(self.change)
+        finally:
+            if not self.recorded.done():
+                self.recorded.set_result(recorded)
+
+    async def end(self) -> None:
+        """Wait until the ledger has it."""
+        if self.change is not None and not await self.recorded:
+            # It was not writable before the chunk was delivered.
+            await self._reading.update(self.change)
+
+
+class WindowReader:
+    """Reads a table that has a key. Used once."""
+
+    def __init__(self, reading: TableReading, described: DescribedTable) -> None:
+        self._reading = reading
+        self._described = described
+        key = tuple(column.name for column in described.table.key)
+        self._window = Window(described.table.oid, key, reading.source.options.in_flight_bytes)
+        # The low watermark.
+        self._low = LSN(0)
+
+    async def read(self) -> None:
+        """Read the chunks that are left.
+
+        :raises Altered: the table has to be read from the beginning.
+        :raises SlotError: its writers did not end in time, or the keys of its rows are changed all the time.
+        """
+        reading, table, window = self._reading, self._described.table, self._window
+
+        def begin(_: LSN) -> Sequence[Slice]:
+            reading.source.merge.window = window
+            return ()
+
+        self._low = await (await reading.mark(begin))
+        timeout = reading.source.options.lock_timeout
+        await wait_for_writers(reading.control, table.oid, str(table), timeout)
+        plan = await self._plan()
+        parts = reading.progress.parts
+        for part in parts:
+            await self._deliver(_Work(part, plan.ranges[part - 1], part, last=part == parts[-1]))
+        number = len(plan.ranges)
+        for _ in range(_ATTEMPTS):
+            # The sweep is left, unless it is done in another way: by the keys that are owed.
+            if not (left := reading.progress.parts):
+                return
+            (sweep,) = left
+            owed = window.take_owed()
+            if owed:
+                keys = sorted(owed)
+                batches = [frozenset(keys[start : start + _KEYS]) for start in range(0, len(keys), _KEYS)]
+                works = [_Work(0, None, None, last=False, owed=batch) for batch in batches]
+                works[-1] = replace(works[-1], part=sweep, last=True)
+            else:
+                works = [_Work(0, reading.plan.ranges[-1], sweep, last=True)]
+            for work in works:
+                number += 1
+                await self._deliver(replace(work, number=number))
+        raise SlotError(
+            f"the keys of rows of table {table} are changed all the time, so that it is never complete"
+        )
+
+    async def _plan(self) -> TablePlan:
+        """Cut the table into chunks, unless it was before."""
+        reading, source, table = self._reading, self._reading.source, self._described.table
+        known = reading.progress.plan
+        files = await table_files(reading.control, table, source.publications)
+        if files is None:
+            raise Altered("it was dropped")
+        if known is None or known.state != files.state or not reading.progress.parts:
+            (known,) = await plan_tables(reading.control, [table], source.publications, source.options)
+            plan = known
+            await reading.update(lambda progress: progress.planned(plan))
+            resumed = False
+        else:
+            resumed = len(reading.progress.parts) < len(known.ranges)
+        # Rows may have moved into blocks that were read before: in an earlier run, by updates that lack the columns which did
+        # not change; or at any time, by updates that are not in the stream.
+        escaped = resumed and files.has_toast
+        if not known.whole and (escaped or not await source.streams_all_updates(reading.control, table)):
+            await reading.update(TableProgress.with_sweep)
+        return reading.plan
+
+    async def _deliver(self, work: _Work) -> None:
+        """Read a chunk until it can be delivered. It is in the ledger on return."""
+        reading, described = self._reading, self._described
+        conditions = [] if reading.progress.where is None else [reading.progress.where]
+        if work.owed:
+            conditions.append(keys_condition(described.table, sorted(work.owed)))
+        statement = described.copy_statement(work.rows, reading.plan.key, conditions)
+        for _ in range(_ATTEMPTS):
+            delivery = _Delivery(reading)
+            try:
+                async with reading.chunks.begun() as transaction:
+                    rows = await transaction.copy(described, statement, reading.plan.state)
+                    arrive = partial(self._insert, work, rows, transaction, delivery)
+                    arrived = await reading.mark(arrive)
+                await arrived
+            except ReadAgain as error:
+                _log.info("chunk %d of table %s is read again: %s", work.number, described.table, error)
+            else:
+                await delivery.end()
+                return
+        raise Altered("its rows were truncated or altered each time that a chunk was read")
+
+    def _insert(
+        self, work: _Work, rows: ChunkRows, transaction: FreshTransaction, delivery: _Delivery, end: LSN
+    ) -> Sequence[Slice]:
+        """Make a chunk's transaction, at its high watermark."""
+        reading, window = self._reading, self._window
+        verdict = window.judge(transaction.visible, self._described.layout.relation)
+        if verdict.again is not None:
+            window.prune(transaction.visible)
+            raise ReadAgain(verdict.again)
+        everything = isinstance(work.rows, Sweep) or (reading.plan.whole and not work.owed)
+        window.delivered(verdict, last=work.last, everything=everything, owed=work.owed)
+        complete = work.last and window.owed == set()
+        if work.part is not None:
+            delivery.begin(delivered(work.part, LSN(end - 1), complete=complete))
+        header = reading.header(self._described.table, self._low, work.number, last=complete)
+        content = Transaction(0, LSN(end - 1), transaction.time, snapshot=header)
+        slices = rows.slices(content, end, window, verdict)
+        window.prune(transaction.visible)
+        return slices
