@@ -5,8 +5,20 @@ from __future__ import annotations
 import asyncio
 import functools
 
-from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SnapshotOptions
-from aiorepl.journal.cursors import Cursors
+import pytest
+
+from aiorepl import (
+    LSN,
+    Batch,
+    BatchPolicy,
+    JournalError,
+    Pipeline,
+    RetryPolicy,
+    SinkContext,
+    Slice,
+    SnapshotOptions,
+)
+from aiorepl.journal import Cursors, JournalReader, JournalSink
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -71,3 +83,26 @@ async def test_an_outage(published, bucket, layer):
 async def _soon(value):
     await asyncio.sleep(0)
     return value
+
+
+async def test_a_pipeline_that_was_superseded(published, bucket):
+    """A pipeline whose journal another writer has taken over ends with that error, and confirms nothing more."""
+    await published.create_slot()
+    sink, place = MemorySink(), bucket.location()
+    pipeline = Pipeline(published.source(), {"sink": sink}, journal=place, batches=SOON)
+    running = asyncio.create_task(pipeline.run())
+    await published.execute("INSERT INTO items VALUES (1)")
+    await sink.wait_for_changes(1)
+    await published.confirmed_past(await published.wal())
+    end = await asyncio.to_thread(JournalReader(place).end)
+    other = JournalSink(place)
+    await other.open(SinkContext("journal", end))
+    await other.write(Batch((Slice(None, (), True, LSN(end.lsn + 1), 0),)))
+    await other.flush()
+    await other.close()
+    before = await published.wal()
+    await published.execute("INSERT INTO items VALUES (2)")
+    with pytest.raises(JournalError, match="another writer has taken over the journal"):
+        await running
+    assert await published.confirmed() <= before
+    assert [1] == keys(sink)
