@@ -194,7 +194,7 @@ async def test_a_table_that_fails_in_the_middle_of_a_chunk(filled, options, monk
     """The pipeline ends, so that nothing counts as delivered that is not; the next start delivers everything."""
     # More than the buffers of a connection.
     await filled.execute("INSERT INTO items SELECT id, repeat('x', 4000) FROM generate_series(7, 300) id")
-    monkeypatch.setattr(chunk_reader, "_PART_BYTES", 1)
+    monkeypatch.setattr(chunk_reader, "PART_BYTES", 1)
     options["snapshot"] = replace(options["snapshot"], chunk_bytes=1 << 20, in_flight_bytes=1)
     sink = MemorySink()
 
