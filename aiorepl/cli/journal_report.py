@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiorepl.history.inspection import HistoryInspection
     from aiorepl.journal.consumers import Consumer
     from aiorepl.journal.inspection import Inspection
+    from aiorepl.lsn import LSN
 
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -55,11 +56,8 @@ def report(
             "largest_bytes": whole.largest,
             "largest_files": whole.parts,
         },
-        "tables": [
-            {"schema": schema, "table": name, "files": each.files, "bytes": each.size}
-            for (schema, name), each in sorted(found.tables.items())
-        ],
-        "history": None if history is None else _history(history),
+        "tables": _tables(found),
+        "history": None if history is None else _history(history, found),
         "cursors": [_cursor(each, found.url, now) for each in found.consumers],
         "prepared": [
             {
@@ -95,8 +93,37 @@ def report(
     return description
 
 
-def _history(found: HistoryInspection) -> dict[str, Any]:
+def _tables(found: Inspection) -> list[dict[str, Any]]:
+    completeness = found.chain.completeness
+    reasons = _reasons(found, found.chain.start_lsn)
+    none = (0, 0)
+    sizes = {table: (each.files, each.size) for table, each in found.tables.items()}
+    described = []
+    for table in sorted(completeness.names | sizes.keys()):
+        files, size = sizes.get(table, none)
+        complete = completeness.complete_from(table)
+        described.append(
+            {
+                "schema": table[0],
+                "table": table[1],
+                "files": files,
+                "bytes": size,
+                "complete_from": None if complete is None else str(complete),
+                "incomplete": reasons.get(table),
+            }
+        )
+    return described
+
+
+def _reasons(found: Inspection, begins: LSN) -> dict[tuple[str, str], str]:
+    """Why tables are not whole for a reader that begins there."""
+    lacking = found.chain.completeness.incomplete(begins)
+    return {(each.schema, each.table): each.reason for each in lacking}
+
+
+def _history(found: HistoryInspection, journal: Inspection) -> dict[str, Any]:
     history = found.history
+    reasons = _reasons(journal, history.start)
     return {
         "begins": str(history.start),
         "ends": str(history.end.lsn),
@@ -109,6 +136,7 @@ def _history(found: HistoryInspection) -> dict[str, Any]:
             {
                 "schema": each.table.schema or None,
                 "table": each.table.name,
+                "incomplete": reasons.get((each.table.schema, each.table.name)),
                 **{
                     kind: {
                         "files": files.count,
@@ -173,12 +201,13 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
             f"{each['published']}"
         )
     for each in described["tables"]:
-        yield f"table     {_table(each)}  in {_files(each['files'])} of {_size(each['bytes'])}"
+        complete = "" if each["complete_from"] is None else f", complete from {each['complete_from']}"
+        yield f"table     {_table(each)}  in {_files(each['files'])} of {_size(each['bytes'])}{complete}{_incomplete(each)}"
     history = described["history"]
     if history is not None:
         yield f"history   {history['begins']} to {history['ends']}; compacted by {_holder(history['owner'])}"
         for each in history["tables"]:
-            yield f"history   {_table(each)}  {_parquet(each['published'])}{_pending(each['pending'], now)}"
+            yield f"history   {_table(each)}  {_parquet(each['published'])}{_pending(each['pending'], now)}{_incomplete(each)}"
     for each in described["cursors"]:
         yield f"cursor    {_cursor_line(each, now)}"
     for each in described["prepared"]:
@@ -224,6 +253,10 @@ def _cursor_line(each: Mapping[str, Any], now: float) -> str:
 
 def _pending(files: Mapping[str, Any], now: float) -> str:
     return f"; pending {_parquet(files)}, {_age(files['since'], now)} old" if files["files"] else ""
+
+
+def _incomplete(each: Mapping[str, Any]) -> str:
+    return "" if each["incomplete"] is None else f"; not all rows: {each['incomplete']}"
 
 
 def _parquet(files: Mapping[str, Any]) -> str:

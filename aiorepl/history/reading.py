@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from aiorepl.history.catalog import read_history, read_sealed, read_tables
 from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Version
-from aiorepl.history.names import MESSAGES, folder_of
+from aiorepl.history.names import FOLDER, MESSAGES, folder_of
 from aiorepl.history.opening import open_history
-from aiorepl.journal.store import Location, Store
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -60,6 +61,7 @@ class HistoryFiles:
     :param end: and up to this LSN. The journal's segments have what comes after it.
     :param gaps: the accepted gaps between ``start`` and ``end``.
     :param files: in the order of their rows.
+    :param incomplete: why the files and the segments after them do not have all rows of the table; ``None`` if they do.
     """
 
     url: str
@@ -67,6 +69,7 @@ class HistoryFiles:
     end: LSN
     gaps: tuple[tuple[LSN, LSN], ...]
     files: tuple[HistoryFile, ...]
+    incomplete: str | None = None
 
     @property
     def rows(self) -> int:
@@ -112,9 +115,16 @@ def files(
     :param url: the journal; with ``config`` for an object store, as in ``open_store``.
     :param after: leave out the transactions that ended at or before this LSN.
     :param until: leave out the transactions that ended after this LSN.
-    :raises JournalError: the history is damaged, or cannot be read.
+    :raises JournalError: the history or the journal is damaged, or cannot be read.
     """
-    return _files(open_history(url, config), Table(schema, table), folder_of(schema, table), after, until)
+    journal = open_store(url, config)
+    found = _files(journal.within(FOLDER), Table(schema, table), folder_of(schema, table), after, until)
+    if found is None:
+        return None
+    # Retention may have deleted the segments that the history has.
+    completeness = JournalReader(journal).chain().completeness
+    lacking = completeness.incomplete(found.start, (schema, table))
+    return replace(found, incomplete=lacking[0].reason if lacking else None)
 
 
 def messages(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from aiorepl.journal.completeness import Completeness, Gap, TableSnapshot
+from aiorepl.journal.completeness import Completeness, Gap, Incomplete, TableSnapshot
 from aiorepl.journal.manifest import Manifest, ManifestRef
 from aiorepl.journal.metadata import Identity, Start, State
 from aiorepl.journal.segments import Segment, Table
@@ -159,12 +159,9 @@ class Chain:
         following = next(self.walk(lsn), None)
         return following is not None and following.after == lsn
 
-    def incomplete(self, after: LSN) -> list[TableSnapshot]:
-        """The tables that a reader that begins after ``after`` does not get whole."""
-        begins = max(after, self.start_lsn)
-        whole = {table.oid for table in self.tables if begins <= table.start_lsn and not table.abandoned}
-        lacking = {table.oid: table for table in self.tables if table.oid not in whole}
-        return list(lacking.values())
+    def incomplete(self, after: LSN, table: Table | None = None) -> list[Incomplete]:
+        """The tables that a reader that begins after ``after`` does not get whole; of all tables, or only ``table``."""
+        return self.completeness.incomplete(max(after, self.start_lsn), table)
 
     def hole(self, lsn: LSN) -> Gap | None:
         """The accepted gap around ``lsn``; no reader can have a position inside a gap."""

@@ -1,15 +1,22 @@
 """What a journal lacks: accepted gaps, and from where on it has which tables. Pure.
 
 Kept in a file of its own, which ``position.json`` names and which is written anew only when it changes.
+
+A table is whole for a reader that begins at or before the table's snapshot, if nothing is missing after that. A table that
+came into the stream without a snapshot is never whole: rows that were there before are not in the journal. Nobody can tell
+whether there were any. Tables are distinguished by oid and name, because readers know them by name: under a name that was
+given to another table, the rows of that one begin in the middle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
+from aiorepl.journal.segments import Table
 from aiorepl.lsn import LSN
 from aiorepl.transactions.transaction import SnapshotChunk
 
@@ -65,20 +72,92 @@ class TableSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Appearance:
+    """A table that came into the stream without a snapshot.
+
+    :param after: the journal has its rows from transactions that ended after this LSN.
+    :param again: whether the name belonged to another table: it was dropped and created again, or tables were renamed.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    after: LSN
+    again: bool
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def reason(self) -> str:
+        """Why the table is not whole."""
+        if self.again:
+            return f"another table has this name since {self.after}, without a snapshot"
+        return f"it has been in the stream since {self.after}, without a snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A table that a reader does not get whole.
+
+    :param reason: why.
+    """
+
+    schema: str
+    table: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table} ({self.reason})"
+
+
+@dataclass(frozen=True)
 class Completeness:
-    """The gaps and the snapshots of a journal.
+    """The gaps and the tables of a journal.
 
     :param gaps: all gaps that were ever accepted.
     :param tables: the snapshots of tables.
+    :param appeared: the tables that came without one.
     """
 
     gaps: tuple[Gap, ...] = ()
     tables: tuple[TableSnapshot, ...] = ()
+    appeared: tuple[Appearance, ...] = ()
+
+    @cached_property
+    def _known(self) -> frozenset[tuple[int, Table]]:
+        tables: tuple[TableSnapshot | Appearance, ...] = (*self.tables, *self.appeared)
+        return frozenset((each.oid, (each.schema, each.table)) for each in tables)
+
+    @property
+    def names(self) -> set[Table]:
+        """The names of all tables that the journal has, or had."""
+        return {table for _, table in self._known}
+
+    def with_rows(self, tables: Iterable[tuple[int, Table]], after: LSN) -> Completeness:
+        """Add tables with rows in a segment of the stream.
+
+        :param tables: oids and names.
+        :param after: the segment's.
+        """
+        new = dict.fromkeys(each for each in tables if each not in self._known)
+        if not new:
+            return self
+        renamed = {table for _, table in new}
+        others = {table for _, table in self._known if table in renamed}
+        return replace(
+            self,
+            tables=tuple(each for each in self.tables if (each.schema, each.table) not in renamed),
+            appeared=(
+                *(each for each in self.appeared if (each.schema, each.table) not in renamed),
+                *(Appearance(oid, *table, after, table in others) for oid, table in new),
+            ),
+        )
 
     def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> Completeness:
         """Add a chunk whose transaction has these LSNs."""
         if chunk.partial:
-            return self
+            return self.with_rows([(chunk.oid, (chunk.schema, chunk.table))], commit_lsn)
         if chunk.number == 1:
             # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
             start = min(commit_lsn, chunk.snapshot_lsn)
@@ -91,12 +170,63 @@ class Completeness:
             return self
         if chunk.last_of_table:
             current = replace(current, complete=end_lsn)
-        kept = [
-            table
-            for table in self.tables
-            if table.oid != chunk.oid or (table.complete is not None and not chunk.last_of_table)
-        ]
-        return replace(self, tables=(*kept, current))
+        name = current.schema, current.table
+
+        def obsolete(table: TableSnapshot) -> bool:
+            if (table.schema, table.table) == name:
+                return chunk.last_of_table or table.complete is None
+            # A table was renamed while it was read, or since: what its former name has does not change.
+            return table.oid == chunk.oid and table.complete is None
+
+        return replace(
+            self,
+            tables=(*(table for table in self.tables if not obsolete(table)), current),
+            appeared=tuple(each for each in self.appeared if (each.schema, each.table) != name),
+        )
+
+    def incomplete(self, begins: LSN, table: Table | None = None) -> list[Incomplete]:
+        """The tables that a reader with an empty target does not get whole, sorted by name.
+
+        :param begins: where it begins.
+        :param table: ask for this one only, which the journal need not have.
+        """
+        names = sorted(self.names) if table is None else [table]
+        found = ((name, self._lacking(begins, name)) for name in names)
+        return [Incomplete(*name, reason) for name, reason in found if reason]
+
+    def complete_from(self, table: Table) -> LSN | None:
+        """The position from which on the journal has all rows of a table; ``None`` if there is none."""
+        whole = [each.start_lsn for each in self._snapshots(table) if each.complete and not self._gap(each)]
+        return max(whole, default=None)
+
+    def _lacking(self, begins: LSN, table: Table) -> str:
+        reason = "the journal has neither a snapshot nor a change of it"
+        for came in self.appeared:
+            if (came.schema, came.table) == table:
+                reason = came.reason
+        for snapshot in self._snapshots(table):
+            start, gap = snapshot.start_lsn, self._gap(snapshot)
+            if snapshot.abandoned:
+                reason = "its snapshot was not completed"
+            elif gap is not None:
+                reason = (
+                    f"transactions from {gap.after} to {gap.until} are missing, after its snapshot at {start}"
+                )
+            elif begins > start:
+                reason = f"its snapshot is before that, at {start}"
+            else:
+                return ""
+        return reason
+
+    def _snapshots(self, table: Table) -> Iterator[TableSnapshot]:
+        return (each for each in self.tables if (each.schema, each.table) == table)
+
+    def _gap(self, snapshot: TableSnapshot) -> Gap | None:
+        return next((gap for gap in self.gaps if gap.until > snapshot.start_lsn), None)
+
+    def appeared_between(self, after: LSN, until: LSN) -> list[Appearance]:
+        """The tables that came without a snapshot between two positions."""
+        return [each for each in self.appeared if after <= each.after < until]
 
     def abandoned(self, besides: Collection[int]) -> Completeness:
         """Abandon the open snapshots.
@@ -129,6 +259,10 @@ def dump_completeness(completeness: Completeness) -> bytes:
                 for gap in completeness.gaps
             ],
             "tables": [_dump_table(table) for table in completeness.tables],
+            "appeared": [
+                [each.oid, each.schema, each.table, str(each.after), each.again]
+                for each in completeness.appeared
+            ],
         }
     )
 
@@ -146,6 +280,7 @@ def _completeness(fields: Mapping[str, Any]) -> Completeness:
     return Completeness(
         gaps=tuple(Gap(lsn(gap, "after"), lsn(gap, "until"), lsn(gap, "end")) for gap in fields["gaps"]),
         tables=tuple(map(_load_table, fields["tables"])),
+        appeared=tuple(map(_load_appearance, fields["appeared"])),
     )
 
 
@@ -168,4 +303,15 @@ def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
         lsn(fields, "from"),
         None if fields["complete"] is None else lsn(fields, "complete"),
         boolean(fields, "abandoned"),
+    )
+
+
+def _load_appearance(fields: Any) -> Appearance:
+    found = dict(zip(("oid", "schema", "table", "after", "again"), fields, strict=True))
+    return Appearance(
+        integer(found, "oid", _UINT32),
+        text(found, "schema"),
+        text(found, "table"),
+        lsn(found, "after"),
+        boolean(found, "again"),
     )

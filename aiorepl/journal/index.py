@@ -79,6 +79,11 @@ class Description:
     types: tuple[bytes, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
+    @property
+    def oid(self) -> int:
+        """The table's oid, which follows the message's type."""
+        return int.from_bytes(self.relation[1:5], "big")
+
 
 @dataclass(frozen=True)
 class SegmentIndex:

@@ -7,7 +7,7 @@ blocks that it uses, and the position where it starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from itertools import islice
@@ -17,10 +17,11 @@ from anyio import to_thread
 
 from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.chain import Chain
+from aiorepl.journal.completeness import Appearance, Incomplete
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index
 from aiorepl.journal.segment_format import MAGIC, checksum, frames
-from aiorepl.journal.segments import Segment, groups
+from aiorepl.journal.segments import Segment, Table, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN, ZERO
@@ -164,18 +165,21 @@ class JournalReader:
             return chain
         raise JournalError(f"{problem}. {remedy or _REMEDY}")
 
-    def incomplete(self, chain: Chain, after: LSN) -> str:
-        """Say which tables a reader that begins after ``after`` with an empty target does not get whole; empty if none."""
-        tables = chain.incomplete(after)
+    def incomplete(self, chain: Chain, after: LSN, table: Table | None = None) -> str:
+        """Say which tables a reader that begins after ``after`` with an empty target does not get whole; empty if none.
+
+        :param table: ask for this table only, a schema and a name.
+        :raises JournalError: as ``chain``.
+        """
+        tables = chain.incomplete(after, table)
         if not tables:
             return ""
-        names = ", ".join(map(str, tables[:_NAMED_TABLES]))
-        if len(tables) > _NAMED_TABLES:
-            names += f" and {len(tables) - _NAMED_TABLES} more"
+        begins = max(after, chain.start_lsn) or chain.first_readable
+        first = tables[0]
         return (
-            f"A reader that begins at {max(after, chain.start_lsn)} in the journal {self.url} does not get all rows of {names}, "
-            "whose snapshots are before that: unless its target has them, take a new snapshot of these tables "
-            f'(aiorepl snapshot, or pipeline.resnapshot("{tables[0]}"))'
+            f"A reader that begins at {begins} in the journal {self.url} does not get all rows of {listed(tables)}: unless its "
+            "target has them, take a new snapshot of these tables (aiorepl snapshot, or "
+            f'pipeline.resnapshot("{first.schema}.{first.table}"))'
         )
 
     def index(self, segment: Segment) -> SegmentIndex:
@@ -230,6 +234,7 @@ class JournalReader:
                 _log.warning(
                     "the journal %s has an accepted gap between %s and %s", self.url, gap.after, gap.until
                 )
+            self._tell(chain, after)
             segments = groups(chain.walk(after))
             while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
                 for parts in planned:
@@ -239,6 +244,20 @@ class JournalReader:
                             after = max([after, *ends])
                             yield slices
             yield []
+
+    def _tell(self, chain: Chain, after: LSN) -> None:
+        """Log which tables a new reader does not get whole, or which ones come without a snapshot after ``after``."""
+        if chain.last_segment_end <= after:
+            return
+        if not after:
+            text, came = self.incomplete(chain, after), chain.completeness.appeared
+        else:
+            came = tuple(chain.completeness.appeared_between(after, chain.last_segment_end))
+            text = f"the journal {self.url} does not have all rows of {listed(came)}" if came else ""
+        if text:
+            # Without any snapshot, nobody expects whole tables.
+            expected = not chain.tables and not any(each.again for each in came)
+            _log.log(logging.INFO if expected else logging.WARNING, "%s", text)
 
     async def _parts(self, parts: list[Segment], after: LSN) -> AsyncGenerator[list[Slice]]:
         """Yield the slices of all parts of a segment, and then its end."""
@@ -295,6 +314,13 @@ class JournalReader:
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
         return DamagedJournal(f"{_location(self._store, segment.file, block)} is damaged: {error}")
+
+
+def listed(tables: Sequence[Incomplete | Appearance]) -> str:
+    """Name the first tables, each with the reason why it is not whole."""
+    names = ", ".join(f"{each.schema}.{each.table} ({each.reason})" for each in tables[:_NAMED_TABLES])
+    more = len(tables) - _NAMED_TABLES
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _reopen(store: Store) -> JournalReader:

@@ -350,7 +350,9 @@ class JournalWriter:
             )
             for index, size in parts
         ]
-        completeness = _with_chunk(self._publisher.completeness, parts[0][0], last.end.lsn)
+        completeness = _with_segment(
+            self._publisher.completeness, [index for index, _ in parts], last.end.lsn
+        )
         self._commit(last.end, entries=entries, begins=begins, completeness=completeness)
 
     def _commit(
@@ -378,10 +380,12 @@ class JournalWriter:
         notifier.notify(self._store.url)
 
 
-def _with_chunk(completeness: Completeness, first: SegmentIndex, end_lsn: LSN) -> Completeness:
-    """Add the chunk that a segment is, if it is one."""
+def _with_segment(completeness: Completeness, parts: Sequence[SegmentIndex], end_lsn: LSN) -> Completeness:
+    """Add the tables of a segment, or the chunk that it is."""
+    first = parts[0]
     if first.chunk is None:
-        return completeness
+        tables = ((each.oid, each.table) for index in parts for each in index.descriptions)
+        return completeness.with_rows(tables, first.after)
     commit_lsn = first.blocks[0].first_commit_lsn
     assert commit_lsn is not None  # a chunk is one transaction
     return completeness.with_chunk(first.chunk, commit_lsn, end_lsn)

@@ -306,6 +306,8 @@ class JournaledFanOut(FanOut):
         if start.lsn < begins:
             if not truncates:
                 self.gaps.check_pruned(f"sink {name}", start.lsn, begins)
+                if text := await asyncio.to_thread(reader.incomplete, chain, begins):
+                    _log.warning("sink %s: %s", name, text)
             return start.at(begins), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)

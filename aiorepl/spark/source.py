@@ -46,12 +46,13 @@ from pyspark.sql.types import StructType
 from aiorepl.durable import reason, transient
 from aiorepl.errors import AioreplError, ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain
+from aiorepl.journal.completeness import Gap
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
-from aiorepl.spark.blocks import Span, latest, newest_description, plan
+from aiorepl.spark.blocks import Span, TableName, latest, newest_description, plan
 from aiorepl.spark.generic import Generic
 from aiorepl.spark.offsets import Offset
 from aiorepl.spark.options import Options
@@ -141,7 +142,8 @@ class _Reader:
             return chain.position.at(chain.end_lsn)
         lsn = reader.chain().start_lsn if start == "earliest" else start or ZERO
         chain = reader.readable(lsn, "a new query", _CHOOSE_START)
-        if text := reader.incomplete(chain, lsn):
+        table = self._options.table
+        if text := reader.incomplete(chain, lsn, None if table is None else table.key):
             _log.warning("%s", text)
         following = next(chain.walk(lsn), None)
         return (chain.position if following is None else reader.index(following).end).at(lsn)
@@ -186,7 +188,8 @@ class _BatchReader(_Reader, DataSourceReader):
         reader = JournalReader(self._options.journal)
         after = self._start(reader).lsn
         chain = reader.readable(after, "a new query", _CHOOSE_START)
-        _log_gaps(chain, after, chain.last_segment_end)
+        for gap in chain.gaps_between(after, chain.last_segment_end):
+            _log_gap(gap)
         start, end = BlockPosition(after), BlockPosition(chain.last_segment_end)
         return list(self._plan(reader, chain, start, end))
 
@@ -265,7 +268,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"{_CHECKPOINT} has a batch up to {until.lsn}, where no segment of the journal {self._journal.url} ends: it is "
                 f"of another journal, or segments were put back from an older copy. {_START_OVER}"
             )
-        _log_gaps(chain, after.lsn, until.lsn)
+        _log_missing(chain, after.lsn, until.lsn, self._options.table)
         return list(self._plan(self._journal, chain, after, until))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -310,6 +313,17 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         return offset
 
 
-def _log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
+def _log_missing(chain: Chain, after: LSN, until: LSN, table: TableName | None) -> None:
     for gap in chain.gaps_between(after, until):
-        _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)
+        _log_gap(gap)
+    came = [
+        each
+        for each in chain.completeness.appeared_between(after, until)
+        if table is None or table.key == (each.schema, each.table)
+    ]
+    if came:
+        _log.warning("the journal does not have all rows of %s", listed(came))
+
+
+def _log_gap(gap: Gap) -> None:
+    _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)

@@ -1,0 +1,124 @@
+"""From which position a table is complete: whatever a reader lacks, it is told."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.completeness import Completeness, Gap, dump_completeness, load_completeness
+from aiorepl.lsn import LSN
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl.transactions.transaction import SnapshotChunk
+
+A, B = ("public", "a"), ("public", "b")
+
+
+def chunk(oid, table, snapshot_lsn=1000, **flags):
+    """The only chunk of a table."""
+    return SnapshotChunk(LSN(snapshot_lsn), oid, *table, 1, **{"last_of_table": True, **flags})
+
+
+def reasons(completeness, begins, table=None):
+    """What a reader lacks, by table; the same once it was written and read."""
+    read = load_completeness(dump_completeness(completeness), "a file")
+    assert completeness == read
+    return {(each.schema, each.table): each.reason for each in read.incomplete(LSN(begins), table)}
+
+
+def snapshots():
+    """Snapshots of two tables, at 50 and 60."""
+    both = Completeness().with_chunk(chunk(1, A), LSN(50), LSN(51))
+    return both.with_chunk(chunk(2, B), LSN(60), LSN(61))
+
+
+def test_a_reader_after_the_snapshot():
+    """It lacks the tables whose snapshots are before it, and is told of all, or of the one that it reads."""
+    found = snapshots()
+    assert {} == reasons(found, 50)
+    assert [A] == list(reasons(found, 51))
+    assert {A: "its snapshot is before that, at 0/32"} == reasons(found, 51, A)
+    assert {} == reasons(found, 51, B)
+    assert (LSN(50), LSN(60)) == (found.complete_from(A), found.complete_from(B))
+    assert "neither a snapshot nor a change" in reasons(found, 0, ("public", "c"))["public", "c"]
+
+
+def test_a_table_without_a_snapshot():
+    """A table that is added later is not complete for anybody, until its snapshot is, also one that is being read."""
+    found = snapshots().with_rows([(1, A), (3, ("public", "c")), (3, ("public", "c"))], LSN(200))
+    assert {("public", "c"): "it has been in the stream since 0/C8, without a snapshot"} == reasons(found, 0)
+    assert found is found.with_rows([(3, ("public", "c"))], LSN(300)), "only what is new is written"
+    partial = found.with_chunk(chunk(3, ("public", "c"), partial=True), LSN(310), LSN(311))
+    assert partial == found
+    reading = found.with_chunk(chunk(3, ("public", "c"), last_of_table=False), LSN(310), LSN(311))
+    assert {} == reasons(reading, 50)
+    assert None is reading.complete_from(("public", "c"))
+    assert {("public", "c"): "its snapshot was not completed"} == reasons(reading.abandoned(()), 50)
+
+
+def test_a_table_that_is_created_again():
+    """Another oid under the same name begins in the middle; so do renamed tables, under both names."""
+    again = snapshots().with_rows([(9, A)], LSN(200))
+    assert {A: "another table has this name since 0/C8, without a snapshot"} == reasons(again, 0)
+    assert {} == reasons(again.with_chunk(chunk(9, A), LSN(300), LSN(301)), 60)
+    swapped = snapshots().with_rows([(1, B), (2, A)], LSN(200))
+    assert [A, B] == list(reasons(swapped, 0))
+    renamed = snapshots().with_rows([(1, ("public", "c"))], LSN(200))
+    assert [("public", "c")] == list(reasons(renamed, 0))
+    assert [("public", "c")] == list(
+        reasons(renamed.with_chunk(chunk(1, ("public", "c")), LSN(300), LSN(301)), 301)
+    )[-1:]
+
+
+def test_a_gap():
+    """A table is complete after an accepted gap only with a snapshot that is later."""
+    found = snapshots()
+    gap = Completeness((Gap(LSN(200), LSN(300), LSN(200)),), found.tables)
+    assert "transactions from 0/C8 to 0/12C are missing, after its snapshot at 0/32" == reasons(gap, 0)[A]
+    assert None is gap.complete_from(A)
+    assert [B] == list(reasons(gap.with_chunk(chunk(1, A), LSN(310), LSN(311)), 0))
+    assert A in reasons(gap.with_chunk(chunk(1, A, 299), LSN(310), LSN(311)), 0)
+
+
+async def test_readers_of_a_stream(tmp_path, tools, caplog):
+    """A new reader is told of the tables that it lacks; one that follows, of those that come later, once."""
+    caplog.set_level(logging.INFO, "aiorepl.journal")
+    stream = Stream()
+    one = stream.table("one", column("id", 23, key=True))
+    stream.transaction(one.insert("1"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    reader = JournalReader(tmp_path)
+    await tools.read(reader, LSN(0), stream.ends[-1])
+    (record,) = caplog.records
+    assert logging.INFO == record.levelno, "the journal has no snapshots at all"
+    assert "public.one (it has been in the stream since" in record.getMessage()
+    assert 'pipeline.resnapshot("public.one")' in record.getMessage()
+    caplog.clear()
+
+    first = stream.ends[-1]
+    stream.transaction(one.insert("2"))
+    again = stream.table("one", column("id", 23, key=True))
+    stream.transaction(again.insert("3"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    await tools.read(reader, first, stream.ends[-1])
+    (record,) = caplog.records
+    assert logging.WARNING == record.levelno
+    assert "public.one (another table has this name since" in record.getMessage()
+    caplog.clear()
+    stream.transaction(again.insert("4"))
+    await tools.write(tmp_path, stream.position, stream.slices())
+    await tools.read(reader, stream.ends[-2], stream.ends[-1])
+    assert [] == caplog.records
+    Cursors(tmp_path).advance("c", stream.position.at(stream.ends[-1]))
+    assert prune(tmp_path)
+    assert "public.one (another table" in reader.incomplete(reader.chain(), LSN(0))
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_nothing_of_a_name_that_is_gone(rows):
+    """A snapshot of the present table of a name replaces what is recorded of the earlier one."""
+    found = snapshots().with_rows([(9, A)] * rows, LSN(200)).with_chunk(chunk(9, A), LSN(300), LSN(301))
+    assert {} == reasons(found, 300, A)
+    assert 2 == len(found.tables)
