@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from aiorepl import history
 from aiorepl.history.planning import Limits
 from aiorepl.history.verification import problems
+from aiorepl.journal import prune
 from aiorepl.journal.store import LocalStore
 from aiorepl.testing.messages import column
 
@@ -80,3 +82,16 @@ def test_damaged_lists(compacted, name) -> None:
     (text,) = found(compacted)
     assert path.name in text
     assert "compact the journal again" in text
+
+
+def test_what_the_files_lack(journal) -> None:
+    """The files of a table say why they do not have all of its rows, also once the journal was pruned."""
+    table = journal.stream.table("t", column("id", 23, key=True))
+    for number in range(2):
+        journal.stream.transaction(table.insert(str(number)))
+        journal.write()
+    journal.compact()
+    assert prune(journal.folder)
+    found = history.files(journal.folder, "public", "t")
+    assert 2 == found.rows
+    assert "it has been in the stream since 0/0, without a snapshot" == found.incomplete

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import IntegerType, StructType
 
 from aiorepl.journal import Cursors, JournalReader, JournalSink, prune
 from aiorepl.lsn import LSN
 from aiorepl.sink import SinkContext
+from aiorepl.spark.options import Options
+from aiorepl.spark.source import _StreamReader
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
@@ -186,6 +191,34 @@ def test_an_accepted_gap(spark, five, read) -> None:
     assert read(spark, five) == [0, 1, 2, 3, 4, 9]
     with pytest.raises(Exception, match="inside the gap"):
         read(spark, five, startingPosition=str(LSN(end + 0x10)))
+
+
+def test_a_query_is_told_what_it_lacks(journal, caplog) -> None:
+    """A new query is told why its table is not whole, and not of other tables; one that goes on, when its table is replaced."""
+    reader = _StreamReader(
+        Options.parse({"journal": str(journal.folder), "table": "public.t"}),
+        StructType().add("id", IntegerType()),
+    )
+    table, other = journal.stream.table("t", ID), journal.stream.table("other", ID)
+    journal.stream.transaction(table.insert("1"), other.insert("1"))
+    journal.write()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert ["public.t (it has been in the stream since 0/0, without a snapshot)"] == told(caplog)
+    journal.stream.transaction(
+        journal.stream.table("t", ID).insert("2"), journal.stream.table("u", ID).insert("1")
+    )
+    journal.write()
+    reader.partitions(end, reader.latestOffset(end, ReadAllAvailable()))
+    again = f"public.t (another table has this name since {journal.stream.ends[0]}, without a snapshot)"
+    assert [again] == told(caplog)
+
+
+def told(caplog: Any) -> list[str]:
+    """Return the tables that were warned of since the last call."""
+    found = [re.search(r"all rows of ([^:]*)", record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return [each[1] for each in found if each]
 
 
 def test_a_new_query_with_an_old_cursor(spark, five, tmp_path) -> None:
