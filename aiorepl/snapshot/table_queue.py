@@ -7,20 +7,17 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from aiorepl.errors import AioreplError, PermanentError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.completion import Completion
 from aiorepl.snapshot.ledger import ChunkLedger, TableChange, TableProgress
 from aiorepl.snapshot.ledger_store import LedgerStore, persisted
-from aiorepl.snapshot.statistics import TableCounters, TableStatistics
+from aiorepl.snapshot.statistics import State, TableCounters, TableStatistics
 from aiorepl.snapshot.table_names import Name
 from aiorepl.snapshot.tables import PublishedTable
 
 _log = logging.getLogger("aiorepl.snapshot")
-
-_ENDED: Final = ("complete", "cancelled", "failed")
 
 
 class Forgotten(Exception):
@@ -104,6 +101,11 @@ class TableQueue:
         failed = any(table.status == "failed" for table in self.ledger.tables)
         return not failed and all(table.id == number for table in self.left)
 
+    def is_cancelled(self, number: int) -> bool:
+        """Whether a table was cancelled meanwhile; it may even have been requested again."""
+        counters = self.counters.get(number)
+        return counters is None or counters.state == "cancelled"
+
     # What becomes of tables.
 
     async def add(self, names: Sequence[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
@@ -137,7 +139,7 @@ class TableQueue:
 
         def changed(ledger: ChunkLedger) -> ChunkLedger:
             for table in named:
-                if ledger.table(table.id) is None:
+                if ledger.table(table.id) is None or self.is_cancelled(table.id):
                     continue
                 parts = [(part.oid, part.schema, part.name) for part in found[table.schema, table.name]]
                 after = ledger.with_tables(parts, table.where).without(table)
@@ -147,7 +149,7 @@ class TableQueue:
 
         ledger = await self.write(changed)
         for number, ids in replaced.items():
-            del self.counters[number]
+            self.counters.pop(number, None)
             self._count_new(ledger, ids)
             self.completion.replace(number, ids)
 
@@ -194,9 +196,10 @@ class TableQueue:
         _log.error("table %s could not be read: %s", table, text)
         if not isinstance(error, AioreplError):
             _log.debug("table %s", table, exc_info=error)
-        self.counters[table.id].error = text
         await self.write(partial(_changed, table.id, lambda known: known.failed(text)))
-        self._end(table.id, "failed", error)
+        if not self.is_cancelled(table.id):
+            self.counters[table.id].error = text
+            self._end(table.id, "failed", error)
 
     async def complete(self, durable: LSN) -> bool:
         """Complete the tables that were delivered up to ``durable``. Return whether others were delivered."""
@@ -238,16 +241,19 @@ class TableQueue:
         self.counters.pop(self._ended.pop(counters.table, 0), None)
         self.counters[number] = counters
 
-    def _end(self, number: int, state: str, error: BaseException | None = None) -> None:
-        counters = self.counters[number]
-        assert state in _ENDED
-        counters.state = state  # type: ignore[assignment]
-        self.counters.pop(self._ended.get(counters.table, 0), None)
-        self._ended[counters.table] = number
+    def _end(self, number: int, state: State, error: BaseException | None = None) -> None:
         self.completion.finish(number, error)
+        if (counters := self.counters.get(number)) is None:
+            return
+        counters.state = state
+        if (before := self._ended.get(counters.table, number)) != number:
+            self.counters.pop(before, None)
+        self._ended[counters.table] = number
 
     def _note(self, progress: TableProgress) -> None:
-        counters, plan = self.counters[progress.id], progress.plan
+        counters, plan = self.counters.get(progress.id), progress.plan
+        if counters is None:
+            return
         counters.chunks = None if plan is None else len(plan.ranges)
         counters.chunks_done = 0 if plan is None else len(plan.ranges) - progress.left
         counters.estimated_rows = None if plan is None or progress.where is not None else plan.rows

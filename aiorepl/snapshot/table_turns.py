@@ -132,7 +132,7 @@ class TableTurns:
                 await self._failed(table, error, alone=True)
             return
         for table in named:
-            if not found[table.schema, table.name] and self._queue.counters[table.id].state != "cancelled":
+            if not found[table.schema, table.name] and not self._queue.is_cancelled(table.id):
                 await self._queue.fail(
                     table,
                     ConfigurationError(
@@ -179,9 +179,9 @@ class TableTurns:
 
         :param alone: whether no other table can be read meanwhile.
         """
-        counters = self._queue.counters[table.id]
-        if counters.state == "cancelled":
+        if self._queue.is_cancelled(table.id):
             return
+        counters = self._queue.counters[table.id]
         pause = None
         if self._retry is not None and isinstance(error, Exception) and may_pass(error):
             attempts = self._attempts.setdefault(table.id, _Attempts(self._retry))

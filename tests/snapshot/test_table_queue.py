@@ -20,6 +20,7 @@ from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
 from aiorepl.snapshot.ledger_store import MemoryLedger
 from aiorepl.snapshot.table_queue import TableQueue
 from aiorepl.snapshot.table_turns import TableTurns
+from aiorepl.snapshot.tables import PublishedTable
 
 EMPTY = ChunkLedger(Position("s", "1", 1, ZERO))
 A, B, C = ("public", "a"), ("public", "b"), ("public", "c")
@@ -113,6 +114,45 @@ async def test_a_full_disk(queue, store, monkeypatch):
     with pytest.raises(PermanentError, match="another writer"):
         await queue.record(table, delivered, ZERO)
     assert 1 == len(queue.left)
+
+
+async def test_cancelled_while_it_is_looked_up(queue, monkeypatch):
+    """A name that is cancelled and requested again while it is looked up is looked up again, and then read once."""
+    found = PublishedTable(9, *A, (), None, "d", partitioned=False, secured=False)
+    read: list[str] = []
+    done = asyncio.Event()
+
+    async def look_up(connection, publications, names):
+        if 4 in queue.counters:
+            # The state comes first, as ``Snapshots.cancel`` sets it.
+            queue.counters[4].state = "cancelled"
+            await queue.cancel(queue.ledger.table(4))
+            assert {5} == await queue.add([A], None)
+        return {name: [found] for name in names}
+
+    async def read_table(source, progress, update, *rest: Any) -> None:
+        read.append(str(progress))
+        await update(delivered)
+        done.set()
+
+    async def connect() -> Any:
+        return SimpleNamespace(terminate=lambda: None)
+
+    for table in queue.left:
+        await queue.cancel(table)
+    assert {4} == await queue.add([A], None)
+    monkeypatch.setattr(table_turns, "look_up", look_up)
+    monkeypatch.setattr(table_turns, "read_table", read_table)
+    source = SimpleNamespace(publications=("p",), connect=connect)
+    turns = TableTurns(queue, None, source, lambda: ZERO, lambda: None)
+    turns.pause(False)
+    running = asyncio.create_task(turns.run())
+    try:
+        await done.wait()
+    finally:
+        await cancel_and_wait(running)
+    assert ["public.a"] == read
+    assert [6] == [table.id for table in queue.ledger.tables]
 
 
 async def test_turns(queue, monkeypatch):
