@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import Insert as InsertMessage
@@ -235,7 +236,14 @@ class Window:
             if any(relation.oid == self.oid for relation in change.relations):
                 self._touched(header).everything = True
         elif isinstance(change, RowChange) and change.layout.relation.oid == self.oid:
-            self._add_row(self._touched(header), change)
+            touched = self._touched(header)
+            try:
+                self._add_row(touched, change)
+            except DataError:
+                # Its key is not UTF-8, in an SQL_ASCII database. That must not end the stream.
+                touched.everything = True
+                self._forget(touched)
+                self.owed, self._owed_bytes = None, 0
 
     def _add_row(self, touched: _Touched, change: RowChange) -> None:
         relation = change.layout.relation

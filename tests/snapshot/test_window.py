@@ -500,3 +500,26 @@ def test_visibility_around_a_wrap():
     assert [True, False, True, False, False] == [
         snapshot.sees(xid) for xid in (2**32 - 3, 2**32 - 2, 2**32 - 1, 3, 5)
     ]
+
+
+def test_a_key_that_cannot_be_decoded(tmp_path):
+    """It does not end the stream: any row may have been changed, and the last chunk has all that were."""
+    # An array of a text that is not UTF-8, as a SQL_ASCII database may have.
+    key = build.Binary(struct.pack(">iiIiii", 1, 0, 25, 1, 1, 1) + b"\xe9")
+    decoder, assembler = Decoder(Streaming.OFF), Assembler(Types(), binary=True, spool=Spool(tmp_path))
+    payloads = [
+        build.relation(oid=OID, name="t", columns=[build.column("id", 1009, key=True)]),
+        build.begin(final_lsn=1000, xid=7),
+        build.insert(relation=OID, new=[key]),
+        build.commit(commit_lsn=1000, end_lsn=1008),
+    ]
+    window = Window(OID, ("id",), 1000)
+    slices = assembler.feed([decoder.decode(payload) for payload in payloads])
+    for part in slices:
+        window.observe(part)
+    (change,) = slices[0].changes
+    before, after = Visibility.parse("5:5:"), Visibility.parse("8:8:")
+    assert window.judge(before, change.layout.relation).again is not None
+    assert window.take_owed() is None
+    window.prune(after)
+    assert window.judge(after, change.layout.relation).again is None
