@@ -125,11 +125,15 @@ def drop(journal: str, cursor: str) -> None:
 @journal.command("prune")
 @click.argument("journal")
 def prune_command(journal: str) -> None:
-    """Delete the segments that all registered consumers have passed."""
+    """Delete the segments that all registered consumers have passed, and print which cursors keep segments for long."""
+    from aiorepl.journal.consumers import stalled_cursors
     from aiorepl.journal.retention import prune
 
-    deleted = prune(_open(journal))
+    store = _open(journal)
+    deleted = prune(store)
     click.echo(f"{len(deleted)} segments deleted")
+    for warning in stalled_cursors(store).values():
+        click.echo(warning)
 
 
 @journal.command()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from aiorepl.errors import printable
+from aiorepl.sizes import format_size
 
 if TYPE_CHECKING:
     from aiorepl.history.inspection import HistoryInspection
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from aiorepl.journal.inspection import Inspection
     from aiorepl.lsn import LSN
 
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -155,12 +155,6 @@ def _history(found: HistoryInspection, journal: Inspection) -> dict[str, Any]:
 def _cursor(consumer: Consumer, url: str, now: float) -> dict[str, Any]:
     cursor = consumer.cursor
     stalled = consumer.stalled(now)
-    remedy = None
-    if stalled:
-        remedy = (
-            "start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop "
-            f"{url} {consumer.name!r})"
-        )
     return {
         "name": consumer.name,
         "position": None if cursor is None else str(cursor.position.lsn),
@@ -176,7 +170,7 @@ def _cursor(consumer: Consumer, url: str, now: float) -> dict[str, Any]:
         "holds_bytes": consumer.held,
         "holds_since": _time(consumer.held_since),
         "stalled": stalled,
-        "remedy": remedy,
+        "remedy": consumer.remedy(url) if stalled else None,
         "error": None if consumer.problem is None else str(consumer.problem),
     }
 
@@ -197,12 +191,12 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
     for each in whole.get("list", ()):
         part = f"  part {each['part'] + 1} of {each['parts']}" if each["parts"] > 1 else ""
         yield (
-            f"segment   {each['after']} to {each['end']}{part}  {each['blocks']} blocks  {_size(each['bytes'])}  "
+            f"segment   {each['after']} to {each['end']}{part}  {each['blocks']} blocks  {format_size(each['bytes'])}  "
             f"{each['published']}"
         )
     for each in described["tables"]:
         complete = "" if each["complete_from"] is None else f", complete from {each['complete_from']}"
-        yield f"table     {_table(each)}  in {_files(each['files'])} of {_size(each['bytes'])}{complete}{_incomplete(each)}"
+        yield f"table     {_table(each)}  in {_files(each['files'])} of {format_size(each['bytes'])}{complete}{_incomplete(each)}"
     history = described["history"]
     if history is not None:
         yield f"history   {history['begins']} to {history['ends']}; compacted by {_holder(history['owner'])}"
@@ -212,7 +206,7 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
         yield f"cursor    {_cursor_line(each, now)}"
     for each in described["prepared"]:
         yield (
-            f"prepared  {each['lsn']}  xid {each['xid']}, {printable(each['gid'])!r}, {_size(each['bytes'])}, not committed or rolled "
+            f"prepared  {each['lsn']}  xid {each['xid']}, {printable(each['gid'])!r}, {format_size(each['bytes'])}, not committed or rolled "
             f"back for {_age(each['since'], now)}"
         )
     for each in described["gaps"]:
@@ -226,12 +220,12 @@ def _segments(whole: Mapping[str, Any], now: float) -> str:
         return "none"
     parts = f" in {_files(whole['files'])}" if whole["files"] != whole["count"] else ""
     largest = (
-        f"the largest transaction has {whole['largest_files']} files of {_size(whole['largest_bytes'])}"
+        f"the largest transaction has {whole['largest_files']} files of {format_size(whole['largest_bytes'])}"
         if whole["largest_files"] > 1
-        else f"the largest has {_size(whole['largest_bytes'])}"
+        else f"the largest has {format_size(whole['largest_bytes'])}"
     )
     return (
-        f"{whole['count']:,}{parts}, {_size(whole['bytes'])}, {_age(whole['oldest'], now)} to {_age(whole['newest'], now)} old; "
+        f"{whole['count']:,}{parts}, {format_size(whole['bytes'])}, {_age(whole['oldest'], now)} to {_age(whole['newest'], now)} old; "
         f"{largest}"
     )
 
@@ -243,7 +237,7 @@ def _cursor_line(each: Mapping[str, Any], now: float) -> str:
     position = "at the beginning" if each["position"] == "0/0" else f"at {each['position']}"
     line = f"{name}  {position}, moved {_age(each['moved'], now)} ago by {_holder(each['reader'])}"
     if each["holds_since"] is not None:
-        line += f"; keeps {_size(each['holds_bytes'])}, {_age(each['holds_since'], now)} old"
+        line += f"; keeps {format_size(each['holds_bytes'])}, {_age(each['holds_since'], now)} old"
     if each["stalled"]:
         line += f"; STALLED: {each['remedy']}"
     if each["error"] is not None:
@@ -260,7 +254,7 @@ def _incomplete(each: Mapping[str, Any]) -> str:
 
 
 def _parquet(files: Mapping[str, Any]) -> str:
-    return f"{files['rows']:,} rows in {_files(files['files'])} of {_size(files['bytes'])}"
+    return f"{files['rows']:,} rows in {_files(files['files'])} of {format_size(files['bytes'])}"
 
 
 def _files(count: int) -> str:
@@ -273,13 +267,6 @@ def _table(each: Mapping[str, Any]) -> str:
 
 def _holder(each: Mapping[str, Any]) -> str:
     return f"host {printable(each['host'])}, process {each['process']}, since {each['since']}"
-
-
-def _size(size: float) -> str:
-    unit = 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{size} bytes"
 
 
 def _time(seconds: float | None) -> str | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import AioreplError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursor, Cursors
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN
+from aiorepl.sizes import format_size
 
 STALLED_SECONDS: Final = 86_400
 """A cursor that has not moved for so long, while segments as old wait for it, may belong to nobody."""
@@ -39,6 +43,26 @@ class Consumer:
             return False
         return now - max(self.cursor.moved, self.held_since) >= STALLED_SECONDS
 
+    def remedy(self, url: str) -> str:
+        """What to do if it has stalled.
+
+        :param url: of the journal.
+        """
+        return (
+            "start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop "
+            f"{url} {self.name!r})"
+        )
+
+    def warning(self, url: str, now: float) -> str | None:
+        """Say what it keeps if it has stalled; else ``None``. Parameters as in ``stalled`` and ``remedy``."""
+        if self.cursor is None or not self.stalled(now):
+            return None
+        days = int(now - self.cursor.moved) // STALLED_SECONDS
+        return (
+            f"cursor {self.name!r} of the journal {url} keeps {format_size(self.held)}, and has not moved for {days} d (last by "
+            f"{self.cursor.reader}): {self.remedy(url)}"
+        )
+
 
 def consumers(chain: Chain, cursors: Cursors) -> list[Consumer]:
     """List the registered consumers of a journal.
@@ -64,3 +88,13 @@ def consumers(chain: Chain, cursors: Cursors) -> list[Consumer]:
 def _held(chain: Chain, lsn: LSN) -> tuple[int, int | None]:
     oldest = next(chain.walk(lsn), None)
     return (0, None) if oldest is None else (chain.size_after(lsn), oldest.published)
+
+
+def stalled_cursors(store: Store) -> dict[str, str]:
+    """Return a warning for each cursor that has stalled, by name.
+
+    :raises JournalError: the journal is damaged, or cannot be read.
+    """
+    now, found = time.time(), consumers(JournalReader(store).chain(), Cursors(store))
+    warnings = ((each.name, each.warning(store.url, now)) for each in found)
+    return {name: warning for name, warning in warnings if warning is not None}

@@ -13,6 +13,7 @@ from typing import Final, Self
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain
+from aiorepl.journal.consumers import stalled_cursors
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import Start, dump_start
 from aiorepl.journal.metadata_files import START, MetadataFiles
@@ -159,9 +160,16 @@ async def keep_pruned(url: Location | Store, retention: Retention) -> None:
     age = _MAX_PAUSE if retention.max_age_seconds is None else retention.max_age_seconds
     pause = max(_MIN_PAUSE, min(age, _MAX_PAUSE))
     store, logged = open_store(url), ""
+    stalled: dict[str, str] = {}
+    looked = -_MAX_PAUSE
     while True:
         try:
             deleted = await asyncio.to_thread(prune, store, retention=retention)
+            if (now := time.monotonic()) - looked >= _MAX_PAUSE:
+                looked, before = now, stalled
+                stalled = await asyncio.to_thread(stalled_cursors, store)
+                for name in stalled.keys() - before.keys():
+                    _log.warning("%s", stalled[name])
         except (JournalError, OSError) as error:
             text = reason(error) if isinstance(error, OSError) else str(error)
             if text != logged:

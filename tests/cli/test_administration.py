@@ -141,6 +141,10 @@ async def test_what_a_journal_has(run, tmp_path, monkeypatch):
         f"STALLED: start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop {tmp_path}"
         in (printed.out)
     )
+    pruned = await run("journal", "prune", str(tmp_path))
+    deleted, warning = pruned.out.splitlines()
+    assert ("0 segments deleted", True) == (deleted, warning.startswith("cursor 'lost' of the journal"))
+    assert "has not moved for 2 d (last by host" in warning
     assert "secret" not in inspected.out + printed.out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from types import SimpleNamespace
 
@@ -9,6 +10,10 @@ import pytest
 
 from aiorepl import ConfigurationError
 from aiorepl.journal import Cursors, JournalReader, Retention, prune
+from aiorepl.journal.consumers import stalled_cursors
+from aiorepl.journal.retention import keep_pruned
+from aiorepl.journal.store import LocalStore
+from aiorepl.sizes import format_size
 
 NOW = 2_000_000_000.0
 
@@ -94,3 +99,28 @@ def test_other_text(text) -> None:
     """Other text is rejected; ``30m`` could mean minutes or months."""
     with pytest.raises(ConfigurationError, match="retention"):
         Retention.parse(text)
+
+
+async def test_a_cursor_that_is_left_behind(journal, monkeypatch, caplog) -> None:
+    """The log says once which cursor keeps how much, if it has not moved for a day."""
+    folder, stream = journal
+    cursors = Cursors(folder)
+    cursors.advance("lost", stream.position.at(stream.ends[0]))
+    cursors.advance("all", stream.position.at(stream.ends[-1]))
+    size = sum(segment.size for segment in JournalReader(folder).segments(stream.ends[0]))
+    assert {} == stalled_cursors(LocalStore(folder))
+    monkeypatch.setattr("time.time", lambda: NOW + 90_000)
+    asked = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiorepl.journal.retention.asyncio.sleep", sleep)
+    pruning = asyncio.create_task(keep_pruned(folder, Retention(max_age_seconds=1e9)))
+    await asked.wait()
+    pruning.cancel()
+    (record,) = [each for each in caplog.records if "cursor" in each.getMessage()]
+    expected = f"cursor 'lost' of the journal {folder} keeps {format_size(size)}, and has not moved for 1 d (last by host "
+    assert record.getMessage().startswith(expected)
+    assert record.getMessage().endswith(f"drop the cursor (aiorepl journal drop {folder} 'lost')")
