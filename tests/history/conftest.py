@@ -29,12 +29,18 @@ class Journal:
         self.stream = Stream(**stream)
         self.store = LocalStore(folder / "history")
 
-    def write(self, attributes: Mapping[str, Attribute] | None = None, **options: Any) -> None:
+    def write(
+        self,
+        attributes: Mapping[str, Attribute] | None = None,
+        at_once: int | None = None,
+        **options: Any,
+    ) -> None:
         """Make a segment, or more, of all that was committed since the last call.
 
         :param attributes: what a look-up in the catalog found for the columns of each name.
+        :param at_once: the number of messages in a slice.
         """
-        slices = tuple(self.stream.slices())
+        slices = tuple(self.stream.slices(at_once))
         for change in (change for part in slices for change in part.changes if isinstance(change, RowChange)):
             names = set(change.relation.names) & set(attributes or ())
             change.relation.attributes.update({name: attributes[name] for name in names})

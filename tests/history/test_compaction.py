@@ -11,7 +11,7 @@ from aiorepl.errors import JournalError, SlotError
 from aiorepl.history.buffers import Bounds
 from aiorepl.history.compaction import CURSOR, Pace
 from aiorepl.history.planning import Limits
-from aiorepl.journal import Cursors, prune
+from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import column
@@ -272,10 +272,11 @@ def test_a_file_of_another_version_is_not_merged(journal):
 
 
 def test_large_tables(journal):
-    """A table that is large enough is written in several files, and published, by one pass."""
+    """A table that is large enough is written in several files, and published, by one pass; so is a transaction in parts."""
     t = journal.stream.table("t", KEY, column("note"))
     journal.stream.transaction(*(t.insert(str(row), f"{row * 7919 % 1000}") for row in range(500)))
-    journal.write(block_bytes=1000)
+    journal.write(block_bytes=1000, segment_bytes=4000, at_once=50)
+    assert len({segment.name for segment in JournalReader(journal.folder).segments()}) > 2
     bounds = Bounds(batch_bytes=1000, file_bytes=4000, memory_bytes=10_000)
     journal.compact(bounds=bounds, limits=Limits(least_bytes=2000, most_bytes=6000))
     files = journal.files()
