@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from aiorepl.epoch import since_1970
 from aiorepl.errors import ProtocolError
+from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import CollectedRows, truncate_row
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
@@ -26,8 +27,6 @@ from aiorepl.values.registry import Types
 
 Known = Callable[[Table], tuple[Version, ...]]
 
-_TRUNCATE, _MESSAGE = b"TM"
-_ROWS: Final = frozenset(b"IUD")
 _OF_MESSAGES: Final = Version(0, (), MESSAGES)
 
 
@@ -62,47 +61,19 @@ class Collecting:
             self._buffers.relieve()
 
     def _block(self, index: SegmentIndex, block: Block, data: bytes, decoder: Decoder) -> None:
-        at = block.continuation
-        scanner = (
-            BlockScanner(data, 0, 0, 0, 0)
-            if at is None
-            else BlockScanner(data, at.xid, at.commit_lsn, since_1970(at.commit_timestamp), at.ordinal)
-        )
-        collectors: dict[int, RowCollector | None] = {}
-        while kind := scanner.scan(collectors):
-            payload = scanner.message
-            if kind in _ROWS:
-                relation = decoder.views.find(int.from_bytes(payload[1:5], "big"), "row")
-                collectors[relation.oid] = self._collector(relation, index, collectors)
-                scanner.retry()
-                continue
-            message = decoder.decode(payload)
-            if kind == _TRUNCATE:
-                assert isinstance(message, m.Truncate)
-                for relation in message.relations:
-                    self._truncate(relation, index, scanner, collectors)
-                scanner.ordinal += 1
-            elif kind == _MESSAGE:
-                assert isinstance(message, m.Message)
-                self._message(message, scanner)
-            elif isinstance(message, Relation):
-                message.attributes.update(index.attributes_of(message))
-                collectors.pop(message.oid, None)
+        scan = BlockScan(partial(self._collector, index), partial(self._truncate, index), self._message)
+        scan.run(data, block.continuation, decoder, index.attributes_of)
         if self._messages:
             buffer = self._buffers.get(MESSAGES_TABLE) or self._buffers.open(MESSAGES_TABLE, _OF_MESSAGES)
             buffer.add(message_rows(self._messages))
             self._messages = []
 
-    def _collector(
-        self, relation: Relation, index: SegmentIndex, collectors: dict[int, RowCollector | None]
-    ) -> RowCollector:
+    def _collector(self, index: SegmentIndex, relation: Relation, collectors: Collectors) -> RowCollector:
         table = _table(relation)
         version, conversion = self._conversion(relation, table, index)
         return self._buffer(table, version, collectors).use(conversion)
 
-    def _buffer(
-        self, table: Table, version: Version, collectors: dict[int, RowCollector | None]
-    ) -> TableBuffer:
+    def _buffer(self, table: Table, version: Version, collectors: Collectors) -> TableBuffer:
         buffer = self._buffers.get(table)
         if buffer is not None and buffer.version is version:
             return buffer
@@ -113,11 +84,7 @@ class Collecting:
         return self._buffers.open(table, version)
 
     def _truncate(
-        self,
-        relation: Relation,
-        index: SegmentIndex,
-        scanner: BlockScanner,
-        collectors: dict[int, RowCollector | None],
+        self, index: SegmentIndex, relation: Relation, collectors: Collectors, scanner: BlockScanner
     ) -> None:
         table = _table(relation)
         buffer = self._buffers.get(table)
@@ -146,7 +113,6 @@ class Collecting:
         if message.transactional:
             header = Header(scanner.xid, scanner.commit_lsn, scanner.time)
             self._messages.append((message.prefix, message.content, header, scanner.ordinal))
-            scanner.ordinal += 1
         else:
             self._messages.append((message.prefix, message.content, Header(None, message.lsn, None), 0))
 

@@ -122,12 +122,11 @@ class _Conversion:
         relation = layout.relation
         fields = [schema.field(name) for name in relation.names]
         self._schema = schema
-        self._copied = CopiedColumns(layout, fields)
+        self._copied = CopiedColumns(layout, fields, null=null)
         self._unfit = {
             each.name: unfit(f"{relation}.{each.name}", each.type_oid, layout.types, field.type)
             for each, field in zip(relation.columns, fields, strict=True)
         }
-        self._null = null
 
     def __call__(self, rows: CopiedRows) -> pa.RecordBatch:
         arrays = list(self._copied.arrays(rows, self._refuse))
@@ -138,5 +137,4 @@ class _Conversion:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _refuse(self, name: str, row: int, text: str) -> None:
-        if not self._null:
-            raise self._unfit[name]
+        raise self._unfit[name]

@@ -2,37 +2,37 @@
 
 Columns are matched by attribute number, so that rows from before a rename are read under the new name; or by name, where a
 number is not known. A column that the table did not have at the time has the value with which it was added, as far as that is
-known, otherwise null. A column that the schema does not have is left out. ``formats.arrow.rows`` makes the rows of each kind of change.
+known, otherwise null. A column that the schema does not have is left out. ``formats.arrow.row_collector`` collects the rows.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from aiorepl.formats.arrow.header import Header
-from aiorepl.formats.arrow.rows import Rows, Shape
-from aiorepl.formats.texts import Texts
-from aiorepl.journal.reader import JournalReader
-from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Attribute, Relation
-from aiorepl.pgoutput.tuples import TupleData
-from aiorepl.spark.block_reader import BlockReader
+from aiorepl.errors import ProtocolError
+from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
+from aiorepl.formats.arrow.collected import collected_arrays
+from aiorepl.formats.arrow.filled import FilledColumn
+from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
+from aiorepl.journal.index import SegmentIndex
+from aiorepl.journal.reader import JournalReader, block_decoder
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.blocks import Span, TableName
-from aiorepl.spark.columns import column
+from aiorepl.spark.columns import column, unfit
+from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
-_INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
-_NEW, _KEY, _OLD = b"NKO"
-# Offsets in a row's message: type, relation (4 bytes), tuple kind, then the tuple.
-_KIND_AT, _TUPLE_AT = 5, 6
+_GONE: Final = pa.array(["delete", "truncate"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,96 +102,122 @@ class Typed:
         :raises DataError: a value does not fit into the wanted type.
         :raises JournalError: the journal is damaged.
         """
-        layouts: dict[tuple[bytes, tuple[TypeInfo, ...], frozenset[tuple[str, Attribute]]], _Layout] = {}
-        rows: _Rows | None = None
+        rows = _Rows(self)
         for span in spans:
             index = reader.index(span.segment)
-            segment_layouts: dict[Relation, _Layout] = {}
+            rows.segment = index
             for number in span.blocks:
-                block = BlockReader(reader, span.segment, index.blocks[number], self.table.is_of, span.after)
-                for header, ordinal, relation, payload in block.rows():
-                    target: Relation | None = relation
-                    if target is None:
-                        target = self._truncated(block, payload)
-                        if target is None:
-                            continue
-                    layout = segment_layouts.get(target)
-                    if layout is None:
-                        # The same description is a different object in every segment.
-                        key = (target.payload, index.types, frozenset(target.attributes.items()))
-                        layout = layouts.get(key)
-                        if layout is None:
-                            layout = layouts[key] = _Layout(self, target, index.types, binary=index.binary)
-                        segment_layouts[target] = layout
-                    if rows is None or rows.layout is not layout or rows.full:
-                        if rows is not None:
-                            yield rows.batch()
-                        rows = _Rows(layout)
-                    rows.add(header, ordinal, payload, block)
-        if rows is not None:
-            yield rows.batch()
-
-    def _truncated(self, block: BlockReader, payload: bytes) -> Relation | None:
-        if payload[0] != _TRUNCATE:
-            return None
-        message = block.decode(payload)
-        assert isinstance(message, m.Truncate)
-        return next((relation for relation in message.relations if self.table.is_of(relation)), None)
+                block = index.blocks[number]
+                data = reader.read(span.segment, block)
+                decoder = block_decoder(index, block)
+                try:
+                    rows.scan.run(data, block.continuation, decoder, index.attributes_of, span.after)
+                except (ProtocolError, IndexError, struct.error) as error:
+                    raise reader.damaged(span.segment, block, error) from None
+                yield from rows.take()
+        rows.settle()
+        yield from rows.take()
 
 
-class _Layout(Shape):
+class _Layout:
     """Converts the tuples of one description to the wanted columns."""
 
     def __init__(
         self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], *, binary: bool
     ) -> None:
-        known = Types(types)
+        layout = Layout(relation, Types(types), binary=binary)
         names = wanted.newest.names(relation)
-        indexes = {name: index for index, name in enumerate(names)}
-        key = relation.key or tuple(indexes[name] for name in wanted.keys if name in indexes)
-        converters = {}
-        for each in wanted.schema:
-            index = indexes.get(each.name)
-            if index is not None:
-                oid = relation.columns[index].type_oid
-                name = f"{relation}.{relation.names[index]}"
-                converters[each.name] = index, column(name, oid, known, each.type, null=wanted.null)
-        missing = {name: value for name, value in wanted.newest.missing.items() if name not in converters}
-        super().__init__(wanted.schema, names, key, converters, missing)
-        self.texts = Texts(relation, known, binary=binary)
+        self._indexes = {name: index for index, name in enumerate(names) if name in wanted.schema.names}
+        key = relation.key or [index for index, name in enumerate(names) if name in wanted.keys]
+        self.collector = RowCollector(len(names), bytes(index in key for index in range(len(names))))
+        self._names = pa.array(names, pa.string())
+        self._columns: list[FilledColumn | None] = [
+            FilledColumn(layout, index, wanted.schema.field(name).type, null=wanted.null)
+            if name in self._indexes
+            else None
+            for index, name in enumerate(names)
+        ]
+        self._wanted = wanted
+        self._layout = layout
 
-
-class _Rows(Rows):
-    """Collects rows of one layout from messages."""
-
-    def __init__(self, layout: _Layout) -> None:
-        super().__init__(layout)
-        self.layout = layout
-        self._size = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether to make a batch before more rows are added."""
-        return len(self) >= BATCH_ROWS or self._size >= BATCH_BYTES
-
-    def add(self, header: Header, ordinal: int, payload: bytes, block: BlockReader) -> None:
-        """Add the row or rows of one message."""
-        self.begin(header)
-        split, before = self.layout.texts.split, self.layout.texts.printed
-        kind = payload[0]
-        if kind == _INSERT:
-            self.insert(header.new_row, ordinal, split(TupleData(payload, _TUPLE_AT)))
-        elif kind == _UPDATE:
-            if payload[_KIND_AT] == _NEW:
-                self.update(ordinal, split(TupleData(payload, _TUPLE_AT)))
+    def batch(self) -> pa.RecordBatch:
+        """Return the collected rows, at least one, and forget them."""
+        rows, schema, missing = self.collector, self._wanted.schema, self._wanted.newest.missing
+        columns, metadata = collected_arrays(rows, self._columns, self._names, self._refuse)
+        arrays = []
+        for each in schema:
+            if each.name in self._indexes:
+                arrays.append(columns[self._indexes[each.name]])
+            elif each.name in missing:
+                # A delete or truncate has no values but those of a key.
+                gone = pc.is_in(metadata["_op"], value_set=_GONE)
+                arrays.append(missing[each.name].take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0)))
+            elif each.name in metadata:
+                arrays.append(metadata[each.name].cast(each.type))
             else:
-                message = block.decode(payload)
-                assert isinstance(message, m.Update)
-                assert message.old is not None
-                self.update(ordinal, split(message.new), split(message.old), whole=message.old_kind == "O")
-        elif kind == _DELETE:
-            old = split(TupleData(payload, _TUPLE_AT))
-            self.delete(ordinal, old, whole=payload[_KIND_AT] == _OLD)
-        else:
-            self.truncate(ordinal)
-        self._size += len(payload) + self.layout.texts.printed - before
+                arrays.append(pa.nulls(rows.count, each.type))
+        rows.clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _refuse(self, index: int, row: int, text: str) -> None:
+        relation, each = self._layout.relation, self._layout.relation.columns[index]
+        kind = self._wanted.schema.field(self._names[index].as_py()).type
+        raise unfit(f"{relation}.{each.name}", each.type_oid, self._layout.types, kind)
+
+
+class _Rows:
+    """Collects the rows of one table over blocks and segments."""
+
+    def __init__(self, wanted: Typed) -> None:
+        self.segment: SegmentIndex | None = None
+        self.scan = BlockScan(self._collector, self._truncate)
+        self._wanted = wanted
+        # By all that a conversion depends on: the same description is a different object in every segment.
+        self._layouts: dict[object, _Layout] = {}
+        self._of_segment: tuple[SegmentIndex | None, dict[Relation, _Layout]] = None, {}
+        self._current: _Layout | None = None
+        self._ready: list[pa.RecordBatch] = []
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Return the record batches that are complete."""
+        rows = None if self._current is None else self._current.collector
+        if rows is not None and (rows.count >= BATCH_ROWS or rows.size >= BATCH_BYTES):
+            self.settle()
+        ready, self._ready = self._ready, []
+        return ready
+
+    def settle(self) -> None:
+        """Convert the collected rows."""
+        if self._current is not None and self._current.collector.count:
+            self._ready.append(self._current.batch())
+
+    def _collector(self, relation: Relation, collectors: Collectors) -> RowCollector | None:
+        if not self._wanted.table.is_of(relation):
+            return None
+        layout = self._layout(relation)
+        if layout is not self._current:
+            self.settle()
+            for oid in [oid for oid, rows in collectors.items() if rows is not None]:
+                del collectors[oid]
+            self._current = layout
+        return layout.collector
+
+    def _truncate(self, relation: Relation, collectors: Collectors, scanner: BlockScanner) -> None:
+        rows = self._collector(relation, collectors)
+        if rows is not None:
+            rows.truncate(scanner.ordinal, scanner.commit_lsn, scanner.xid, scanner.time)
+
+    def _layout(self, relation: Relation) -> _Layout:
+        index = self.segment
+        assert index is not None
+        if self._of_segment[0] is not index:
+            self._of_segment = index, {}
+        found = self._of_segment[1].get(relation)
+        if found is None:
+            key = (relation.payload, index.types, frozenset(relation.attributes.items()))
+            found = self._layouts.get(key)
+            if found is None:
+                found = _Layout(self._wanted, relation, index.types, binary=index.binary)
+                self._layouts[key] = found
+            self._of_segment[1][relation] = found
+        return found

@@ -24,6 +24,12 @@ cdef class Column:
     cdef void refuse(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t end) except *
 
 
+cdef class Skipped(Column):
+    cdef void null(self, Py_ssize_t row) noexcept
+    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef void refuse(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t end) except *
+
+
 cdef class _Fixed(Column):
     pass
 

@@ -81,6 +81,19 @@ class Column:
         self.refused.append((row, start, end))
 
 
+class Skipped(Column):
+    """A column that nobody wants."""
+
+    def null(self, row: int) -> None:
+        pass
+
+    def put(self, row: int, data: Any, start: int, end: int) -> None:
+        pass
+
+    def refuse(self, row: int, start: int, end: int) -> None:
+        pass
+
+
 class _Fixed(Column):
     """Values of ``width`` bytes."""
 

@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from aiorepl.formats.arrow.filled import filled_columns
+from aiorepl.formats.arrow.binary_columns import Column, Skipped
+from aiorepl.formats.arrow.filled import FilledColumn, filled_columns
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import OPERATIONS, RowCollector, fill, fill_before
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE, arrow_type
@@ -26,6 +28,7 @@ BEFORE: Final = "_before"
 NUMBER: Final = b"PARQUET:field_id"
 """The metadata key of a column's attribute number, which a rename keeps. Parquet files have it as the field's id."""
 
+RefuseValue = Callable[[int, int, str], None]
 _OPERATIONS: Final = pa.array(OPERATIONS, pa.string())
 
 
@@ -71,66 +74,83 @@ class CollectedRows:
 
         :raises DataError: a value in binary format does not match its type.
         """
-        count, data = rows.count, rows.data
-        kinds = rows.kinds()
         refused: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
 
-        def refuse(name: str, row: int, text: str) -> None:
-            refused[row].append((name, text))
+        def refuse(prefix: str, index: int, row: int, text: str) -> None:
+            refused[row].append((prefix + self._fields[index].name, text))
 
-        unchanged, ends = bytearray(), bytearray(4)
-        filled = [column.make(kind, count) for column, kind in zip(self._columns, kinds, strict=True)]
-        fill(filled, kinds, rows, unchanged, ends)
-        arrays = self._arrays(filled, count, data, refuse)
-        arrays += self._metadata(rows, unchanged, ends)
-        before = self._before_struct(rows, kinds, refuse) if self._before else None
-        maps = [refused.get(row) for row in range(count)] if refused else None
+        arrays, metadata = collected_arrays(rows, self._columns, self._names, partial(refuse, ""))
+        before = self._before_struct(rows, partial(refuse, f"{BEFORE}.")) if self._before else None
+        maps = [refused.get(row) for row in range(rows.count)] if refused else None
         kind = UNREPRESENTABLE.type
-        arrays.append(pa.nulls(count, kind) if maps is None else pa.array(maps, kind))
-        if before is not None:
-            arrays.append(before)
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        unfit = pa.nulls(rows.count, kind) if maps is None else pa.array(maps, kind)
+        extra = [] if before is None else [before]
+        return pa.RecordBatch.from_arrays([*arrays, *metadata.values(), unfit, *extra], schema=self.schema)
 
-    def _arrays(
-        self, filled: Sequence[Any], count: int, data: bytearray, refuse: Callable[[str, int, str], None]
-    ) -> list[Any]:
-        # A value is preceded by its kind and its length in four bytes.
-        return [
-            known.array(column, count, data, lambda start: data[start - 5], partial(refuse, field.name))
-            for field, known, column in zip(self._fields, self._columns, filled, strict=True)
-        ]
-
-    def _before_struct(
-        self, rows: RowCollector, kinds: bytes, refuse: Callable[[str, int, str], None]
-    ) -> pa.Array:
+    def _before_struct(self, rows: RowCollector, refuse: RefuseValue) -> pa.Array:
         kind = self.schema.field(BEFORE).type
         if not rows.whole:
             return pa.nulls(rows.count, kind)
-        valid = bytearray()
-        filled = [column.make(kind, rows.count) for column, kind in zip(self._columns, kinds, strict=True)]
+        kinds, valid = rows.kinds(), bytearray()
+        filled = _made(self._columns, kinds, rows.count)
         fill_before(filled, kinds, rows, valid)
-        arrays = self._arrays(
-            filled, rows.count, rows.data, lambda name, row, text: refuse(f"{BEFORE}.{name}", row, text)
-        )
+        arrays = _arrays(self._columns, filled, rows, refuse)
         missing = pa.Array.from_buffers(pa.uint8(), rows.count, [None, pa.py_buffer(valid)])
-        mask = pa.compute.equal(missing, 0)
-        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.equal(missing, 0))
 
-    def _metadata(self, rows: RowCollector, unchanged: bytearray, ends: bytearray) -> list[Any]:
-        count = rows.count
-        operations, ordinals, lsns, xids, times = rows.numbers()
-        codes = pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(operations)])
-        indexes = pa.Array.from_buffers(pa.int32(), len(unchanged) // 4, [None, pa.py_buffer(unchanged)])
-        offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(ends)])
-        names = self._names.take(indexes)
-        return [
-            _OPERATIONS.take(codes),
-            _numbers(pa.int64(), count, lsns),
-            _numbers(pa.int64(), count, ordinals),
-            _numbers(pa.int64(), count, xids),
-            _numbers(META.field("_commit_ts").type, count, times),
-            pa.ListArray.from_arrays(offsets, names, type=META.field("_unchanged").type),
-        ]
+
+def collected_arrays(
+    rows: RowCollector, columns: Sequence[FilledColumn | None], names: pa.Array, refuse: RefuseValue
+) -> tuple[list[Any], dict[str, Any]]:
+    """Convert collected rows: return an array for each column, and those of ``META`` by name.
+
+    :param columns: in the order of the tuples; ``None`` for one that is not wanted.
+    :param names: the columns' names, which ``_unchanged`` has.
+    :param refuse: called with the index of a column, the row and the text of each value that the type cannot represent.
+    :raises DataError: a value in binary format does not match its type.
+    """
+    kinds = rows.kinds()
+    unchanged, ends = bytearray(), bytearray(4)
+    filled = _made(columns, kinds, rows.count)
+    fill(filled, kinds, rows, unchanged, ends)
+    return _arrays(columns, filled, rows, refuse), _metadata(rows, names, unchanged, ends)
+
+
+def _made(columns: Sequence[FilledColumn | None], kinds: bytes, count: int) -> list[Column]:
+    return [
+        Skipped(0) if column is None else column.make(kind, count)
+        for column, kind in zip(columns, kinds, strict=True)
+    ]
+
+
+def _arrays(
+    columns: Sequence[FilledColumn | None], filled: Sequence[Column], rows: RowCollector, refuse: RefuseValue
+) -> list[Any]:
+    data = rows.data
+    # A value is preceded by its kind and its length in four bytes.
+    return [
+        None
+        if column is None
+        else column.array(each, rows.count, data, lambda start: data[start - 5], partial(refuse, index))
+        for index, (column, each) in enumerate(zip(columns, filled, strict=True))
+    ]
+
+
+def _metadata(rows: RowCollector, names: pa.Array, unchanged: bytearray, ends: bytearray) -> dict[str, Any]:
+    count = rows.count
+    operations, ordinals, lsns, xids, times = rows.numbers()
+    codes = pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(operations)])
+    indexes = pa.Array.from_buffers(pa.int32(), len(unchanged) // 4, [None, pa.py_buffer(unchanged)])
+    offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(ends)])
+    lists = pa.ListArray.from_arrays(offsets, names.take(indexes), type=META.field("_unchanged").type)
+    return {
+        "_op": _OPERATIONS.take(codes),
+        "_commit_lsn": _numbers(pa.int64(), count, lsns),
+        "_ordinal": _numbers(pa.int64(), count, ordinals),
+        "_xid": _numbers(pa.int64(), count, xids),
+        "_commit_ts": _numbers(META.field("_commit_ts").type, count, times),
+        "_unchanged": lists,
+    }
 
 
 def truncate_row(schema: pa.Schema, header: Header, ordinal: int) -> pa.RecordBatch:

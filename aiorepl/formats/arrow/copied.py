@@ -20,11 +20,12 @@ class CopiedColumns:
     """The columns of one table.
 
     :param fields: their Arrow types.
+    :param null: as in ``FilledColumn``.
     """
 
-    def __init__(self, layout: Layout, fields: Sequence[pa.Field]) -> None:
+    def __init__(self, layout: Layout, fields: Sequence[pa.Field], *, null: bool = False) -> None:
         self._names = [field.name for field in fields]
-        self._columns = filled_columns(layout, fields)
+        self._columns = filled_columns(layout, fields, null=null)
 
     def arrays(self, rows: TableRows, refuse: Any) -> Iterator[Any]:
         """Yield an array for each column.

@@ -54,9 +54,10 @@ class FilledColumn:
 
     :param index: its index in the relation.
     :param wanted: the Arrow type of its arrays.
+    :param null: a value that the type cannot represent, or a part of an array's, is null, and not refused.
     """
 
-    def __init__(self, layout: Layout, index: int, wanted: pa.DataType) -> None:
+    def __init__(self, layout: Layout, index: int, wanted: pa.DataType, *, null: bool = False) -> None:
         self._relation = layout.relation
         self._index = index
         self._oid = layout.relation.columns[index].type_oid
@@ -64,7 +65,7 @@ class FilledColumn:
         self._wanted = wanted
         self._makers: dict[int, Maker] = {}
         self._printer: Callable[[bytes], str] | None = None
-        self._convert: Convert = converter(self._oid, layout.types, wanted, null=False)
+        self._convert: Convert = converter(self._oid, layout.types, wanted, null=null)
 
     def make(self, kind: int, rows: int) -> b.Column:
         """Make a column for values of one kind, text or binary."""
@@ -145,9 +146,9 @@ class FilledColumn:
             raise self._relation.column_error(self._index, error) from None
 
 
-def filled_columns(layout: Layout, fields: Sequence[pa.Field]) -> list[FilledColumn]:
+def filled_columns(layout: Layout, fields: Sequence[pa.Field], *, null: bool = False) -> list[FilledColumn]:
     """Return the columns of a table, whose arrays have the types of ``fields``."""
-    return [FilledColumn(layout, index, field.type) for index, field in enumerate(fields)]
+    return [FilledColumn(layout, index, field.type, null=null) for index, field in enumerate(fields)]
 
 
 def _maker(oid: int, types: Types, wanted: pa.DataType, kind: int) -> Maker:
