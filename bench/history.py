@@ -27,6 +27,7 @@ from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream, Table
+from aiorepl.values.registry import Types
 
 _MIXED = [
     column("id", 20, key=True),
@@ -52,11 +53,12 @@ def main() -> None:
         one = Path(folder, "one")
         asyncio.run(_write(one, options.rows, 1))
         _compact(one, options.rows)
+        _typed(one, options.rows)
         if not options.no_spark:
             _spark(one, options.rows)
         hundred = Path(folder, "hundred")
-        asyncio.run(_write(hundred, options.rows // 2, 100))
-        _compact(hundred, options.rows // 2)
+        asyncio.run(_write(hundred, options.rows, 100))
+        _compact(hundred, options.rows)
         _one_of_a_hundred(hundred)
 
 
@@ -98,12 +100,40 @@ def _compact(folder: Path, rows: int) -> None:
     began, used = time.monotonic(), time.process_time()
     compaction.run()
     seconds, cpu = time.monotonic() - began, time.process_time() - used
-    raw = sum(file.stat().st_size for file in folder.glob("*.segment"))
+    raw = sum(file.stat().st_size for file in folder.glob("segments/*.segment"))
     made = sum(file.stat().st_size for file in folder.glob("history/[!_]*/*.parquet"))
     _print(
         f"compaction of {rows:,} rows of {len(history.tables(str(folder)))} tables",
         f"{rows / cpu:,.0f} rows per CPU second ({seconds:.1f} s, {raw >> 20} MiB of segments, {made >> 20} MiB of Parquet)",
         "at least 300,000",
+    )
+
+
+def _typed(folder: Path, rows: int) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from aiorepl.spark.blocks import Span, TableName
+    from aiorepl.spark.schema import META, table_schema
+    from aiorepl.spark.typed import Typed
+
+    reader = JournalReader(str(folder))
+    segments = reader.segments()
+    index = reader.index(segments[0])
+    schema = to_arrow_schema(table_schema(index.relation(0), Types(index.types)), timezone="UTC")
+    assert set(META.names) < set(schema.names)
+    spans = [Span(segment, tuple(range(len(reader.index(segment).blocks)))) for segment in segments]
+    gc.collect()
+    used = time.process_time()
+    read = sum(
+        batch.num_rows
+        for batch in Typed(TableName("public", "t0"), schema, (), null=False).batches(reader, spans)
+    )
+    cpu = time.process_time() - used
+    assert read == rows
+    _print(
+        "the Spark source, decoding of typed rows",
+        f"{rows / cpu:,.0f} rows per CPU second",
+        "at least 1,000,000",
     )
 
 
@@ -115,7 +145,7 @@ def _one_of_a_hundred(folder: Path) -> None:
     raw = touched = 0
     for segment in reader.segments():
         index = reader.index(segment)
-        numbers = {number for number, relation in enumerate(index.relations) if relation.name == "t7"}
+        numbers = index.numbers_of(("public", "t7"))
         for block in index.blocks:
             if numbers & block.rows.keys():
                 touched += block.length

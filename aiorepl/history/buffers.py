@@ -18,6 +18,7 @@ from aiorepl.formats.arrow.row_collector import RowCollector
 from aiorepl.history.manifest import Table, Version
 
 _MIB: Final = 1024 * 1024
+_MOST_COMBINED: Final = 32 * _MIB
 # A guess for a table's first file.
 _RATIO: Final = 0.25
 
@@ -197,4 +198,6 @@ class Buffers:
 
 
 def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return batches if len(batches) < 2 else [pa.concat_batches(batches)]
+    """Join many small batches. Large ones stay apart, because a column of texts has at most 2 GiB."""
+    small = sum(batch.nbytes for batch in batches) <= _MOST_COMBINED
+    return [pa.concat_batches(batches)] if small and len(batches) > 1 else batches
