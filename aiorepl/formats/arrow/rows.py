@@ -26,7 +26,6 @@ class Shape:
     :param names: the columns of a tuple.
     :param key: the indexes of the columns that identify a row.
     :param converters: by column of the table, its index in a tuple and the function from its values to an array.
-    :param missing: by column that tuples do not have, an array with its value in all rows.
     """
 
     def __init__(
@@ -35,13 +34,11 @@ class Shape:
         names: Sequence[str],
         key: Sequence[int],
         converters: Mapping[str, tuple[int, Convert]],
-        missing: Mapping[str, pa.Array] | None = None,
     ) -> None:
         self.schema = schema
         self.names = names
         self.key = key
         self.converters = converters
-        self.missing = missing or {}
 
 
 class Rows:
@@ -115,10 +112,6 @@ class Rows:
             if field.name in shape.converters:
                 index, convert = shape.converters[field.name]
                 arrays.append(convert(columns[index]))
-            elif field.name in shape.missing:
-                # A delete or truncate has no values but those of a key.
-                indexes = [None if op in ("delete", "truncate") else 0 for op in self._ops]
-                arrays.append(shape.missing[field.name].take(pa.array(indexes, pa.int32())))
             elif field.name == "_op":
                 arrays.append(pa.array(self._ops, pa.string()))
             elif field.name == "_ordinal":
