@@ -184,8 +184,11 @@ class KafkaSink(Sink):
         rejected = [change for change in too_large if change is not None]
         if self._exactly_once:
             # The batch is rejected as a whole: the position must not pass a rejected change.
-            if rejected or await self._transact(batch, records, end_lsn):
+            if rejected:
                 raise self._rejection(rejected[:1])
+            if await self._transact(batch, records, end_lsn):
+                # The Kafka transaction was aborted, with the slices of earlier calls.
+                raise self._rejection([], fatal=self._holds_slices)
             return
         rejected += await self._send([record for record in records if record.change not in too_large])
         if rejected:
@@ -290,10 +293,13 @@ class KafkaSink(Sink):
             return [key.encode() or None for key in self._routing_key(part)]
         return [self._events.format.key(part)]
 
-    def _rejection(self, too_large: Sequence[Change], rejected: Sequence[Change] = ()) -> PermanentError:
+    def _rejection(
+        self, too_large: Sequence[Change], rejected: Sequence[Change] = (), *, fatal: bool = False
+    ) -> PermanentError:
         first = f", the first {too_large[0]!r}" if too_large else ""
         return PermanentError(
             f"kafka: events are larger than max_event_bytes or than the topic accepts{first}: raise max_event_bytes, and the "
             "topic's max.message.bytes",
             rejected=rejected,
+            fatal=fatal,
         )

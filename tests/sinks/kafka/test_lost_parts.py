@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy
+from aiorepl import Batch, BatchPolicy, Delivery, PermanentError, Pipeline, RetryPolicy
 from aiorepl.testing.faults import FaultySink
 from aiorepl_sinks.kafka import KafkaSink
 
@@ -48,3 +48,21 @@ async def test_parts_of_a_large_transaction(items, broker, name, tmp_path, journ
     assert 0 < sink.lost == pipeline.statistics().sinks["sink"].rewinds
     found = [json.loads(record.value)["new"]["id"] for record in await broker.read(name)]
     assert [*range(-10, 0), *range(1, 10001)] == sorted(found)
+
+
+async def test_a_part_that_the_broker_rejects(source, broker, name):
+    """The Kafka transaction is aborted with the parts before it, so the sink must halt, and not go on with the parts after it."""
+    await broker.create(name, max_message_bytes="2000")
+    sink = KafkaSink(broker.url, topic=name, exactly_once=True, position_topic=f"positions-{name}")
+    await sink.open(source.context)
+    try:
+        for fatal in (False, True):
+            rows = [source.table.insert("1", "x"), source.table.insert("2", "y" * 5000)]
+            source.stream.transaction(*(rows if fatal else rows[::-1]))
+            parts = [Batch((part,)) for part in source.stream.slices(1)]
+            with pytest.raises(PermanentError, match="larger than max_event_bytes") as caught:
+                for part in parts:
+                    await sink.write(part)
+            assert fatal == caught.value.fatal
+    finally:
+        await sink.close()
