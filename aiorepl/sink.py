@@ -64,8 +64,9 @@ flush. The position may be older than data that was already durable, for example
 that lagged. If the slot or the journal no longer has that data, the sink stops. Other sinks get no duplicates.
 
 **Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping
-for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. A
-sink that knows the changes in question raises ``PermanentError(text, rejected=changes)``: the target rejects these changes,
+for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. Rows
+of a snapshot do not belong together: a chunk that fails is written again in ever smaller slices, and only the rows that fail
+are diverted. So a rejected slice must leave those before it as they were; a sink that cannot do that sets ``fatal``. A sink that knows the changes in question raises ``PermanentError(text, rejected=changes)``: the target rejects these changes,
 and has accepted all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the
 sink. A rejected change must not be partly written. A sink that can accept nothing more, for example because its receiver no longer
 exists, sets ``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
