@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
-from aiorepl.cli.journal_report import lines, report
+from aiorepl.cli.journal_report import dropped, lines, report
 from aiorepl.errors import AioreplError, ConfigurationError, JournalError
 
 if TYPE_CHECKING:
@@ -108,18 +108,20 @@ def _has_history(store: Store) -> bool:
 @click.argument("cursor")
 def drop(journal: str, cursor: str) -> None:
     """Remove CURSOR, of a sink or query that no longer reads the journal. It no longer keeps segments."""
+    from aiorepl.journal.consumers import consumer
     from aiorepl.journal.cursors import Cursors
     from aiorepl.journal.reader import JournalReader
 
     store = _open(journal)
-    JournalReader(store).source()  # raises if there is no journal
+    chain = JournalReader(store).chain()
     cursors = Cursors(store)
     if cursor not in (known := cursors.names()):
         raise ConfigurationError(
             f"{store.url} has no cursor {cursor!r}; its cursors are {', '.join(known) or 'none'}"
         )
+    found = consumer(chain, cursors, cursor)
     cursors.remove(cursor)
-    click.echo(f"{cursor} dropped")
+    click.echo(f"{cursor} dropped{dropped(found, time.time())}")
 
 
 @journal.command("prune")

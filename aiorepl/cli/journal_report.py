@@ -215,6 +215,19 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
         yield f"snapshot  {_table(each)}  is being read; its segments from {each['from']} on are kept"
 
 
+def dropped(consumer: Consumer | None, now: float) -> str:
+    """Say what a cursor that was dropped had kept, and who may still use it."""
+    if consumer is None or consumer.cursor is None:
+        return ""
+    cursor = consumer.cursor
+    kept = f"; it kept {format_size(consumer.held)}" if consumer.held else ""
+    moved = _duration(now - cursor.moved)
+    return (
+        f"{kept}; it moved last {moved} ago ({printable(str(cursor.reader))}): if that reader still runs, it registers again with its "
+        "next move"
+    )
+
+
 def _segments(whole: Mapping[str, Any], now: float) -> str:
     if not whole["count"]:
         return "none"
@@ -274,6 +287,10 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _age(time: str, now: float) -> str:
-    seconds = max(0, int(now - datetime.fromisoformat(time).timestamp()))
-    unit, name = next(((unit, name) for unit, name in _AGES if seconds >= unit), (1, "s"))
-    return f"{seconds // unit} {name}"
+    return _duration(now - datetime.fromisoformat(time).timestamp())
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    unit, name = next(((unit, name) for unit, name in _AGES if whole >= unit), (1, "s"))
+    return f"{whole // unit} {name}"

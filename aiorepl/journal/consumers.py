@@ -69,20 +69,26 @@ def consumers(chain: Chain, cursors: Cursors) -> list[Consumer]:
 
     :raises JournalError: the journal is damaged, or cannot be read.
     """
-    found = []
-    for name in cursors.names():
-        cursor: Cursor | None = None
-        problem: AioreplError | None = None
-        try:
-            cursor = cursors.read(name)
-            if cursor is None:
-                continue  # dropped meanwhile
-            cursors.get(name)
-        except AioreplError as error:
-            problem = error
-        held, since = (0, None) if cursor is None else _held(chain, cursor.position.lsn)
-        found.append(Consumer(name, cursor, problem, held, since))
-    return found
+    found = (consumer(chain, cursors, name) for name in cursors.names())
+    return [each for each in found if each is not None]
+
+
+def consumer(chain: Chain, cursors: Cursors, name: str) -> Consumer | None:
+    """Look at one consumer; ``None`` if it is not registered.
+
+    :raises JournalError: the journal is damaged, or cannot be read.
+    """
+    cursor: Cursor | None = None
+    problem: AioreplError | None = None
+    try:
+        cursor = cursors.read(name)
+        if cursor is None:
+            return None
+        cursors.get(name)
+    except AioreplError as error:
+        problem = error
+    held, since = (0, None) if cursor is None else _held(chain, cursor.position.lsn)
+    return Consumer(name, cursor, problem, held, since)
 
 
 def _held(chain: Chain, lsn: LSN) -> tuple[int, int | None]:

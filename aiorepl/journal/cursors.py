@@ -130,6 +130,8 @@ class Cursors:
                     moved = cursor.position.lsn < position.lsn
                     # A query's id is its own, whichever process runs it.
                     if not moved and (query is not None or cursor.reader == self._own):
+                        # Also if an earlier call registered it, and its answer was lost.
+                        self._held.add(name)
                         return cursor.position
                     position = position if moved else cursor.position
             now = int(time.time()) if moved or loaded is None else loaded[0].moved

@@ -78,6 +78,8 @@ class JournaledFanOut(FanOut):
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
+        # One for each sink from its registration on, so that a sink whose cursor was taken over meanwhile is refused.
+        self._cursors = {name: Cursors(self._store) for name in sinks}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
         # Sinks whose cursor may still move back, because they have not returned their position yet.
@@ -240,7 +242,7 @@ class JournaledFanOut(FanOut):
 
     async def _register(self, name: str, begin: Position) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
-        cursors = Cursors(self._store)
+        cursors = self._cursors[name]
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
             kept = await asyncio.to_thread(cursors.get, name)
@@ -261,7 +263,7 @@ class JournaledFanOut(FanOut):
         (own,) = opened
         start, continuity = await self._start_position(name, own, at)
         reads_from = min(start.lsn, self._journal_end)
-        progress = CursorProgress(Cursors(self._store), name, at, delivery.retry)
+        progress = CursorProgress(self._cursors[name], name, at, delivery.retry)
         if start.lsn < at.lsn:
             await progress.rewound(start.lsn)
         elif not continuity.open:

@@ -23,10 +23,12 @@ async def test_a_journal_is_named_by_its_url_or_by_its_file(run, refused, bucket
     inspected = await run("journal", "inspect", place.url, **environment)
     assert inspected.out.startswith(f"journal   {place.url}\n")
     assert inspected.out.startswith((await run("journal", "inspect", str(file))).out[:200])
-    assert "one dropped\n" == (await run("journal", "drop", str(file), "one")).out
+    assert (await run("journal", "drop", str(file), "one")).out.startswith("one dropped; ")
+    assert 0 == (await run("journal", "compact", str(file))).code
+    assert "history   " in (await run("journal", "inspect", str(file))).out
     assert 0 == (await run("journal", "prune", str(file))).code
     verified = await run("journal", "verify", str(file))
-    assert (0, True) == (verified.code, "no damage found" in verified.out)
+    assert (0, True) == (verified.code, "segments and its history, no damage found" in verified.out)
     assert SECRET not in inspected.out + inspected.err
     if not moto:  # which looks at no signatures
         file.write_text(file.read_text().replace(f"'{SECRET}'", "'wrong-secret'"))

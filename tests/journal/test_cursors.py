@@ -202,6 +202,26 @@ async def test_two_readers_under_one_name(journal) -> None:
     assert second == later.get("s3")
 
 
+async def test_a_registration_whose_answer_is_lost(journal, monkeypatch) -> None:
+    """The reader that repeats it owns the cursor, and is refused once another one has taken it over."""
+    folder, stream = journal
+    cursors, first = Cursors(folder), stream.position.at(stream.ends[0])
+    replace = LocalStore.replace
+
+    def lost(*arguments) -> str:
+        replace(*arguments)
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "replace", lost)
+        with pytest.raises(TimeoutError):
+            cursors.advance("s3", first)
+    cursors.advance("s3", first)
+    Cursors(folder).advance("s3", first)
+    with pytest.raises(ConfigurationError, match="taken over"):
+        cursors.advance("s3", stream.position.at(stream.ends[1]))
+
+
 class Meanwhile(LocalStore):
     """A store in which somebody else does something just before a cursor is replaced."""
 
