@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-sinks bench-snapshot lock clean
+.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-journal bench-sinks bench-snapshot lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -60,6 +60,10 @@ servers: $(STAMP)
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
 bench: compiled
 	$(BIN)/python bench/suite.py $(ARGS)
+
+# Writing a journal, polling it and planning among 100,000 segments, in CPU time.
+bench-journal: compiled
+	$(BIN)/python bench/journal.py $(ARGS)
 
 # Every sink beside one that drops everything: ARGS="kafka nats --rows 100000" for some of them.
 bench-sinks: compiled servers

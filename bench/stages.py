@@ -163,7 +163,7 @@ def to_json(recorded: Recorded) -> int:
 
 def to_journal(recorded: Recorded) -> int:
     """Encode blocks of a segment."""
-    builder = SegmentBuilder(LSN(0), 1024 * 1024)
+    builder = SegmentBuilder(1024 * 1024)
     size = 0
     for parts in slices(recorded):
         for part in parts:

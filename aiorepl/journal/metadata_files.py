@@ -53,7 +53,6 @@ class MetadataFiles:
         """
         state = self.state()
         if state is None:
-            # Not cached: an empty journal may get another start.
             identity = self.identity()
             missing = IDENTITY if identity is None else POSITION
             with reading(self._store):
@@ -62,11 +61,14 @@ class MetadataFiles:
             if found and self.state() is None:
                 raise self._missing(missing)
             return None if identity is None else Chain(identity, State.empty(identity.source), self)
-        if self._identity is None:
-            self._identity = self.identity()
-        if self._identity is None:
-            raise self._missing(IDENTITY)
-        return Chain(self._identity, state, self)
+        identity = self._identity
+        if identity is None:
+            identity = self.identity()
+            if identity is None:
+                raise self._missing(IDENTITY)
+            # An empty journal may get another start.
+            self._identity = identity if state.position.lsn else None
+        return Chain(identity, state, self)
 
     def identity(self) -> Identity | None:
         """Read ``journal.json``; ``None`` if there is no journal.

@@ -138,11 +138,13 @@ class JournalReader:
         :raises JournalError: segments after ``lsn`` were pruned, or ``lsn`` is beyond the journal's end or in a gap.
         """
         chain = self.chain()
-        if lsn == chain.last_segment_end and lsn:
-            # Polled: nothing is new. No gap is around the end of a segment.
-            return chain
-        # An empty journal may start with an initial snapshot, which needs nothing before it.
-        start = chain.first_readable if lsn and chain.last_segment_end else chain.start_lsn
+        start = ZERO
+        if not lsn or not chain.last_segment_end:
+            # An empty journal may start with an initial snapshot, which needs nothing before it.
+            start = chain.start_lsn
+        elif lsn < chain.last_segment_end:
+            # Not at the end, where readers poll: nothing after that is ever deleted.
+            start = chain.first_readable
         if lsn < start:
             first = f"{lsn}" if lsn else "its beginning"
             problem = (

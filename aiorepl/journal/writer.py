@@ -25,14 +25,14 @@ from aiorepl.journal.prepared import PreparedStore
 from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segments import FOLDER as SEGMENTS
-from aiorepl.journal.segments import Entry, Segment, segment_file, segment_name
+from aiorepl.journal.segments import Entry, Segment, Table, segment_file, segment_name
 from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 
 
 class JournalWriter:
@@ -61,8 +61,12 @@ class JournalWriter:
         # The index of the complete part that is being uploaded, and the size of its file.
         self._index: SegmentIndex | None = None
         self._size = 0
-        # The parts of the present segment that are uploaded.
-        self._parts: list[tuple[SegmentIndex, int]] = []
+        # The parts of the present segment that are uploaded; their end is not known yet.
+        self._parts: list[Entry] = []
+        # The end of the last of them, the chunk of a snapshot that they are, and the oids and names of their tables.
+        self._end: Position | None = None
+        self._chunk: tuple[SnapshotChunk, LSN] | None = None
+        self._described: dict[tuple[int, Table], None] = {}
         self._prepared = PreparedStore(store, block_bytes)
         self._cleaned = False
 
@@ -313,7 +317,22 @@ class JournalWriter:
             raise PermanentError(f"segment {name} of the journal {self._store.url} is empty")
         self._upload.publish(segment_file(name))
         self._upload.discard()
-        self._parts.append((index, self._size))
+        segment = Segment(
+            after=index.after,
+            last_end_lsn=index.after,
+            epoch=index.epoch,
+            part=index.part,
+            parts=0,
+            size=self._size,
+            index_offset=index.offset,
+            blocks=len(index.blocks),
+            published=int(time.time()),
+        )
+        if not self._parts:
+            self._chunk = _chunk(index)
+        self._parts.append(Entry(segment, index.tables))
+        self._described |= dict.fromkeys((each.oid, each.table) for each in index.descriptions)
+        self._end = index.end
         self._upload = self._index = None
         if builder.open is not None:
             builder.begin_part()
@@ -330,30 +349,20 @@ class JournalWriter:
         """Publish the uploaded parts together."""
         assert self._builder is not None
         begins = ZERO if self._builder.begins_snapshot else self._start_lsn
+        assert self._end is not None
         # From here on, the commit is repeated, and not this.
-        parts, self._parts, self._builder = self._parts, [], None
-        last, now = parts[-1][0], int(time.time())
+        parts, end, self._parts, self._builder = self._parts, self._end, [], None
         entries = [
-            Entry(
-                Segment(
-                    after=index.after,
-                    last_end_lsn=last.end.lsn,
-                    epoch=index.epoch,
-                    part=index.part,
-                    parts=len(parts),
-                    size=size,
-                    index_offset=index.offset,
-                    blocks=len(index.blocks),
-                    published=now,
-                ),
-                index.tables,
-            )
-            for index, size in parts
+            Entry(replace(segment, last_end_lsn=end.lsn, parts=len(parts)), tables)
+            for segment, tables in parts
         ]
-        completeness = _with_segment(
-            self._publisher.completeness, [index for index, _ in parts], last.end.lsn
-        )
-        self._commit(last.end, entries=entries, begins=begins, completeness=completeness)
+        completeness = self._publisher.completeness
+        if self._chunk is None:
+            completeness = completeness.with_rows(self._described, entries[0].segment.after)
+        else:
+            completeness = completeness.with_chunk(*self._chunk, end.lsn)
+        self._described = {}
+        self._commit(end, entries=entries, begins=begins, completeness=completeness)
 
     def _commit(
         self,
@@ -380,12 +389,10 @@ class JournalWriter:
         notifier.notify(self._store.url)
 
 
-def _with_segment(completeness: Completeness, parts: Sequence[SegmentIndex], end_lsn: LSN) -> Completeness:
-    """Add the tables of a segment, or the chunk that it is."""
-    first = parts[0]
+def _chunk(first: SegmentIndex) -> tuple[SnapshotChunk, LSN] | None:
+    """Return the chunk that a segment is, with its commit LSN."""
     if first.chunk is None:
-        tables = ((each.oid, each.table) for index in parts for each in index.descriptions)
-        return completeness.with_rows(tables, first.after)
+        return None
     commit_lsn = first.blocks[0].first_commit_lsn
     assert commit_lsn is not None  # a chunk is one transaction
-    return completeness.with_chunk(first.chunk, commit_lsn, end_lsn)
+    return first.chunk, commit_lsn

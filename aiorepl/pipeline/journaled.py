@@ -127,8 +127,7 @@ class JournaledFanOut(FanOut):
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
-        chain = await asyncio.to_thread(JournalReader(self._store).chain)
-        self._journal_start = max(chain.start_lsn, chain.identity.start_lsn)
+        self._journal_start = await asyncio.to_thread(_start_of, JournalReader(self._store))
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._compact:
             await self._compact_beside(begin, cleanup)
@@ -336,3 +335,8 @@ class JournaledFanOut(FanOut):
         assert task is not None
         attribute_to_sink(task, self.statistics[name])
         return (await self._open(name, delivery, at, cleanup),)
+
+
+def _start_of(reader: JournalReader) -> LSN:
+    chain = reader.chain()
+    return max(chain.start_lsn, chain.identity.start_lsn)

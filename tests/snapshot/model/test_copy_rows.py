@@ -155,7 +155,7 @@ def test_the_journal_has_the_same_blocks(block_bytes):
     for changes in (rows(), list(rows())):
         builder = SegmentBuilder(block_bytes)
         builder.add(Slice(TRANSACTION, changes, True, LSN(100), 1))
-        index = builder.finish(LSN(100), after=LSN(0), start_lsn=LSN(0))
+        index = builder.finish(LSN(100), after=LSN(0), epoch=1, part=0)
         found.append((b"".join(builder.take()), index.blocks))
     assert found[0][0] == found[1][0]
     assert [(block.length, block.rows) for block in found[0][1]] == [
