@@ -170,7 +170,8 @@ class SqlConnection:
         """
         if snapshot != "nothing":
             raise ConfigurationError(
-                "an initial snapshot needs a replication connection: use interface = walsender"
+                "only a replication connection exports a snapshot, for an initial one and for tables without a key: set "
+                'interface="walsender"'
             )
         require_slot(server=self.server_version, temporary=temporary, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, "pgoutput", temporary]
