@@ -128,8 +128,8 @@ def _verify(store: Store, file: File, version: Version) -> None:
             if first <= end or not _sorted(batch):
                 raise _damaged(store, file, "its rows are not in the order of their positions")
             rows, end = rows + batch.num_rows, last
-    except (pa.ArrowException, OSError, KeyError):
-        # The text of Arrow's errors may have values.
+    except (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError, pa.ArrowException):
+        # Damaged metadata can be anything. The text of Arrow's errors may have values.
         raise _damaged(store, file, "it cannot be read as Parquet, or a checksum does not match") from None
     if (rows, end) != (file.rows, file.last):
         raise _damaged(store, file, f"it has {rows} rows up to {position_text(end)}")

@@ -6,7 +6,7 @@ A journal is a folder::
     position.json                                the commit point: the journal's end, its segments, and its writer
     segments/<after>-<epoch>-<part>.segment      pgoutput messages of whole transactions, in blocks, then the blocks' index
     manifests/<epoch>-<sequence>.manifest        the segments that position.json does not name itself
-    completeness/<epoch>-<sequence>.json         accepted gaps, and from where on each table is complete
+    completeness/<epoch>-<sequence>-<crc>.json   accepted gaps, and from where on each table is complete
     start.json                                   where the journal starts, if segments were deleted
     prepared/<PREPARE LSN>-<xid>.prepared        an undecided prepared transaction, in the format of a segment
     cursors/<consumer>.json                      the position of a consumer; segments that all have passed can be deleted

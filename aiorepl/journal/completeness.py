@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+from aiorepl.errors import DamagedJournal
 from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
+from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Table
 from aiorepl.lsn import LSN
 from aiorepl.transactions.transaction import SnapshotChunk
@@ -76,6 +78,7 @@ class Appearance:
     """A table that came into the stream without a snapshot.
 
     :param after: the journal has its rows from transactions that ended after this LSN.
+    :param end: the end of the segment with the first ones.
     :param again: whether the name belonged to another table: it was dropped and created again, or tables were renamed.
     """
 
@@ -83,6 +86,7 @@ class Appearance:
     schema: str
     table: str
     after: LSN
+    end: LSN
     again: bool
 
     def __str__(self) -> str:
@@ -134,11 +138,12 @@ class Completeness:
         """The names of all tables that the journal has, or had."""
         return {table for _, table in self._known}
 
-    def with_rows(self, tables: Iterable[tuple[int, Table]], after: LSN) -> Completeness:
+    def with_rows(self, tables: Iterable[tuple[int, Table]], after: LSN, end: LSN) -> Completeness:
         """Add tables with rows in a segment of the stream.
 
         :param tables: oids and names.
-        :param after: the segment's.
+        :param after: the end of the previous segment.
+        :param end: of this one.
         """
         new = dict.fromkeys(each for each in tables if each not in self._known)
         if not new:
@@ -150,14 +155,14 @@ class Completeness:
             tables=tuple(each for each in self.tables if (each.schema, each.table) not in renamed),
             appeared=(
                 *(each for each in self.appeared if (each.schema, each.table) not in renamed),
-                *(Appearance(oid, *table, after, table in others) for oid, table in new),
+                *(Appearance(oid, *table, after, end, table in others) for oid, table in new),
             ),
         )
 
     def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> Completeness:
         """Add a chunk whose transaction has these LSNs."""
         if chunk.partial:
-            return self.with_rows([(chunk.oid, (chunk.schema, chunk.table))], commit_lsn)
+            return self.with_rows([(chunk.oid, (chunk.schema, chunk.table))], commit_lsn, end_lsn)
         if chunk.number == 1:
             # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
             start = min(commit_lsn, chunk.snapshot_lsn)
@@ -225,8 +230,8 @@ class Completeness:
         return next((gap for gap in self.gaps if gap.until > snapshot.start_lsn), None)
 
     def appeared_between(self, after: LSN, until: LSN) -> list[Appearance]:
-        """The tables that came without a snapshot between two positions."""
-        return [each for each in self.appeared if after <= each.after < until]
+        """The tables that came without a snapshot in the segments that end between two positions."""
+        return [each for each in self.appeared if after < each.end <= until]
 
     def abandoned(self, besides: Collection[int]) -> Completeness:
         """Abandon the open snapshots.
@@ -245,9 +250,12 @@ def completeness_file(name: str) -> str:
     return f"{FOLDER}/{name}.json"
 
 
-def completeness_name(epoch: int, sequence: int) -> str:
-    """Make the name of the file that a writer publishes with this sequence number."""
-    return f"{epoch:08X}-{sequence:012X}"
+def completeness_name(epoch: int, sequence: int, data: bytes) -> str:
+    """Make the name of the file that a writer publishes with this sequence number.
+
+    It ends with a checksum of the file, so that the file of another journal cannot take its place.
+    """
+    return f"{epoch:08X}-{sequence:012X}-{checksum(data):08X}"
 
 
 def dump_completeness(completeness: Completeness) -> bytes:
@@ -260,20 +268,26 @@ def dump_completeness(completeness: Completeness) -> bytes:
             ],
             "tables": [_dump_table(table) for table in completeness.tables],
             "appeared": [
-                [each.oid, each.schema, each.table, str(each.after), each.again]
+                [each.oid, each.schema, each.table, str(each.after), str(each.end), each.again]
                 for each in completeness.appeared
             ],
         }
     )
 
 
-def load_completeness(data: bytes, location: str) -> Completeness:
+def load_completeness(name: str, data: bytes, location: str) -> Completeness:
     """Parse the output of ``dump_completeness``.
 
+    :param name: of the file, as ``position.json`` has it.
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: it is damaged, has another format, or is not the one of that name.
     """
-    return unseal(data, location, _completeness)
+    loaded = unseal(data, location, _completeness)
+    if not name.endswith(f"-{checksum(data):08X}"):
+        raise DamagedJournal(
+            f"{location} is another journal's: its contents do not have the checksum in its name"
+        )
+    return loaded
 
 
 def _completeness(fields: Mapping[str, Any]) -> Completeness:
@@ -307,11 +321,12 @@ def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
 
 
 def _load_appearance(fields: Any) -> Appearance:
-    found = dict(zip(("oid", "schema", "table", "after", "again"), fields, strict=True))
+    found = dict(zip(("oid", "schema", "table", "after", "end", "again"), fields, strict=True))
     return Appearance(
         integer(found, "oid", _UINT32),
         text(found, "schema"),
         text(found, "table"),
         lsn(found, "after"),
+        lsn(found, "end"),
         boolean(found, "again"),
     )

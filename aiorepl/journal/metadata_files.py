@@ -139,7 +139,7 @@ class MetadataFiles:
         while (name := state.completeness) is not None:
             if self._completeness is not None and self._completeness[0] == name:
                 return self._completeness[1]
-            loaded = self._read(completeness_file(name), load_completeness)
+            loaded = self._read(completeness_file(name), partial(load_completeness, name))
             if loaded is not None:
                 self._completeness = name, loaded
             else:

@@ -149,7 +149,7 @@ class Publisher:
             named.add(completeness_file(state.completeness))
         for folder in (manifest.FOLDER, complete.FOLDER):
             for file in self._store.names(folder):
-                newer = newer or file.partition(".")[0] > limit
+                newer = newer or file[: len(limit)] > limit
                 if f"{folder}/{file}" not in named:
                     self._obsolete.append(f"{folder}/{file}")
         if newer:
@@ -189,8 +189,9 @@ class Publisher:
         else:
             if name is not None:
                 obsolete.append(completeness_file(name))
-            name = completeness_name(state.epoch, sequence)
-            files.append((completeness_file(name), dump_completeness(completeness)))
+            data = dump_completeness(completeness)
+            name = completeness_name(state.epoch, sequence, data)
+            files.append((completeness_file(name), data))
         refs, tail = state.manifests, (*state.tail, *entries)
         if len(tail) > _TAIL_SEGMENTS or sum(len(entry.tables) for entry in tail) > _TAIL_TABLES:
             ref, data = _manifest(Manifest.of(tail), state.epoch, sequence, 0)

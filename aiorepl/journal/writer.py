@@ -358,7 +358,7 @@ class JournalWriter:
         ]
         completeness = self._publisher.completeness
         if self._chunk is None:
-            completeness = completeness.with_rows(self._described, entries[0].segment.after)
+            completeness = completeness.with_rows(self._described, entries[0].segment.after, end.lsn)
         else:
             completeness = completeness.with_chunk(*self._chunk, end.lsn)
         self._described = {}

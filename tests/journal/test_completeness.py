@@ -6,8 +6,15 @@ import logging
 
 import pytest
 
+from aiorepl.errors import DamagedJournal
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.completeness import Completeness, Gap, dump_completeness, load_completeness
+from aiorepl.journal.completeness import (
+    Completeness,
+    Gap,
+    completeness_name,
+    dump_completeness,
+    load_completeness,
+)
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -23,7 +30,8 @@ def chunk(oid, table, snapshot_lsn=1000, **flags):
 
 def reasons(completeness, begins, table=None):
     """What a reader lacks, by table; the same once it was written and read."""
-    read = load_completeness(dump_completeness(completeness), "a file")
+    data = dump_completeness(completeness)
+    read = load_completeness(completeness_name(1, 2, data), data, "a file")
     assert completeness == read
     return {(each.schema, each.table): each.reason for each in read.incomplete(LSN(begins), table)}
 
@@ -47,9 +55,12 @@ def test_a_reader_after_the_snapshot():
 
 def test_a_table_without_a_snapshot():
     """A table that is added later is not complete for anybody, until its snapshot is, also one that is being read."""
-    found = snapshots().with_rows([(1, A), (3, ("public", "c")), (3, ("public", "c"))], LSN(200))
+    found = snapshots().with_rows([(1, A), (3, ("public", "c")), (3, ("public", "c"))], LSN(200), LSN(210))
     assert {("public", "c"): "it has been in the stream since 0/C8, without a snapshot"} == reasons(found, 0)
-    assert found is found.with_rows([(3, ("public", "c"))], LSN(300)), "only what is new is written"
+    assert found is found.with_rows([(3, ("public", "c"))], LSN(300), LSN(310)), "only what is new is written"
+    ranges = ((0, 209), (0, 210), (209, 210), (210, 300))
+    counts = [len(found.appeared_between(LSN(after), LSN(until))) for after, until in ranges]
+    assert [0, 1, 1, 0] == counts, "a reader may be within the segment"
     partial = found.with_chunk(chunk(3, ("public", "c"), partial=True), LSN(310), LSN(311))
     assert partial == found
     reading = found.with_chunk(chunk(3, ("public", "c"), last_of_table=False), LSN(310), LSN(311))
@@ -60,12 +71,12 @@ def test_a_table_without_a_snapshot():
 
 def test_a_table_that_is_created_again():
     """Another oid under the same name begins in the middle; so do renamed tables, under both names."""
-    again = snapshots().with_rows([(9, A)], LSN(200))
+    again = snapshots().with_rows([(9, A)], LSN(200), LSN(210))
     assert {A: "another table has this name since 0/C8, without a snapshot"} == reasons(again, 0)
     assert {} == reasons(again.with_chunk(chunk(9, A), LSN(300), LSN(301)), 60)
-    swapped = snapshots().with_rows([(1, B), (2, A)], LSN(200))
+    swapped = snapshots().with_rows([(1, B), (2, A)], LSN(200), LSN(210))
     assert [A, B] == list(reasons(swapped, 0))
-    renamed = snapshots().with_rows([(1, ("public", "c"))], LSN(200))
+    renamed = snapshots().with_rows([(1, ("public", "c"))], LSN(200), LSN(210))
     assert [("public", "c")] == list(reasons(renamed, 0))
     assert [("public", "c")] == list(
         reasons(renamed.with_chunk(chunk(1, ("public", "c")), LSN(300), LSN(301)), 301)
@@ -80,6 +91,22 @@ def test_a_gap():
     assert None is gap.complete_from(A)
     assert [B] == list(reasons(gap.with_chunk(chunk(1, A), LSN(310), LSN(311)), 0))
     assert A in reasons(gap.with_chunk(chunk(1, A, 299), LSN(310), LSN(311)), 0)
+
+
+async def test_the_file_of_another_journal(tmp_path, tools):
+    """A file that another writer made with the same epoch and sequence number is refused, by writers and readers."""
+    for name in ("a", "b"):
+        stream = Stream()
+        stream.transaction(stream.table(name, column("id", 23, key=True)).insert("1"))
+        await tools.write(tmp_path / name, stream.position, stream.slices())
+    (one,), (other,) = ((tmp_path / name / "completeness").iterdir() for name in ("a", "b"))
+    assert one.name[:21] == other.name[:21]
+    one.write_bytes(other.read_bytes())
+    reader = JournalReader(tmp_path / "a")
+    with pytest.raises(DamagedJournal, match="another journal's"):
+        reader.incomplete(reader.chain(), LSN(0))
+    with pytest.raises(DamagedJournal, match="another journal's"):
+        await tools.write(tmp_path / "a", stream.position)
 
 
 async def test_readers_of_a_stream(tmp_path, tools, caplog):
@@ -119,6 +146,8 @@ async def test_readers_of_a_stream(tmp_path, tools, caplog):
 @pytest.mark.parametrize("rows", [0, 2])
 def test_nothing_of_a_name_that_is_gone(rows):
     """A snapshot of the present table of a name replaces what is recorded of the earlier one."""
-    found = snapshots().with_rows([(9, A)] * rows, LSN(200)).with_chunk(chunk(9, A), LSN(300), LSN(301))
+    found = (
+        snapshots().with_rows([(9, A)] * rows, LSN(200), LSN(210)).with_chunk(chunk(9, A), LSN(300), LSN(301))
+    )
     assert {} == reasons(found, 300, A)
     assert 2 == len(found.tables)
