@@ -13,22 +13,25 @@ ARGS =
 WORKERS = 6
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
 # The folders with modules that compile.
-COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/journal tests/snapshot/model
+COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/snapshot/model
+# Of the journal, the tests that write segments: segment_builder is all of it that compiles.
+SEGMENTS = tests/journal/test_journal.py tests/journal/test_parts.py tests/journal/test_prepared.py \
+  tests/journal/test_reading.py
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-# What compiles in plain Python first, unless ARGS choose, but for atheris, which never runs anything else; then everything,
-# as it is installed.
+# First what compiles, in plain Python, unless ARGS choose: the tests without a server reach each of its lines. Atheris never
+# runs anything else. Then everything, as it is installed.
 test: $(STAMP)
 	@$(MAKE) -j3 lint servers compiled
-	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PYTEST) $(COMPILED) tests/fuzz \
-	  --deselect tests/fuzz/test_atheris.py
+	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PYTEST) -m "not server" $(COMPILED) \
+	  $(SEGMENTS) tests/fuzz/test_decoder.py
 	$(BIN)/$(PYTEST) $(ARGS)
 
 # What needs no server, and one path from a real server to a sink: for everyday work.
 test-fast: $(STAMP)
-	$(BIN)/$(PYTEST) -m "not server or one_path" $(COMPILED) tests/source tests/transforms tests/delivery tests/pipeline \
+	$(BIN)/$(PYTEST) -m "not server or one_path" $(COMPILED) tests/journal tests/source tests/transforms tests/delivery tests/pipeline \
 	  tests/snapshot tests/live $(ARGS)
 
 # Lines and branches, in plain Python because compiled code is not traced; ARGS choose tests.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -59,6 +60,12 @@ def test_names_of_objects(types: Types, oids: dict[str, int], name: str, zero: s
     assert types.decoder(oid, Format.BINARY)(b"\0\0\x04\xeb") == 1259
     assert types.json_encoder(oid, Format.BINARY)(b"\0\0\x04\xeb") == b'"1259"'
     assert zero == types.text(oid, Format.BINARY)(bytes(4))
+
+
+def test_transactions_in_an_array(types: Types) -> None:
+    """In JSON a transaction's number is a string also in an array."""
+    raw = struct.pack("!iiIii", 1, 0, 28, 1, 1) + b"\0\0\0\4\xff\xff\xff\xff"
+    assert types.json_encoder(1011, Format.BINARY)(raw) == b'["4294967295"]'
 
 
 def test_malformed_snapshot(types: Types) -> None:

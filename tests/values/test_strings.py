@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,12 @@ def test_char_of_older_servers(types: Types) -> None:
     """Before 15 a "char" above 0x7f comes as a bare byte, which is no UTF-8, and reads as newer servers print it."""
     assert types.decoder(18, Format.TEXT)(b"\xff") == "\\377"
     assert types.json_encoder(18, Format.TEXT)(b"\xff") == b'"\\\\377"'
+
+
+def test_a_version_in_an_array(types: Types) -> None:
+    """The byte of the version before a jsonpath's text is left out also in an array."""
+    raw = struct.pack("!iiIiii", 1, 0, 4072, 1, 1, 4) + b"\1$.a"
+    assert types.text(4073, Format.BINARY)(raw) == "{$.a}"
 
 
 def test_not_utf8(types: Types) -> None:
