@@ -11,7 +11,7 @@ import click
 import orjson
 
 from aiorepl.cli.journal_report import dropped, lines, report
-from aiorepl.errors import AioreplError, ConfigurationError, JournalError
+from aiorepl.errors import AioreplError, ConfigurationError, JournalError, printable
 
 if TYPE_CHECKING:
     from aiorepl.journal.store import Store
@@ -71,7 +71,7 @@ def verify(journal: str) -> int:
 
     store, code = _open(journal), 0
     for problem in _problems(store):
-        click.echo(problem)
+        click.echo(printable(str(problem)))
         code = code or problem.exit_code
     if not code:
         history = " and its history" if _has_history(store) else ""
@@ -121,7 +121,7 @@ def drop(journal: str, cursor: str) -> None:
         )
     found = consumer(chain, cursors, cursor)
     cursors.remove(cursor)
-    click.echo(f"{cursor} dropped{dropped(found, time.time())}")
+    click.echo(f"{printable(cursor)} dropped{dropped(found, time.time())}")
 
 
 @journal.command("prune")
@@ -135,7 +135,7 @@ def prune_command(journal: str) -> None:
     deleted = prune(store)
     click.echo(f"{len(deleted)} segments deleted")
     for warning in stalled_cursors(store).values():
-        click.echo(warning)
+        click.echo(printable(warning))
 
 
 @journal.command()

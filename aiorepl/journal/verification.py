@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 
 from aiorepl.errors import AioreplError, DamagedJournal
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.manifest import Manifest
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import read_prepared
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import Entry, Segment
 from aiorepl.journal.store import Location, Store, open_store, reading
+from aiorepl.lsn import LSN
 
 
 def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[AioreplError]:
@@ -47,25 +52,33 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
 
     try:
         chain = reader.chain()
-        entries = [
-            entry
-            for manifest, within in chain.contents()
-            for number, entry in enumerate(manifest.entries())
-            if number in within
-        ]
-        _ = chain.completeness
+        start = chain.start_lsn
     except AioreplError as error:
         yield error
         return
+    try:
+        _ = chain.completeness
+    except AioreplError as error:
+        yield error
     previous = None
-    for entry in entries:
+    for load, end in _manifests(chain):
         try:
-            verify_segment(entry, previous)
+            manifest = load()
         except AioreplError as error:
-            # Not an error if it was pruned meanwhile.
-            if entry.segment.after >= reader.chain().start_lsn:
+            # Not an error if it was dropped meanwhile, because its segments were pruned.
+            if end > reader.chain().start_lsn:
                 yield error
-        previous = entry.segment
+            previous = None
+            continue
+        within = manifest.within(start, end)
+        for entry in islice(manifest.entries(), within.start, within.stop):
+            try:
+                verify_segment(entry, previous)
+            except AioreplError as error:
+                # Not an error if it was pruned meanwhile.
+                if entry.segment.after >= reader.chain().start_lsn:
+                    yield error
+            previous = entry.segment
     for transaction in chain.state.prepared:
         try:
             verify_prepared(transaction)
@@ -78,3 +91,11 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
             cursors.get(name)
         except AioreplError as error:
             yield error
+
+
+def _manifests(chain: Chain) -> Iterator[tuple[Callable[[], Manifest], LSN]]:
+    """Iterate over all manifests, each with the end of its last segment; the last segments are in one of their own."""
+    for ref in chain.state.manifests:
+        if ref.end > chain.start_lsn:
+            yield partial(chain.files.manifest, ref), ref.end
+    yield partial(Manifest.of, chain.state.tail), chain.last_segment_end

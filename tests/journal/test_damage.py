@@ -404,6 +404,26 @@ async def test_verified_while_it_is_written(journal, tools, monkeypatch) -> None
     assert ([], (5, 1), (1, 0)) == (found, seen[0], seen[-1])
 
 
+async def test_every_problem_is_found(tmp_path, tools, monkeypatch) -> None:
+    """A damaged manifest hides only its own segments: what is damaged elsewhere is reported as well."""
+    monkeypatch.setattr("aiorepl.journal.publisher._TAIL_SEGMENTS", 2)
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    for number in range(8):
+        stream.transaction(table.insert(str(number)))
+        await tools.write(tmp_path, stream.position, stream.slices())
+    Cursors(tmp_path).advance("c", stream.position)
+    manifests = sorted((tmp_path / "manifests").iterdir())
+    segments = sorted((tmp_path / "segments").iterdir())
+    completeness = next((tmp_path / "completeness").iterdir())
+    damaged = [completeness, manifests[0], segments[3], segments[7], tmp_path / "cursors" / "c.json"]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1])
+    found = [str(error) for error in problems(tmp_path)]
+    assert len(damaged) == len(found)
+    assert all(path.name in text for path, text in zip(damaged, found, strict=True))
+
+
 def test_problems_are_told_of_each_file(tmp_path) -> None:
     """Verification reports every damaged file; a folder that is no journal is one problem."""
     (error,) = problems(tmp_path)
