@@ -38,9 +38,9 @@ def _open(journal: str) -> Store:
 @click.option("--segments", is_flag=True, help="List every segment.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(journal: str, *, segments: bool, as_json: bool) -> int:
-    """Print what a journal has, and what keeps it: its source and writer, segments, tables, history and cursors.
+    """Print what a journal has, and which cursors keep it.
 
-    Reads manifests and opens no segment. The exit code is 1 if the journal does not continue from a cursor.
+    Reads manifests and small files, and opens no segment. The exit code is 1 if the journal does not continue from a cursor.
     """
     from aiorepl.journal.inspection import inspect as inspect_journal
 
@@ -63,9 +63,9 @@ def inspect(journal: str, *, segments: bool, as_json: bool) -> int:
 @journal.command()
 @click.argument("journal")
 def verify(journal: str) -> int:
-    """Read every file of a journal and of its history, and print what is damaged or missing, and what to do.
+    """Read every file of a journal and of its history.
 
-    The exit code is 1 if anything is.
+    Prints what is damaged or missing, and what to do; the exit code is 1 if anything is.
     """
     from aiorepl.journal.reader import JournalReader
 
@@ -127,7 +127,10 @@ def drop(journal: str, cursor: str) -> None:
 @journal.command("prune")
 @click.argument("journal")
 def prune_command(journal: str) -> None:
-    """Delete the segments that all registered consumers have passed, and print which cursors keep segments for long."""
+    """Delete the segments that all registered consumers have passed.
+
+    Prints which cursors have not moved for a day, and what they keep.
+    """
     from aiorepl.journal.consumers import stalled_cursors
     from aiorepl.journal.retention import prune
 
