@@ -59,6 +59,7 @@ PURE = (
         "journal/metadata.py",
         "journal/index.py",
         "journal/chain.py",
+        "journal/completeness.py",
         "snapshot/ledger.py",
         "snapshot/statistics.py",
     ),

@@ -191,7 +191,7 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
     for each in whole.get("list", ()):
         part = f"  part {each['part'] + 1} of {each['parts']}" if each["parts"] > 1 else ""
         yield (
-            f"segment   {each['after']} to {each['end']}{part}  {each['blocks']} blocks  {format_size(each['bytes'])}  "
+            f"segment   {each['after']} to {each['end']}{part}  {each['blocks']} block{'s' * (each['blocks'] != 1)}  {format_size(each['bytes'])}  "
             f"{each['published']}"
         )
     for each in described["tables"]:

@@ -358,7 +358,9 @@ class JournalWriter:
         ]
         completeness = self._publisher.completeness
         if self._chunk is None:
-            completeness = completeness.with_rows(self._described, entries[0].segment.after, end.lsn)
+            completeness = completeness.with_rows(
+                self._described, entries[0].segment.after or self._start_lsn, end.lsn
+            )
         else:
             completeness = completeness.with_chunk(*self._chunk, end.lsn)
         self._described = {}
