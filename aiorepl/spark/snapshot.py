@@ -160,7 +160,8 @@ class Snapshot:
     ) -> dict[str, int]:
         """Write the rows of tables into new Delta tables, for ``apply_changes`` to go on with; return their numbers.
 
-        One job reads all tables. Executors write the files of each Delta table, and one commit adds them.
+        One job reads all tables. Executors write the files of each Delta table, and one commit adds them. Needs the session's
+        ``SparkContext``, which Spark Connect does not have.
 
         :param targets: by table, ``schema.table``, the Delta table's path or URI, as every executor sees it.
         :param storage_options: for deltalake, if the targets are in an object store.
