@@ -68,12 +68,12 @@ def target(request) -> Target:
 
 @pytest.fixture
 def failures():
-    """Run every test of a case, and return what those that failed said."""
+    """Run every test of a case, or only those of these names, and return what those that failed said."""
 
-    def run(case: type) -> dict[str, str]:
+    def run(case: type, *names: str) -> dict[str, str]:
         failed = {}
         for name, method in inspect.getmembers(case, inspect.isfunction):
-            if not name.startswith("test_"):
+            if not name.startswith("test_") or (names and name not in names):
                 continue
             marks = [mark for mark in getattr(method, "pytestmark", ()) if mark.name == "parametrize"]
             values = [[{mark.args[0]: value} for value in mark.args[1]] for mark in marks]

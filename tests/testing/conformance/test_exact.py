@@ -435,5 +435,6 @@ def test_what_is_wrong_is_found(failures, sink, base, tests, says):
 def test_a_position_has_to_be_declared(failures):
     """A sink that returns one promises more than its tests say."""
     case = type("Claims", (TestExact,), {"exactly_once": False})
-    assert all("declare exactly_once = True" in text for text in failures(case).values())
-    assert failures(case)
+    found = failures(case)
+    assert found
+    assert all("declare exactly_once = True" in text for text in found.values())
