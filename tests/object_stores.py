@@ -189,6 +189,7 @@ class FaultyLayer:
         self.requests: list[tuple[str, str]] = []
         self.answered = 0
         """How many answers the server has given."""
+        self._under_way, self._settled = 0, threading.Condition()
         layer, target = self, urlsplit(endpoint).netloc
         # S3Proxy compares and then writes, so only one conditional write is under way at a time.
         lock, conditional = threading.Lock(), threading.Lock()
@@ -198,7 +199,20 @@ class FaultyLayer:
             disable_nagle_algorithm = True  # an answer's body waits 40 ms behind its head
 
             def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                with layer._settled:
+                    layer._under_way += 1
+                try:
+                    self.forward()
+                finally:
+                    with layer._settled:
+                        layer._under_way -= 1
+                        layer._settled.notify_all()
+
+            def forward(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    return  # the client was killed
                 with lock:
                     layer.requests.append((self.command, self.path))
                     fault = layer.fault(self.command, self.path)
@@ -278,6 +292,11 @@ class FaultyLayer:
         self.faults.append(Fault("PUT|POST|DELETE", "", lost=True, times=1 << 40))
         yield
         self.faults.clear()
+
+    def settle(self) -> None:
+        """Wait until the server has answered every request, also those of a client that was killed."""
+        with self._settled:
+            assert self._settled.wait_for(lambda: not self._under_way, 90)
 
     def stop(self) -> None:
         """No more requests."""

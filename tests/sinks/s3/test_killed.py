@@ -114,12 +114,15 @@ def test_killed_in_the_middle_of_an_upload(fork_server, bucket, layer, read, mon
     def kill() -> None:
         lives[0].kill()
         lives[0].wait()
+        if not lost:
+            raise ConnectionError("the server does not get the request")
 
     deadly = read.Fault(method, path, lost=lost, meanwhile=kill)
     layer.faults.append(deadly)
     lives.append(live())
     assert lives[0].wait(60) == -9
     assert deadly.hits == 1
+    layer.settle()
     completed = method == "POST" and lost
     assert len(bucket.uploads()) == len(others) + (not completed)
     assert read.listed(bucket) == []
