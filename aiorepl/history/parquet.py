@@ -48,6 +48,7 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             sorting_columns=[pq.SortingColumn(schema.get_field_index(each)) for each in _ORDER],
             write_page_index=True,
+            store_decimal_as_integer=True,  # Spark makes no object of each
             write_page_checksum=True,
         ) as writer:
             for table in _row_groups(batches):
