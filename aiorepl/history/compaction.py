@@ -11,13 +11,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from aiorepl.errors import JournalError
+from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.history import parquet, planning
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.catalog import (
@@ -32,6 +32,7 @@ from aiorepl.history.catalog import (
 from aiorepl.history.collecting import Collecting
 from aiorepl.history.journal import Stretch, beginning, stretch
 from aiorepl.history.manifest import (
+    AGAIN,
     MESSAGES_TABLE,
     File,
     History,
@@ -41,6 +42,7 @@ from aiorepl.history.manifest import (
     Version,
 )
 from aiorepl.history.names import (
+    HISTORY,
     MESSAGES,
     PENDING,
     TABLES,
@@ -54,6 +56,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
+from aiorepl.lsn import LSN
 
 _log = logging.getLogger("aiorepl.history")
 
@@ -159,14 +162,43 @@ class Compaction:
         found, owner = read_history(self._store), Holder.own()
         if found is None:
             begin = beginning(self._reader)
+            self._require_none()
+            self._require_newest(begin.lsn)
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
             found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
+            self._require_newest(found[0].end.lsn)
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)
         with accessing(self._store):
             self._cursors.advance(CURSOR, self._history.end, query=QUERY)
             self._clean()
+
+    def _require_newest(self, end: LSN) -> None:
+        """Check that the cursor, which is moved after ``history.json``, is not ahead of it.
+
+        :raises DamagedJournal: it is.
+        """
+        with accessing(self._store):
+            cursor = self._cursors.read(CURSOR)
+        if cursor is not None and cursor.position.lsn > end:
+            raise DamagedJournal(
+                f"{HISTORY} in {self._store.url} is missing or an older copy: it ends at {end}, and the cursor {CURSOR!r} is at "
+                f"{cursor.position.lsn}",
+                f"Put back the newest copy. If there is none, drop the cursor (aiorepl journal drop). {AGAIN}",
+            )
+
+    def _require_none(self) -> None:
+        """Check that no history is in the folder.
+
+        :raises DamagedJournal: ``history.json`` is missing.
+        """
+        with accessing(self._store):
+            if self._store.names(TABLES) or self._store.names(PENDING):
+                raise DamagedJournal(
+                    f"{HISTORY} in {self._store.url} is missing",
+                    f"Put back a copy of the file. {AGAIN}, if there is none",
+                )
 
     def _pass(self, *, wait: bool = False) -> bool:
         """Compact a stretch of the journal; return whether there was one.
@@ -184,11 +216,13 @@ class Compaction:
         files: list[tuple[Table, Version, File]] = []
         try:
             self._collect(found, files)
-            self._commit(self._with_pending(files), end=found.end, gaps=(*self.history.gaps, *found.gaps))
         except Exception:
-            with contextlib.suppress(OSError):
-                for _, _, file in files:
-                    self._store.delete(file.name)
+            self._discard(file.name for _, _, file in files)
+            raise
+        try:
+            self._commit(self._with_pending(files), end=found.end, gaps=(*self.history.gaps, *found.gaps))
+        except Fenced:
+            self._discard_uncommitted([file.name for _, _, file in files])
             raise
         with accessing(self._store):
             self._cursors.advance(CURSOR, found.end, query=QUERY)
@@ -205,7 +239,8 @@ class Compaction:
             name, self._files = pending_name(self.history.epoch, self._files), self._files + 1
             with accessing(self._store):
                 written = parquet.write(self._store, name, buffer.version.schema, ends.watch(batches))
-            file = File(name, 0, written.rows, written.size, ends.first, ends.last, int(self._clock()))
+            now = int(self._clock())
+            file = File(name, 0, written.rows, written.size, ends.first, ends.last, now, written.digest)
             files.append((buffer.table, buffer.version, file))
             return written.size
 
@@ -264,11 +299,10 @@ class Compaction:
 
     def _rewrite(self, rewrite: Rewrite, now: int) -> TableFiles:
         listed = self._list(self.history.tables[rewrite.folder].table)
-        sources = [file.name for file in listed.pending[: rewrite.count]]
         with accessing(self._store):
-            size = parquet.merge(self._store, sources, rewrite.name)
+            written = parquet.merge(self._store, listed.pending[: rewrite.count], rewrite.name)
         self.done.published += rewrite.publish
-        listed = planning.rewritten(listed, rewrite, size, now)
+        listed = planning.rewritten(listed, rewrite, written.size, written.digest, now)
         if sealed := planning.to_seal(listed, self._limits):
             name = write_sealed(self._store, rewrite.folder, sealed, self.history.epoch, self._next_list())
             listed = planning.with_sealed(listed, sealed, name)
@@ -285,25 +319,30 @@ class Compaction:
             name = write_table(self._store, folder, listed, self.history.epoch, self._next_list())
             old = before.get(folder)
             tables[folder] = planning.entry_of(listed, name, None if old is None else old.name)
-        history = replace(
-            self.history, tables=tables, files=self._files, lists=self._listed, uncleaned=(), **fields
-        )
-        try:
-            self._version = write_history(self._store, history, self._version)
-        except Fenced:
-            with contextlib.suppress(OSError):
-                for folder in changed:
-                    self._store.delete(tables[folder].name)
-            raise
+        history = replace(self.history, tables=tables, files=self._files, lists=self._listed, **fields)
+        # After any error but Fenced it is not known whether it was carried out: nothing is deleted.
+        self._version = write_history(self._store, history, self._version)
         self._history = history
         self._lists.update(changed)
         if sum(len(each.published) + len(each.pending) for each in self._lists.values()) > _CACHED_FILES:
             self._lists.clear()
-        with accessing(self._store):
-            for folder in changed:
-                old = before.get(folder)
-                if old is not None and old.previous is not None:
-                    self._store.delete(old.previous)
+        replaced = [before[folder].previous for folder in changed if folder in before]
+        self._discard(name for name in replaced if name is not None)
+
+    def _discard(self, names: Iterable[str]) -> None:
+        """Delete files that nobody needs. What cannot be deleted is left to the next owner."""
+        with contextlib.suppress(OSError):
+            for name in names:
+                self._store.delete(name)
+
+    def _discard_uncommitted(self, names: list[str]) -> None:
+        """Delete files of pending rows, unless they are in the history that the new owner has taken over."""
+        with contextlib.suppress(JournalError):
+            found = read_history(self._store)
+            committed = {} if found is None else dict(found[0].earlier)
+            if (first := committed.get(self.history.epoch)) is not None:
+                parsed = {name: parse_pending(name.removeprefix(f"{PENDING}/")) for name in names}
+                self._discard(name for name, of in parsed.items() if of is not None and of[1] >= first)
 
     def _list(self, table: Table) -> TableFiles:
         folder = _folder(table)
@@ -323,11 +362,11 @@ class Compaction:
 
     def _clean(self) -> None:
         """Delete what earlier owners wrote and did not commit."""
-        if not self.history.uncleaned:
+        if not self.history.earlier:
             return
-        for folder in ("", PENDING, TABLES):
+        for folder in ("", PENDING, TABLES, *(rewrite.folder for rewrite in self.history.rewrites)):
             self._store.clean(folder)
-        committed = dict(self.history.uncleaned)
+        committed = dict(self.history.earlier)
         for file in self._store.names(PENDING):
             found = parse_pending(file)
             if found is not None and found[0] in committed and found[1] >= committed[found[0]]:

@@ -26,7 +26,11 @@ FORMAT: Final = 1
 
 # The largest commit LSN, ordinal or number of rows.
 _MOST: Final = 2**63 - 1
-_REMEDY: Final = "Put back a copy of the file, or delete the folder history, and compact the journal again as far as it is kept"
+# So many owners may sleep, and write another file before they notice.
+_OWNERS: Final = 16
+AGAIN: Final = "Delete the folder history, and compact the journal again as far as it is kept"
+"""What to do if a history is lost."""
+_REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,6 +79,7 @@ class File:
     :param first: commit LSN and ordinal of the first row.
     :param last: those of the last row.
     :param since: when its oldest row was compacted first, in seconds since 1970.
+    :param digest: BLAKE2b of its bytes, in hexadecimal digits.
     """
 
     name: str
@@ -84,6 +89,7 @@ class File:
     first: tuple[int, int]
     last: tuple[int, int]
     since: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,7 @@ class History:
     :param epoch: of the compaction that owns the history.
     :param files: how many files of pending rows the owner has committed.
     :param lists: how many lists it has committed.
-    :param uncleaned: epoch and number of files of earlier owners, whose uncommitted files were not deleted yet.
+    :param earlier: epoch and number of committed files of the last owners before: other files of theirs are in no list.
     :param gaps: the accepted gaps of the journal within the history.
     """
 
@@ -165,13 +171,13 @@ class History:
     lists: int = 0
     tables: Mapping[str, TableEntry] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
-    uncleaned: tuple[tuple[int, int], ...] = ()
+    earlier: tuple[tuple[int, int], ...] = ()
     gaps: tuple[tuple[LSN, LSN], ...] = ()
 
     def claimed(self, owner: Holder) -> History:
         """Return the history with a new owner."""
-        uncleaned = (*self.uncleaned, (self.epoch, self.files))
-        return replace(self, epoch=self.epoch + 1, owner=owner, files=0, lists=0, uncleaned=uncleaned)
+        earlier = (*self.earlier, (self.epoch, self.files))[-_OWNERS:]
+        return replace(self, epoch=self.epoch + 1, owner=owner, files=0, lists=0, earlier=earlier)
 
 
 def dump_history(history: History) -> bytes:
@@ -200,7 +206,7 @@ def dump_history(history: History) -> bytes:
                 for folder, e in history.tables.items()
             ],
             "rewrites": [[r.folder, r.count, r.name, r.publish] for r in history.rewrites],
-            "uncleaned": history.uncleaned,
+            "earlier": history.earlier,
             "gaps": [[str(after), str(until)] for after, until in history.gaps],
         }
     )
@@ -227,7 +233,7 @@ def _history(fields: Mapping[str, Any]) -> History:
         lists=integer(fields, "lists"),
         tables={each[0]: _entry(*each[1:]) for each in fields["tables"]},
         rewrites=tuple(_rewrite(*each) for each in fields["rewrites"]),
-        uncleaned=tuple((_number(epoch), _number(files)) for epoch, files in fields["uncleaned"]),
+        earlier=tuple((_number(epoch), _number(files)) for epoch, files in fields["earlier"]),
         gaps=tuple((LSN.parse(after), LSN.parse(until)) for after, until in fields["gaps"]),
     )
 
@@ -316,7 +322,7 @@ def load_sealed(data: bytes, location: str) -> tuple[File, ...]:
 
 
 def _dump_files(files: tuple[File, ...]) -> list[list[Any]]:
-    return [[f.name, f.version, f.rows, f.size, f.first, f.last, f.since] for f in files]
+    return [[f.name, f.version, f.rows, f.size, f.first, f.last, f.since, f.digest] for f in files]
 
 
 def _load_files(listed: list[list[Any]]) -> tuple[File, ...]:
@@ -329,8 +335,9 @@ def _load_files(listed: list[list[Any]]) -> tuple[File, ...]:
             _position(first),
             _position(last),
             _number(since),
+            _string(digest),
         )
-        for name, version, rows, size, first, last, since in listed
+        for name, version, rows, size, first, last, since, digest in listed
     )
 
 

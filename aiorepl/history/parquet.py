@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aiorepl.errors import DamagedJournal
+from aiorepl.history.manifest import AGAIN, File
 from aiorepl.journal.store import Store
 
+REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """The size of a row group in memory. Compressed, it is a few MiB: what a reader skips or reads at once."""
 _BUFFER_BYTES: Final = 256 * 1024
@@ -25,10 +29,12 @@ class Written:
     """A file that was written.
 
     :param size: in bytes.
+    :param digest: as in ``File``.
     """
 
     rows: int
     size: int
+    digest: str
 
 
 def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -39,6 +45,7 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
     sink = _Parts()
     out = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _BUFFER_BYTES)
     rows = size = 0
+    digest = _digest()
     upload = store.create(name)
     try:
         with pq.ParquetWriter(
@@ -55,39 +62,68 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
                 writer.write_table(table, row_group_size=max(table.num_rows, 1))
                 rows += table.num_rows
                 if parts := sink.take():
-                    size += sum(map(len, parts))
+                    size += _count(parts, digest)
                     upload.write(parts)
         out.flush()
         parts = sink.take()
-        size += sum(map(len, parts))
+        size += _count(parts, digest)
         upload.write(parts)
         upload.publish(name)
     finally:
         upload.discard()
-    return Written(rows, size)
+    return Written(rows, size, digest.hexdigest())
 
 
-def merge(store: Store, sources: list[str], name: str) -> int:
-    """Write the rows of files with one schema to a new file; the same rows give the same file. Returns its size.
+def read(store: Store, file: File) -> bytes:
+    """Read and verify a file.
 
+    :raises DamagedJournal: it is missing, or not the file that was written.
+    :raises OSError: it cannot be read.
+    """
+    try:
+        data = store.read(file.name)
+    except FileNotFoundError:
+        raise DamagedJournal(f"{file.name} in {store.url} is missing", REMEDY) from None
+    if len(data) != file.size:
+        problem = f"it has {len(data)} bytes instead of {file.size}"
+        raise DamagedJournal(f"{file.name} in {store.url} is damaged: {problem}", REMEDY)
+    if _digest(data).hexdigest() != file.digest:
+        raise DamagedJournal(f"{file.name} in {store.url} is damaged: its checksum does not match", REMEDY)
+    return data
+
+
+def merge(store: Store, sources: Sequence[File], name: str) -> Written:
+    """Write the rows of files with one schema to a new file; the same rows give the same file.
+
+    :raises DamagedJournal: a file is not the one that was written.
     :raises OSError: a file cannot be read or written.
     """
     if len(sources) == 1:
-        data = store.read(sources[0])
+        data = read(store, sources[0])
         upload = store.create(name)
         try:
             upload.write([data])
             upload.publish(name)
         finally:
             upload.discard()
-        return len(data)
+        return Written(sources[0].rows, sources[0].size, sources[0].digest)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for source in sources:
-            yield from _open(store.read(source)).iter_batches(batch_size=65_536)
+            yield from _open(read(store, source)).iter_batches(batch_size=65_536)
 
-    schema = _open(store.read(sources[0])).schema_arrow
-    return write(store, name, schema, batches()).size
+    schema = _open(read(store, sources[0])).schema_arrow
+    return write(store, name, schema, batches())
+
+
+def _digest(data: bytes = b"") -> Any:
+    return hashlib.blake2b(data, digest_size=16)
+
+
+def _count(parts: list[bytes], digest: Any) -> int:
+    for part in parts:
+        digest.update(part)
+    return sum(map(len, parts))
 
 
 def _open(data: bytes) -> pq.ParquetFile:

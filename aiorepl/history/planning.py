@@ -68,10 +68,11 @@ def plan_rewrite(
     return None
 
 
-def rewritten(files: TableFiles, rewrite: Rewrite, size: int, now: int) -> TableFiles:
+def rewritten(files: TableFiles, rewrite: Rewrite, size: int, digest: str, now: int) -> TableFiles:
     """Return the table's files after a rewrite.
 
     :param size: of the new file, in bytes.
+    :param digest: of its bytes.
     """
     inputs, rest = files.pending[: rewrite.count], files.pending[rewrite.count :]
     merged = File(
@@ -82,6 +83,7 @@ def rewritten(files: TableFiles, rewrite: Rewrite, size: int, now: int) -> Table
         inputs[0].first,
         inputs[-1].last,
         inputs[0].since,
+        digest,
     )
     replaced = (*files.replaced, *((file.name, now) for file in inputs))
     if rewrite.publish:

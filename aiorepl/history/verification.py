@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 
 from aiorepl.errors import AioreplError, DamagedJournal
 from aiorepl.history.catalog import accessing, read_history, read_sealed, read_table
-from aiorepl.history.manifest import File, History, TableEntry, TableFiles, Version
+from aiorepl.history.manifest import AGAIN, File, History, TableEntry, TableFiles, Version
 from aiorepl.history.names import FOLDER, position_text
+from aiorepl.history.parquet import REMEDY, read
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
 
-_AGAIN: Final = "Delete the folder history, and compact the journal again as far as it is kept"
-_REMEDY: Final = f"Put back a copy of the file. {_AGAIN}, if there is none"
 _TRIES: Final = 5
 
 
@@ -50,7 +49,7 @@ def problems(store: Store) -> Iterator[AioreplError]:
             yield DamagedJournal(
                 f"the history in {within.url} ends at {listed.history.end.lsn}, after its journal: it is of another journal, or "
                 "the journal is an older copy",
-                _AGAIN,
+                AGAIN,
             )
     except AioreplError as error:
         yield error
@@ -98,7 +97,7 @@ def _files(store: Store, entry: TableEntry) -> list[tuple[File, Version]]:
     files += [*listed.published, *listed.pending]
     if not all(file.version < len(listed.versions) for file in files):
         raise DamagedJournal(
-            f"{entry.name} in {store.url} is damaged: a file has a version that is not described", _REMEDY
+            f"{entry.name} in {store.url} is damaged: a file has a version that is not described", REMEDY
         )
     return [(file, listed.versions[file.version]) for file in files]
 
@@ -109,12 +108,7 @@ def _verify(store: Store, file: File, version: Version) -> None:
     :raises JournalError: it is damaged or missing.
     """
     with accessing(store):
-        try:
-            data = store.read(file.name)
-        except FileNotFoundError:
-            raise DamagedJournal(f"{file.name} in {store.url} is missing", _REMEDY) from None
-    if len(data) != file.size:
-        raise _damaged(store, file, f"it has {len(data)} bytes instead of {file.size}")
+        data = read(store, file)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         if not parquet.schema_arrow.equals(version.schema):
@@ -125,7 +119,7 @@ def _verify(store: Store, file: File, version: Version) -> None:
             first, last = _ends(batch)
             if rows == 0 and first != file.first:
                 raise _damaged(store, file, f"it begins at {position_text(first)}")
-            if first <= end or not _sorted(batch):
+            if first < end or not _sorted(batch):
                 raise _damaged(store, file, "its rows are not in the order of their positions")
             rows, end = rows + batch.num_rows, last
     except (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError, pa.ArrowException):
@@ -143,7 +137,7 @@ def _ends(batch: pa.RecordBatch) -> tuple[tuple[int, int], tuple[int, int]]:
 def _sorted(batch: pa.RecordBatch) -> bool:
     lsn, ordinal = batch.column("_commit_lsn"), batch.column("_ordinal")
     before, after = lsn[:-1], lsn[1:]
-    later = pc.and_(pc.equal(before, after), pc.less(ordinal[:-1], ordinal[1:]))
+    later = pc.and_(pc.equal(before, after), pc.less_equal(ordinal[:-1], ordinal[1:]))
     return bool(pc.all(pc.or_(pc.less(before, after), later), min_count=0).as_py())
 
 
@@ -161,4 +155,4 @@ def _unlisted(store: Store, folder: str) -> Iterator[AioreplError]:
 
 
 def _damaged(store: Store, file: File, problem: str) -> DamagedJournal:
-    return DamagedJournal(f"{file.name} in {store.url} is damaged: {problem}", _REMEDY)
+    return DamagedJournal(f"{file.name} in {store.url} is damaged: {problem}", REMEDY)

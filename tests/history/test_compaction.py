@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from datetime import date
 
 import pytest
@@ -12,6 +14,7 @@ from aiorepl.history.buffers import Bounds
 from aiorepl.history.compaction import CURSOR, Pace
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.store import LocalStore
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import column
@@ -396,3 +399,96 @@ def test_damaged_lists(journal):
     path.write_bytes(path.read_bytes().replace(b"public", b"Public"))
     with pytest.raises(JournalError, match=r"_tables/public\.t-.* is damaged"):
         journal.files()
+
+
+class Failing(LocalStore):
+    """Fails once at a step of a file."""
+
+    step = name = ""
+
+    def reached(self, step, name):
+        if step == Failing.step and name.startswith(Failing.name):
+            Failing.step = ""
+            raise OSError(errno.EIO, "Input/output error")
+
+    def within(self, folder):
+        return Failing(self.path / folder)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [("fsync folder", "history.json"), ("delete", "_tables"), ("rename", "_pending")]
+)
+def test_a_commit_whose_outcome_is_unknown(journal, monkeypatch, step, name):
+    """An error at or after a commit loses nothing: what may be committed is not deleted."""
+    t = journal.stream.table("t", KEY)
+    for number in range(4):
+        journal.stream.transaction(t.insert(str(number)))
+        journal.write()
+        compaction = journal.compaction(Failing(journal.folder / "history"))
+        compaction.claim()
+        monkeypatch.setattr(Failing, "step", step)
+        monkeypatch.setattr(Failing, "name", name)
+        with contextlib.suppress(JournalError):
+            compaction.run()
+        Failing.step = ""
+        journal.compact()
+        assert [row["id"] for row in journal.rows()] == list(range(number + 1))
+    referenced = {file.path for file in journal.files()}
+    assert {f"_pending/{file}" for file in journal.store.names("_pending")} == referenced
+
+
+def test_damaged_files_are_not_merged(journal):
+    """A pending file that was changed, or is another one, ends compaction with its name."""
+    t = journal.stream.table("t", KEY)
+    for number in range(2):
+        journal.stream.transaction(t.insert(str(number)))
+        journal.write()
+        journal.compact()
+    first, second = (journal.folder / "history" / file.path for file in journal.files())
+    whole = first.read_bytes()
+    flipped = bytearray(whole)
+    flipped[100] ^= 1
+    for content in (bytes(flipped), second.read_bytes(), whole[:-1]):
+        first.write_bytes(content)
+        with pytest.raises(JournalError, match=r"_pending/.* is damaged"):
+            journal.compact(limits=Limits(publish_after=0))
+        assert not list((journal.folder / "history" / "public.t").glob("*.parquet"))
+    first.write_bytes(whole)
+    journal.compact(limits=Limits(publish_after=0))
+    assert [row["id"] for row in journal.rows()] == [0, 1]
+
+
+def test_an_older_history(journal):
+    """A history.json that was put back from an older copy, or is gone, is refused before anything is written."""
+    path = journal.folder / "history" / "history.json"
+    t = journal.stream.table("t", KEY)
+    for number in range(2):
+        journal.stream.transaction(t.insert(str(number)))
+        journal.write()
+        journal.compact()
+        if number == 0:
+            older = path.read_bytes()
+    newest = path.read_bytes()
+    path.write_bytes(older)
+    with pytest.raises(JournalError, match="is missing or an older copy: it ends at"):
+        journal.compact()
+    assert path.read_bytes() == older
+    path.unlink()
+    with pytest.raises(JournalError, match=r"history\.json in .* is missing"):
+        journal.compact()
+    path.write_bytes(newest)
+    assert [row["id"] for row in journal.rows()] == [0, 1]
+    journal.compact()
+
+
+def test_a_slept_compaction_leaves_no_file(journal):
+    """What it writes after another has taken over is deleted by a later owner."""
+    t = journal.stream.table("t", KEY)
+    journal.stream.transaction(t.insert("1"))
+    journal.write()
+    journal.compaction().claim()
+    journal.store.write("_pending/00000001-00000000.parquet", b"late")
+    journal.compact()
+    journal.store.write("_pending/00000001-00000005.parquet", b"later still")
+    journal.compact()
+    assert [f"_pending/{name}" for name in journal.store.names("_pending")] == [journal.files()[0].path]
