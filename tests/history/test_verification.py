@@ -19,7 +19,9 @@ def compacted(journal):
     """A history with a published file and a pending one."""
     table = journal.stream.table("t", column("id", 23, key=True), column("note", 25))
     for limits in (Limits(least_bytes=0), Limits()):
-        journal.stream.transaction(*(table.insert(str(row), f"secret {row * 7919}") for row in range(ROWS)))
+        rows = [table.insert(str(row), f"secret {row * 7919}") for row in range(ROWS - 2)]
+        # An update of the key is two rows with one position.
+        journal.stream.transaction(*rows, table.update("7", "secret", key=["6", None]))
         journal.write()
         journal.compact(limits=limits)
     assert [True, False] == [file.published for file in journal.files()]
@@ -47,9 +49,7 @@ def test_a_flipped_bit(compacted) -> None:
         for place in range(4, len(whole) - 8, len(whole) // 40):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             texts = found(compacted)
-            assert texts == [] or file.path in texts[0]
-            if place < len(whole) // 3:
-                assert texts, "a page"
+            assert file.path in texts[0]
         path.write_bytes(whole[:-1])
         assert file.path in found(compacted)[0]
         path.unlink()
