@@ -120,7 +120,7 @@ def open_store(url: Location | Store, config: Mapping[str, str] | None = None) -
     if isinstance(url, str) and urlsplit(url).scheme in SCHEMES:
         url = ObjectStore(url, config or {})
     elif config:
-        raise ConfigurationError(f"config is for the URLs of object stores, not for {url}")
+        raise ConfigurationError("config is for the URLs of object stores: s3://, gs:// and az://")
     if isinstance(url, ObjectStore):
         # Imported here, because most journals are folders.
         from aiorepl.journal.remote_store import RemoteStore
@@ -130,7 +130,7 @@ def open_store(url: Location | Store, config: Mapping[str, str] | None = None) -
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
             raise ConfigurationError(
-                f"a journal's folder is on this machine: {parts.netloc} is not localhost"
+                f"a journal's folder is on this machine: {parts.hostname} is not localhost"
             )
         return LocalStore(unquote(parts.path))
     if isinstance(url, str) and "://" in url:

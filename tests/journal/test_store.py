@@ -50,6 +50,10 @@ def test_a_folder_that_was_there(tmp_path, synced):
         ("file://elsewhere/journal", None, "elsewhere is not localhost"),
         ("journal", {"region": "x"}, "config is for the URLs of object stores"),
         ("s3://key:secret@bucket/journal", None, "contains credentials"),
+        ("s3://bucket/journal#secret", None, "contains credentials, a query or a fragment"),
+        ("s3:/key:secret@bucket", None, "scheme 's3' is not that of an object store"),
+        ("file://key:secret@elsewhere/journal", None, "elsewhere is not localhost"),
+        ("minio://key:secret@host/x", {"region": "x"}, "config is for the URLs of object stores"),
         (
             "s3://bucket/journal",
             {"no_such_thing": "secret"},
