@@ -11,7 +11,7 @@ import click
 import orjson
 
 from aiorepl.cli.journal_report import dropped, lines, report
-from aiorepl.errors import AioreplError, ConfigurationError, JournalError, printable
+from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.journal.store import Store
@@ -90,17 +90,19 @@ def _problems(store: Store) -> Iterator[AioreplError]:
 
 
 def _has_history(store: Store) -> bool:
-    # Without importing pyarrow, which is optional.
+    from importlib.util import find_spec
+
     from aiorepl.journal.store import reading
 
-    try:
-        with reading(store):
-            store.about("history/history.json")
-    except JournalError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return False
-        raise
-    return True
+    within = store.within("history")
+    with reading(store):
+        # If the first one is lost, the second one shows it.
+        found = "history.json" in within.names() or bool(within.names("_tables"))
+    if found and find_spec("pyarrow") is None:
+        raise ConfigurationError(
+            f"the journal {store.url} has a history, which needs pyarrow: pip install 'aiorepl[parquet]'"
+        )
+    return found
 
 
 @journal.command()

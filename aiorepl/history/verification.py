@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from aiorepl.errors import AioreplError, DamagedJournal
 from aiorepl.history.catalog import accessing, read_history, read_sealed, read_table
 from aiorepl.history.manifest import AGAIN, File, History, TableEntry, TableFiles, Version
-from aiorepl.history.names import FOLDER, position_text
+from aiorepl.history.names import FOLDER, HISTORY, PENDING, TABLES, position_text
 from aiorepl.history.parquet import REMEDY, read
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
@@ -44,6 +44,10 @@ def problems(store: Store) -> Iterator[AioreplError]:
     try:
         listed = _list(within)
         if listed is None:
+            with accessing(within):
+                lost = within.names(TABLES) or within.names(PENDING)
+            if lost:
+                yield DamagedJournal(f"{HISTORY} in {within.url} is missing", REMEDY)
             return
         if listed.history.end.lsn > JournalReader(store).chain().end_lsn:
             yield DamagedJournal(

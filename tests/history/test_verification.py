@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from aiorepl import history
@@ -35,9 +37,12 @@ def found(journal) -> list[str]:
 
 
 def test_a_whole_history(compacted) -> None:
-    """Nothing is reported of what compaction writes, nor of a journal without a history."""
+    """Nothing is reported of what compaction writes, nor of a journal without a history; a lost ``history.json`` is."""
     assert [] == found(compacted)
     (compacted.folder / "history" / "history.json").unlink()
+    (text,) = found(compacted)
+    assert "history.json in " in text
+    shutil.rmtree(compacted.folder / "history")
     assert [] == found(compacted)
 
 
