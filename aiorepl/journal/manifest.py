@@ -46,6 +46,7 @@ class ManifestRef:
     :param end: the end of its last one.
     :param segments: how many it has, parts counted.
     :param size: of all its segments, in bytes.
+    :param checksum: the CRC-32 of the whole file.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ManifestRef:
     end: LSN
     segments: int
     size: int
+    checksum: int
 
     @property
     def file(self) -> str:
@@ -170,6 +172,8 @@ class Manifest:
         body = memoryview(data)[:-_TRAILER]
         if data[-_TRAILER:] != b"\n%08x\n" % checksum(body):
             raise DamagedJournal(f"{location} is damaged: its checksum does not match")
+        if checksum(data) != ref.checksum:
+            raise DamagedJournal(f"{location} is another manifest than the one that position.json names")
         try:
             manifest = cls._parse(body, data.index(b"\n"))
             found = (

@@ -30,10 +30,12 @@ class Identity:
 
     :param source: the slot and its cluster, at LSN 0.
     :param start_lsn: the slot's position when the journal was made.
+    :param journal: a random text, which tells it from other journals of the same source.
     """
 
     source: Position
     start_lsn: LSN
+    journal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,12 @@ class PreparedTransaction:
 class Start:
     """Where retention has moved the start of a journal. It never moves back.
 
+    :param journal: of the Identity.
     :param lsn: the end of the last segment that nobody may read any more.
     :param deleted: the end of the last segment that is deleted; between the two, deletion was interrupted.
     """
 
+    journal: str
     lsn: LSN = ZERO
     deleted: LSN = ZERO
 
@@ -69,6 +73,7 @@ class Start:
 class State:
     """The durable state of a journal.
 
+    :param journal: of the Identity.
     :param position: its end, including WAL without transactions; LSN 0 while it is empty.
     :param end: the end of the last segment; LSN 0 if there is none.
     :param epoch: of the writer: each takes a higher one before it writes.
@@ -82,6 +87,7 @@ class State:
     :param completeness: the name of the file with gaps and snapshots; ``None`` if there are none.
     """
 
+    journal: str
     position: Position
     end: Position
     epoch: int = 0
@@ -94,12 +100,9 @@ class State:
     completeness: str | None = None
 
     @classmethod
-    def empty(cls, source: Position) -> State:
-        """The state of a journal that nobody has written to.
-
-        :param source: a position at LSN 0.
-        """
-        return cls(source, source)
+    def empty(cls, identity: Identity) -> State:
+        """The state of a journal that nobody has written to."""
+        return cls(identity.journal, identity.source, identity.source)
 
     @property
     def first_lsn(self) -> LSN:
@@ -116,7 +119,13 @@ class State:
 
 def dump_identity(identity: Identity) -> bytes:
     """Make the bytes of ``journal.json``."""
-    return seal({"source": identity.source.to_json(), "begins": str(identity.start_lsn)})
+    return seal(
+        {
+            "source": identity.source.to_json(),
+            "begins": str(identity.start_lsn),
+            "journal": identity.journal,
+        }
+    )
 
 
 def load_identity(data: bytes, location: str) -> Identity:
@@ -128,7 +137,9 @@ def load_identity(data: bytes, location: str) -> Identity:
     return unseal(
         data,
         location,
-        lambda fields: Identity(Position.from_json(fields["source"]), lsn(fields, "begins")),
+        lambda fields: Identity(
+            Position.from_json(fields["source"]), lsn(fields, "begins"), text(fields, "journal")
+        ),
         remedy=(
             "Put back a copy of the file, which names the source of the segments; if there is none, start with an empty "
             "journal and resnapshot=True (--resnapshot)"
@@ -138,7 +149,7 @@ def load_identity(data: bytes, location: str) -> Identity:
 
 def dump_start(start: Start) -> bytes:
     """Make the bytes of ``start.json``."""
-    return seal({"start": str(start.lsn), "deleted": str(start.deleted)})
+    return seal({"journal": start.journal, "start": str(start.lsn), "deleted": str(start.deleted)})
 
 
 def load_start(data: bytes, location: str) -> Start:
@@ -147,7 +158,7 @@ def load_start(data: bytes, location: str) -> Start:
 
 
 def _start(fields: Mapping[str, Any]) -> Start:
-    start = Start(lsn(fields, "start"), lsn(fields, "deleted"))
+    start = Start(text(fields, "journal"), lsn(fields, "start"), lsn(fields, "deleted"))
     if start.deleted > start.lsn:
         raise ValueError(f"segments are deleted up to {start.deleted}, after the start {start.lsn}")
     return start
@@ -158,6 +169,7 @@ def dump_state(state: State) -> bytes:
     tables: dict[Table, int] = {}
     return seal(
         {
+            "journal": state.journal,
             "position": state.position.to_json(),
             "end": state.end.to_json(),
             "epoch": state.epoch,
@@ -172,6 +184,7 @@ def dump_state(state: State) -> bytes:
                     "end": str(ref.end),
                     "segments": ref.segments,
                     "size": ref.size,
+                    "checksum": ref.checksum,
                 }
                 for ref in state.manifests
             ],
@@ -212,6 +225,7 @@ def load_prepared(fields: Mapping[str, Any]) -> PreparedTransaction:
 def _state(fields: Mapping[str, Any]) -> State:
     tables = [_table(each) for each in fields["tables"]]
     state = State(
+        journal=text(fields, "journal"),
         position=Position.from_json(fields["position"]),
         end=Position.from_json(fields["end"]),
         epoch=integer(fields, "epoch", _UINT32),
@@ -263,6 +277,7 @@ def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:
         end=lsn(fields, "end"),
         segments=integer(fields, "segments", _UINT32),
         size=integer(fields, "size"),
+        checksum=integer(fields, "checksum", _UINT32),
     )
 
 

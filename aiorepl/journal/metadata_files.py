@@ -60,7 +60,7 @@ class MetadataFiles:
                 found = self._store.names(SEGMENTS) or self._store.names(PREPARED)
             if found and self.state() is None:
                 raise self._missing(missing)
-            return None if identity is None else Chain(identity, State.empty(identity.source), self)
+            return None if identity is None else Chain(identity, State.empty(identity), self)
         identity = self._identity
         if identity is None:
             identity = self.identity()
@@ -68,6 +68,8 @@ class MetadataFiles:
                 raise self._missing(IDENTITY)
             # An empty journal may get another start.
             self._identity = identity if state.position.lsn else None
+        if state.journal != identity.journal:
+            raise self._foreign(POSITION)
         return Chain(identity, state, self)
 
     def identity(self) -> Identity | None:
@@ -119,20 +121,28 @@ class MetadataFiles:
 
         :raises JournalError: it is damaged, or is after the journal's end.
         """
-        start = self._read(START, load_start) or Start()
+        start = self._read(START, load_start) or Start(state.journal)
+        if start.journal != state.journal:
+            raise self._foreign(START)
         # The state may have been read before the segments were published that are pruned by now.
         if start.lsn > state.end.lsn and ((now := self.state()) is None or start.lsn > now.end.lsn):
             raise older_copy(self._store)
         return start
 
-    def versioned_start(self) -> tuple[Start, str | None]:
-        """Read ``start.json`` with its version."""
+    def versioned_start(self, identity: Identity) -> tuple[Start, str | None]:
+        """Read ``start.json`` of the journal ``identity``, with its version.
+
+        :raises JournalError: it is damaged, or another journal's.
+        """
         with reading(self._store):
             try:
                 data, version = self._store.load(START)
             except FileNotFoundError:
-                return Start(), None
-        return load_start(data, self._location(START)), version
+                return Start(identity.journal), None
+        start = load_start(data, self._location(START))
+        if start.journal != identity.journal:
+            raise self._foreign(START)
+        return start, version
 
     def completeness(self, state: State) -> Completeness:
         """Load the gaps and snapshots of this state, or of a later one."""
@@ -189,6 +199,9 @@ class MetadataFiles:
             except FileNotFoundError:
                 return None
         return load(data, self._location(name))
+
+    def _foreign(self, name: str) -> DamagedJournal:
+        return DamagedJournal(f"{self._location(name)} is from another journal")
 
     def _missing(self, name: str) -> DamagedJournal:
         return DamagedJournal(f"{self._location(name)} is missing")

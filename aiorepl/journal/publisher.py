@@ -12,6 +12,7 @@ stream runs, and not when the journal is opened. A writer that slept meanwhile f
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,6 +25,7 @@ from aiorepl.journal.holder import Holder
 from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_name
 from aiorepl.journal.metadata import Identity, PreparedTransaction, State, dump_identity, dump_state
 from aiorepl.journal.metadata_files import IDENTITY, POSITION, MetadataFiles, older_copy
+from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Entry
 from aiorepl.journal.store import Store, Superseded
 from aiorepl.lsn import LSN, ZERO
@@ -82,17 +84,18 @@ class Publisher:
         if chain is not None:
             chain.identity.source.require_same_source(source, holder)
         state, self._version = self._files.versioned_state()
-        if state is None:
-            state = State.empty(source.at(ZERO))
-        else:
+        if state is not None:
             state.position.require_same_source(source, holder)
-        self.completeness = self._files.completeness(state)
-        if chain is not None and state.position.lsn:
+        if chain is not None and state is not None and state.position.lsn:
             identity = chain.identity
         else:
             # An empty journal starts at the slot's current position.
-            identity = Identity(source.at(ZERO), source.lsn)
+            journal = secrets.token_hex(8) if chain is None else chain.identity.journal
+            identity = Identity(source.at(ZERO), source.lsn, journal)
             self._identify(identity)
+        if state is None:
+            state = State.empty(identity)
+        self.completeness = self._files.completeness(state)
         self.state = state
         return identity
 
@@ -240,23 +243,36 @@ class Publisher:
 
     def _compact(self) -> None:
         """Drop manifests whose segments are deleted, and merge those of one level. Repeated after a later commit if it fails."""
-        state = self._require_state()
+        state, pending = self._require_state(), None
         with contextlib.suppress(OSError, JournalError):
-            deleted = self._files.start(state).deleted
-            refs = tuple(ref for ref in state.manifests if ref.end > deleted)
-            last, files = refs[-MERGED:], []
-            if _mergeable(last):
-                merged = Manifest.merged(map(self._files.manifest, last))
-                ref, data = _manifest(merged, state.epoch, state.sequence + 1, last[0].level + 1)
-                refs = (*refs[:-MERGED], ref)
-                files = [(ref.file, data)]
-            if len(refs) == len(state.manifests):
-                return
-            new = replace(state, sequence=state.sequence + 1, manifests=refs)
-            obsolete = tuple(ref.file for ref in state.manifests if ref not in refs)
-            self._pending = _Pending(new, dump_state(new), files, obsolete, self.completeness)
+            pending = self._compacted(state)
+        if pending is None:
+            return
+        self._pending = pending
+        try:
             # Which compacts again, if eight of the next level are there now.
             self.finish()
+        except OSError:
+            # If position.json was not touched yet, nothing has happened. Otherwise the outcome must be known before the next commit.
+            if self._pending is None or not self._pending.files:
+                raise
+            self._pending = None
+
+    def _compacted(self, state: State) -> _Pending | None:
+        """Return the commit that compacts the manifests; ``None`` if there is nothing to do."""
+        deleted = self._files.start(state).deleted
+        refs = tuple(ref for ref in state.manifests if ref.end > deleted)
+        last, files = refs[-MERGED:], []
+        if _mergeable(last):
+            merged = Manifest.merged(map(self._files.manifest, last))
+            ref, data = _manifest(merged, state.epoch, state.sequence + 1, last[0].level + 1)
+            refs = (*refs[:-MERGED], ref)
+            files = [(ref.file, data)]
+        if len(refs) == len(state.manifests):
+            return None
+        new = replace(state, sequence=state.sequence + 1, manifests=refs)
+        obsolete = tuple(ref.file for ref in state.manifests if ref not in refs)
+        return _Pending(new, dump_state(new), files, obsolete, self.completeness)
 
     def _delete_obsolete(self) -> None:
         remaining = []
@@ -291,7 +307,14 @@ def _mergeable(refs: Sequence[ManifestRef]) -> bool:
 
 def _manifest(made: Manifest, epoch: int, sequence: int, level: int) -> tuple[ManifestRef, bytes]:
     first, last = made.segment(0), made.segment(len(made) - 1)
+    data = made.dump()
     ref = ManifestRef(
-        manifest_name(epoch, sequence), level, first.after, last.last_end_lsn, len(made), made.total_size()
+        manifest_name(epoch, sequence),
+        level,
+        first.after,
+        last.last_end_lsn,
+        len(made),
+        made.total_size(),
+        checksum(data),
     )
-    return ref, made.dump()
+    return ref, data

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from aiorepl.durable import reason
@@ -15,7 +15,7 @@ from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.consumers import stalled_cursors
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.metadata import Start, dump_start
+from aiorepl.journal.metadata import dump_start
 from aiorepl.journal.metadata_files import START, MetadataFiles
 from aiorepl.journal.segments import Segment
 from aiorepl.journal.store import Location, Store, Superseded, open_store
@@ -97,22 +97,21 @@ def prune(
     files = MetadataFiles(store)
     deleted: list[str] = []
     while True:
-        # The start first: it is only ever moved to a place that the cursors had passed before.
-        start, version = files.versioned_start()
         chain = files.chain()
         if chain is None:
             return deleted
+        start, version = files.versioned_start(chain.identity)
         lsn = _new_start(chain, Cursors(url, store=store), until, retention)
         if lsn is None and start.deleted == start.lsn:
             return deleted
-        moved = Start(max(start.lsn, lsn or ZERO), start.deleted)
+        moved = replace(start, lsn=max(start.lsn, lsn or ZERO))
         with contextlib.suppress(Superseded):  # another process prunes, too
             if moved != start:
                 version = store.replace(START, dump_start(moved), version)
             for segment in chain.named(start.deleted, moved.lsn):
                 store.delete(segment.file)
                 deleted.append(segment.name)
-            store.replace(START, dump_start(Start(moved.lsn, moved.lsn)), version)
+            store.replace(START, dump_start(replace(moved, deleted=moved.lsn)), version)
             return deleted
 
 

@@ -350,6 +350,7 @@ class JournalWriter:
         assert self._builder is not None
         begins = ZERO if self._builder.begins_snapshot else self._start_lsn
         assert self._end is not None
+        self._publisher.finish()
         # From here on, the commit is repeated, and not this.
         parts, end, self._parts, self._builder = self._parts, self._end, [], None
         entries = [

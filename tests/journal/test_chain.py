@@ -14,12 +14,13 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Completeness, Gap
 from aiorepl.journal.manifest import Manifest, ManifestRef
 from aiorepl.journal.metadata import Identity, Start, State, dump_state, load_state
+from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Entry, Segment, groups, parse_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 
 SOURCE = Position("1", 1, "s", LSN(0))
-IDENTITY = Identity(SOURCE, LSN(1))
+IDENTITY = Identity(SOURCE, LSN(1), "j")
 TABLES = [("public", name) for name in "abcd"]
 
 
@@ -38,14 +39,15 @@ class Files:
         return self._completeness
 
     def start(self, state: State) -> Start:
-        return Start(LSN(self._start), LSN(self._start))
+        return Start("j", LSN(self._start), LSN(self._start))
 
     def add(self, entries: list[Entry]) -> ManifestRef:
         """Make a manifest of segments."""
         manifest, name = Manifest.of(entries), f"{len(self.manifests):08X}"
         self.manifests[name] = manifest.dump()
         after, end = entries[0].segment.after, entries[-1].segment.last_end_lsn
-        return ManifestRef(name, 0, after, end, len(entries), manifest.total_size())
+        data = self.manifests[name]
+        return ManifestRef(name, 0, after, end, len(entries), manifest.total_size(), checksum(data))
 
 
 @st.composite
@@ -76,7 +78,7 @@ def chain_of(parts: list[list[Entry]], files: Files, cuts: list[int]) -> Chain:
             start = cut
     tail = tuple(entry for group in parts[start:] for entry in group)
     end = SOURCE.at(parts[-1][-1].segment.last_end_lsn)
-    state = State(end, end, 3, 9, begins=LSN(1), manifests=tuple(refs), tail=tail)
+    state = State("j", end, end, 3, 9, begins=LSN(1), manifests=tuple(refs), tail=tail)
     assert state == load_state(dump_state(state), "position.json")
     return Chain(IDENTITY, state, files)
 
@@ -119,7 +121,8 @@ def test_a_merged_manifest(parts: list[list[Entry]], data: st.DataObject) -> Non
     cut = data.draw(st.integers(0, len(entries)))
     merged = Manifest.merged([Manifest.of(entries[:cut]), Manifest.of(entries[cut:])])
     ref = Files().add(entries)
-    loaded = Manifest.load(ref, merged.dump(), "manifest")
+    data = merged.dump()
+    loaded = Manifest.load(replace(ref, checksum=checksum(data)), data, "manifest")
     assert [(segment, set(tables)) for segment, tables in entries] == [
         (segment, set(tables)) for segment, tables in loaded.entries()
     ]
@@ -161,7 +164,7 @@ def test_gaps() -> None:
     """No position is valid inside a gap; at its edges, and in a history that the slot has left, positions are valid."""
     gap = Gap(LSN(80), LSN(120), LSN(100))
     end = SOURCE.at(LSN(120))
-    chain = Chain(IDENTITY, replace(State.empty(SOURCE), position=end), Files(Completeness(gaps=(gap,))))
+    chain = Chain(IDENTITY, replace(State.empty(IDENTITY), position=end), Files(Completeness(gaps=(gap,))))
     assert [lsn for lsn in range(150) if chain.hole(LSN(lsn))] == list(range(101, 120))
     assert chain.gaps_between(LSN(0), LSN(120)) == chain.gaps_between(LSN(100), LSN(130)) == [gap]
     assert chain.gaps_between(LSN(0), LSN(119)) == chain.gaps_between(LSN(120), LSN(130)) == []
@@ -178,7 +181,7 @@ def test_the_ends_of_a_chain() -> None:
     pruned = chain_of(entries, Files(start=20), [2])
     assert (pruned.start_lsn, [20, 30]) == (20, [segment.after for segment in pruned.walk()])
     assert [10] == [segment.after for segment in pruned.named(LSN(0), LSN(20))]
-    empty = Chain(IDENTITY, State.empty(SOURCE), Files())
+    empty = Chain(IDENTITY, State.empty(IDENTITY), Files())
     assert (empty.start_lsn, empty.last_segment_end, empty.end_lsn, empty.first_readable) == (0, 0, 1, 1)
     assert empty.segments() == []
 

@@ -69,7 +69,7 @@ async def small(tmp_path, tools, monkeypatch) -> InMemory:
     await sink.skip(stream.lsn, stream.position.at(LSN(stream.lsn + 1)))
     await sink.close()
     Cursors(tmp_path).advance("c", stream.position.at(stream.ends[0]))
-    (tmp_path / "start.json").write_bytes(dump_start(Start()))
+    (tmp_path / "start.json").write_bytes(dump_start(Start(JournalReader(tmp_path).chain().identity.journal)))
     store = InMemory(tmp_path)
     assert list(problems("", store=store)) == []
     assert all(matching(store, pattern) for pattern in FILES)
@@ -238,26 +238,6 @@ async def test_a_file_that_is_no_segment(journal, tools) -> None:
     assert (folder / "segments" / "notes.txt").exists()
 
 
-async def test_an_older_copy(journal, tools) -> None:
-    """A reader or cursor whose position is after the end of a restored journal is rejected."""
-    folder, stream = journal
-    Cursors(folder).reset("c", stream.position.at(stream.ends[-1]))
-    earlier = await _journal_of(folder.with_name("copy"), stream, tools)
-    (folder / "position.json").write_bytes((earlier / "position.json").read_bytes())
-    with pytest.raises(JournalError, match=f"after the end of the journal .* {stream.ends[-2]}"):
-        await tools.read(JournalReader(folder), stream.ends[-1], stream.ends[-1])
-    for call in (Cursors(folder).get, lambda _: prune(folder)):
-        with pytest.raises(JournalError, match=r"cursor 'c' \(cursors/c.json .* after the end"):
-            call("c")
-
-
-async def _journal_of(folder: Path, stream: Stream, tools) -> Path:
-    """Return a copy of the journal from one transaction ago."""
-    batches = [[part] for part in stream.again()[:-1]]
-    await tools.write(folder, stream.position, *batches, segment_bytes=1)
-    return folder
-
-
 @pytest.fixture
 async def grown(tmp_path, tools, monkeypatch) -> tuple[Path, Stream, list[bytes]]:
     """A journal that two writers wrote, with manifests, and every ``position.json`` that it had."""
@@ -276,6 +256,18 @@ async def grown(tmp_path, tools, monkeypatch) -> tuple[Path, Stream, list[bytes]
             states.append(position.read_bytes())
         await sink.close()
     return tmp_path, stream, states
+
+
+async def test_an_older_copy(grown, tools) -> None:
+    """A reader or cursor whose position is after the end of a restored journal is rejected."""
+    folder, stream, states = grown
+    Cursors(folder).reset("c", stream.position.at(stream.ends[-1]))
+    (folder / "position.json").write_bytes(states[-2])
+    with pytest.raises(JournalError, match=f"after the end of the journal .* {stream.ends[-2]}"):
+        await tools.read(JournalReader(folder), stream.ends[-1], stream.ends[-1])
+    for call in (Cursors(folder).get, lambda _: prune(folder)):
+        with pytest.raises(JournalError, match=r"cursor 'c' \(cursors/c.json .* after the end"):
+            call("c")
 
 
 async def test_every_older_copy_of_position_json(grown, tools) -> None:
@@ -345,6 +337,30 @@ async def test_inside_a_gap(journal, tools) -> None:
     await tools.write(folder, stream.position, later.slices())
     assert len(await tools.read(JournalReader(folder), LSN(0), later.ends[-1])) == 6
     assert ["cursors/c.json" in str(error) for error in problems(folder)] == [True]
+
+
+async def test_files_of_another_journal(tmp_path, tools, monkeypatch) -> None:
+    """Files of another journal of the same slot, which have the same names and ranges, are rejected."""
+    monkeypatch.setattr("aiorepl.journal.publisher._TAIL_SEGMENTS", 0)
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        stream = Stream()
+        table = stream.table("t" if folder is own else "u", column("id", 23, key=True))
+        stream.transaction(table.insert("1"))
+        await tools.write(folder, stream.position, stream.slices())
+        start = Start(JournalReader(folder).chain().identity.journal)
+        (folder / "start.json").write_bytes(dump_start(start))
+        assert list(problems(folder)) == []
+    for pattern in ("start.json", "position.json", "completeness/*", "manifests/*"):
+        for file in other.glob(pattern):
+            target = own / file.relative_to(other)
+            before = target.read_bytes()
+            target.write_bytes(file.read_bytes())
+            assert [target.name in str(error) and "another" in str(error) for error in problems(own)] == [
+                True
+            ]
+            target.write_bytes(before)
+    assert list(problems(own)) == []
 
 
 async def test_files_of_another_slot(tmp_path, tools) -> None:

@@ -21,8 +21,10 @@ from aiorepl.testing.stream import Stream
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch) -> None:
-    """Skip fsync, because a hundred journals take long and nothing loses power."""
+    """Skip fsync, because a hundred journals take long and nothing loses power; every second segment makes manifests."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("aiorepl.journal.publisher._TAIL_SEGMENTS", 1)
+    monkeypatch.setattr("aiorepl.journal.publisher.MERGED", 2)
 
 
 def transactions() -> Stream:
