@@ -91,15 +91,15 @@ class Publisher:
         else:
             # An empty journal starts at the slot's current position.
             journal = secrets.token_hex(8) if chain is None else chain.identity.journal
-            identity = Identity(source.at(ZERO), source.lsn, journal)
-            self._identify(identity)
+            identity = self._identify(Identity(source.at(ZERO), source.lsn, journal), holder)
         if state is None:
             state = State.empty(identity)
         self.completeness = self._files.completeness(state)
         self.state = state
         return identity
 
-    def _identify(self, identity: Identity) -> None:
+    def _identify(self, identity: Identity, holder: str) -> Identity:
+        """Write ``journal.json``; return what it has, which is another process' if that was faster."""
         try:
             version: str | None = self._store.load(IDENTITY)[1]
         except FileNotFoundError:
@@ -107,9 +107,14 @@ class Publisher:
         try:
             self._store.replace(IDENTITY, dump_identity(identity), version)
         except Superseded:
-            raise JournalError(
-                f"another process has just created the journal in {self._store.url}: stop it, or use another one"
-            ) from None
+            found = self._files.identity()
+            if found is None:
+                raise JournalError(
+                    f"another process deletes the journal in {self._store.url} at this moment"
+                ) from None
+            found.source.require_same_source(identity.source, holder)
+            return found
+        return identity
 
     @property
     def claimed(self) -> bool:
