@@ -218,6 +218,10 @@ class Publisher:
         )
         self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), completeness)
 
+    def keep_orphans(self) -> None:
+        """Delete no upload of an earlier writer: if ``position.json`` is an older copy, it was published."""
+        self._orphans = []
+
     def finish(self) -> bool:
         """Carry out the pending commit. Durable on return. After an OSError the call may be repeated.
 

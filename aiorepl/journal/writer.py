@@ -130,6 +130,8 @@ class JournalWriter:
         """Record a gap from ``after`` to ``until``, and continue after it. Call it before ``write``."""
         with self._working():
             self._claim()
+            # The slot has lost what would be sent again, so nothing can replace it.
+            self._publisher.keep_orphans()
             complete, end = self._publisher.completeness, self._require_state().end.lsn
             gap = Gap(after, until.lsn, end)
             self._commit(until, completeness=replace(complete, gaps=(*complete.gaps, gap)))

@@ -287,6 +287,22 @@ async def test_every_older_copy_of_position_json(grown, tools) -> None:
     assert list(problems(folder)) == []
 
 
+async def test_an_older_copy_and_an_accepted_gap(grown, tools) -> None:
+    """A segment that may have been published is kept if the slot cannot send its range again."""
+    folder, stream, states = grown
+    (folder / "position.json").write_bytes(states[-2])
+    files = set(folder.glob("segments/*"))
+    sink = tools.sink(folder)
+    await tools.opened(sink, stream.position)
+    await sink.skip(stream.ends[-2], stream.position.at(LSN(stream.lsn + 0x100)))
+    later = Stream(start=LSN(stream.lsn + 0x100))
+    later.transaction(later.table("t", column("id", 23, key=True)).insert("9"))
+    await sink.write(Batch(tuple(later.slices())))
+    await sink.flush()
+    await sink.close()
+    assert files < set(folder.glob("segments/*"))
+
+
 async def test_a_reader_notices_an_older_copy(grown, tools) -> None:
     """A reader that has read a later position.json, and one that finds the start after the end, refuse an older copy."""
     folder, stream, states = grown
