@@ -10,12 +10,14 @@ import sys
 import time
 from typing import Final
 
-from aiorepl.history.compaction import CURSOR, QUERY, Pace
+from aiorepl.errors import JournalError
+from aiorepl.history.compaction import Pace
+from aiorepl.history.cursor import protect
+from aiorepl.history.names import FOLDER
 from aiorepl.history.planning import Limits
 from aiorepl.history.process import FENCED, started_with
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.store import Store
-from aiorepl.lsn import ZERO
 from aiorepl.position import Position
 
 _log = logging.getLogger("aiorepl.history")
@@ -31,12 +33,14 @@ _LINE_BYTES: Final = 64 * 1024
 def keep_uncompacted(store: Store, begin: Position) -> None:
     """Register the cursor of compaction, so that no segment is pruned before it was compacted.
 
+    A damaged history is only logged: it does not keep the pipeline from running.
+
     :param begin: the journal's source.
-    :raises JournalError: the cursor's file is damaged, or cannot be read.
     """
-    cursors = Cursors(store)
-    if cursors.read(CURSOR) is None:
-        cursors.advance(CURSOR, begin.at(ZERO), query=QUERY)
+    try:
+        protect(store.within(FOLDER), Cursors(store), begin)
+    except JournalError as error:
+        _log.error("%s", error)
 
 
 async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace | None = None) -> None:

@@ -48,12 +48,17 @@ def write_history(store: Store, history: History, version: str | None) -> str:
         with accessing(store):
             return store.replace(HISTORY, dump_history(history), version)
     except Superseded:
-        current = read_history(store)
-        owner = "somebody has deleted the history" if current is None else f"its owner is {current[0].owner}"
-        raise Fenced(
-            f"another compaction has taken over the history in {store.url}: {owner}. This one stops; what it has written since "
-            "is not part of the history"
-        ) from None
+        raise fenced(store) from None
+
+
+def fenced(store: Store) -> Fenced:
+    """Make the error for a compaction whose history has another owner."""
+    current = read_history(store)
+    owner = "somebody has deleted the history" if current is None else f"its owner is {current[0].owner}"
+    return Fenced(
+        f"another compaction has taken over the history in {store.url}: {owner}. This one stops; what it has written since "
+        "is not part of the history"
+    )
 
 
 class Fenced(JournalError):

@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiorepl.errors import DamagedJournal, JournalError
+from aiorepl.errors import JournalError
 from aiorepl.history import parquet, planning
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.catalog import (
     Fenced,
     accessing,
+    fenced,
     read_history,
     read_table,
     write_history,
@@ -30,9 +31,9 @@ from aiorepl.history.catalog import (
     write_table,
 )
 from aiorepl.history.collecting import Collecting
+from aiorepl.history.cursor import moved, protect, require_newest
 from aiorepl.history.journal import Stretch, beginning, stretch
 from aiorepl.history.manifest import (
-    AGAIN,
     MESSAGES_TABLE,
     File,
     History,
@@ -42,7 +43,6 @@ from aiorepl.history.manifest import (
     Version,
 )
 from aiorepl.history.names import (
-    HISTORY,
     MESSAGES,
     PENDING,
     TABLES,
@@ -56,13 +56,9 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
-from aiorepl.lsn import LSN
 
 _log = logging.getLogger("aiorepl.history")
 
-CURSOR: Final = "history"
-"""The name of the cursor that keeps the segments which are not compacted yet."""
-QUERY: Final = "compaction"
 _MIB: Final = 1024 * 1024
 # Lists of so many files are kept in memory between two steps.
 _CACHED_FILES: Final = 100_000
@@ -139,10 +135,11 @@ class Compaction:
         """
         self.claim()
         until = self._reader.end().lsn
-        while self.history.end.lsn < until and self._pass():
-            pass
-        while self._keep_house():
-            pass
+        with self._owning():
+            while self.history.end.lsn < until and self._pass():
+                pass
+            while self._keep_house():
+                pass
 
     def follow(self, stopped: threading.Event, poll: float = 5.0) -> None:
         """Compact what is appended to the journal, until ``stopped`` is set; errors as ``run``.
@@ -150,9 +147,10 @@ class Compaction:
         :param poll: seconds between two looks at the journal.
         """
         self.claim()
-        while not stopped.is_set():
-            if not (self._keep_house() or self._pass(wait=True)):
-                stopped.wait(poll)
+        with self._owning():
+            while not stopped.is_set():
+                if not (self._keep_house() or self._pass(wait=True)):
+                    stopped.wait(poll)
 
     def claim(self) -> None:
         """Become the owner of the history. An earlier owner fails at its next commit.
@@ -161,44 +159,34 @@ class Compaction:
         """
         found, owner = read_history(self._store), Holder.own()
         if found is None:
+            protect(self._store, self._cursors, self._reader.source())
+            # Read once nothing can be pruned any more.
             begin = beginning(self._reader)
-            self._require_none()
-            self._require_newest(begin.lsn)
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
             found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
-            self._require_newest(found[0].end.lsn)
+            require_newest(self._store, self._cursors, found[0].end.lsn)
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)
+        moved(self._store, self._cursors, self._history.end)
         with accessing(self._store):
-            self._cursors.advance(CURSOR, self._history.end, query=QUERY)
             self._clean()
 
-    def _require_newest(self, end: LSN) -> None:
-        """Check that the cursor, which is moved after ``history.json``, is not ahead of it.
-
-        :raises DamagedJournal: it is.
-        """
-        with accessing(self._store):
-            cursor = self._cursors.read(CURSOR)
-        if cursor is not None and cursor.position.lsn > end:
-            raise DamagedJournal(
-                f"{HISTORY} in {self._store.url} is missing or an older copy: it ends at {end}, and the cursor {CURSOR!r} is at "
-                f"{cursor.position.lsn}",
-                f"Put back the newest copy. If there is none, drop the cursor (aiorepl journal drop). {AGAIN}",
-            )
-
-    def _require_none(self) -> None:
-        """Check that no history is in the folder.
-
-        :raises DamagedJournal: ``history.json`` is missing.
-        """
-        with accessing(self._store):
-            if self._store.names(TABLES) or self._store.names(PENDING):
-                raise DamagedJournal(
-                    f"{HISTORY} in {self._store.url} is missing",
-                    f"Put back a copy of the file. {AGAIN}, if there is none",
-                )
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[None]:
+        """Say that another compaction has taken over, if that is why something failed: it deletes our temporary files."""
+        try:
+            yield
+        except Fenced:
+            raise
+        except JournalError as error:
+            try:
+                found = read_history(self._store)
+            except JournalError:
+                raise error from None
+            if found is None or found[0].owner != self.history.owner:
+                raise fenced(self._store) from error
+            raise
 
     def _pass(self, *, wait: bool = False) -> bool:
         """Compact a stretch of the journal; return whether there was one.
@@ -224,8 +212,7 @@ class Compaction:
         except Fenced:
             self._discard_uncommitted([file.name for _, _, file in files])
             raise
-        with accessing(self._store):
-            self._cursors.advance(CURSOR, found.end, query=QUERY)
+        moved(self._store, self._cursors, found.end)
         rows = sum(file.rows for _, _, file in files)
         self.done.passes += 1
         self.done.rows += rows

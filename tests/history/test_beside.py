@@ -19,7 +19,8 @@ from aiorepl import ConfigurationError, Pipeline, history
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.cli import main
 from aiorepl.history.beside import compact_beside, keep_uncompacted
-from aiorepl.history.compaction import CURSOR, Pace
+from aiorepl.history.compaction import Pace
+from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, prune
 from aiorepl.journal.store import LocalStore

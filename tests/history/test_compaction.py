@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 from datetime import date
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from aiorepl import history
 from aiorepl.errors import JournalError, SlotError
 from aiorepl.history.buffers import Bounds
-from aiorepl.history.compaction import CURSOR, Pace
+from aiorepl.history.catalog import Fenced
+from aiorepl.history.compaction import Pace
+from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.store import LocalStore
@@ -470,7 +473,7 @@ def test_an_older_history(journal):
             older = path.read_bytes()
     newest = path.read_bytes()
     path.write_bytes(older)
-    with pytest.raises(JournalError, match="is missing or an older copy: it ends at"):
+    with pytest.raises(JournalError, match="is an older copy: it ends at"):
         journal.compact()
     assert path.read_bytes() == older
     path.unlink()
@@ -479,6 +482,41 @@ def test_an_older_history(journal):
     path.write_bytes(newest)
     assert [row["id"] for row in journal.rows()] == [0, 1]
     journal.compact()
+
+
+def test_a_history_that_begins_anew(journal):
+    """After the folder was deleted, the cursor is set back, so that nothing is pruned that is not compacted again."""
+    t = journal.stream.table("t", KEY)
+    for number in range(3):
+        journal.stream.transaction(t.insert(str(number)))
+        journal.write()
+    Cursors(journal.folder).advance("sink", journal.stream.position.at(journal.stream.lsn))
+    journal.compact()
+    shutil.rmtree(journal.folder / "history")
+    compaction = journal.compaction(pace=Pace(pass_bytes=1))
+    compaction.claim()
+    compaction._pass()
+    assert len(prune(journal.folder)) == 1
+    journal.compact()
+    assert [row["id"] for row in journal.rows()] == [0, 1, 2]
+
+
+def test_a_compaction_whose_files_vanish(journal):
+    """An error that comes of another compaction's taking over says so."""
+    t = journal.stream.table("t", KEY)
+    journal.stream.transaction(t.insert("1"))
+    journal.write()
+    other = journal.compaction()
+
+    class Overtaken(LocalStore):
+        def reached(self, step, name):
+            if step == "rename" and name.startswith("_pending"):
+                other.run()
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    with pytest.raises(Fenced, match="another compaction has taken over"):
+        journal.compact(store=Overtaken(journal.folder / "history"))
+    assert [row["id"] for row in journal.rows()] == [1]
 
 
 def test_a_slept_compaction_leaves_no_file(journal):

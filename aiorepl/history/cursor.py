@@ -1,0 +1,70 @@
+"""The cursor of compaction: it keeps the segments that are not compacted yet, and is never ahead of ``history.json``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiorepl.errors import DamagedJournal
+from aiorepl.history.catalog import accessing, read_history
+from aiorepl.history.manifest import AGAIN
+from aiorepl.history.names import HISTORY, PENDING, TABLES
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.store import Store
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+
+CURSOR: Final = "history"
+"""The name of the cursor."""
+_QUERY: Final = "compaction"
+
+
+def protect(store: Store, cursors: Cursors, source: Position) -> None:
+    """Register the cursor, so that nothing is pruned before it was compacted.
+
+    A history that was deleted begins anew, and its cursor with it.
+
+    :param store: of the history.
+    :param source: the journal's source.
+    :raises JournalError: a file is damaged or cannot be read, or only ``history.json`` was deleted.
+    """
+    found = read_history(store)
+    with accessing(store):
+        cursor = cursors.read(CURSOR)
+        if found is not None:
+            if cursor is None:
+                moved(store, cursors, found[0].end)
+            return
+        if store.names(TABLES) or store.names(PENDING):
+            raise DamagedJournal(
+                f"{HISTORY} in {store.url} is missing",
+                f"Put back a copy of the file. {AGAIN}, if there is none",
+            )
+        if cursor is not None and cursor.position.lsn:
+            cursors.remove(CURSOR)
+        moved(store, cursors, source.at(ZERO))
+
+
+def require_newest(store: Store, cursors: Cursors, end: LSN) -> None:
+    """Check that ``history.json`` is not an older copy.
+
+    :param end: where the history ends.
+    :raises DamagedJournal: the cursor is ahead of it.
+    """
+    with accessing(store):
+        cursor = cursors.read(CURSOR)
+    # The cursor is moved after history.json.
+    if cursor is not None and cursor.position.lsn > end:
+        raise DamagedJournal(
+            f"{HISTORY} in {store.url} is an older copy: it ends at {end}, and the cursor {CURSOR!r} is at "
+            f"{cursor.position.lsn}",
+            f"Put back the newest copy. {AGAIN}, if there is none",
+        )
+
+
+def moved(store: Store, cursors: Cursors, end: Position) -> None:
+    """Move the cursor to the end of the history.
+
+    :raises JournalError: it is damaged, or cannot be written.
+    """
+    with accessing(store):
+        cursors.advance(CURSOR, end, query=_QUERY)
