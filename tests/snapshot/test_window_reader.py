@@ -39,7 +39,7 @@ from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import TableFiles
 from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
-from aiorepl.snapshot.window import Visibility
+from aiorepl.snapshot.window import Visibility, Window
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange, Truncate
@@ -47,6 +47,7 @@ from aiorepl.transactions.control_messages import WATERMARK
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
 OID, INT4, TEXT_OID = 7, 23, 25
@@ -737,3 +738,171 @@ def test_the_sink_ends_like_the_table(
     expected = {key: (v, None if key in lacking else toast) for key, (v, toast) in server.content().items()}
     assert expected == world.target.rows
     assert world.target.tables == 1 or (world.target.tables > 1 and FAULTS[faults].full)
+
+
+class Case:
+    """A window over a table that is read by hand, whose stream is delivered at once."""
+
+    def __init__(self, folder: Path, limit: int = 1 << 20) -> None:
+        self.server = Server(folder)
+        self.window = Window(OID, ("id",), limit)
+        self.target = Target()
+        self._at = 0
+
+    def row(self, toast: str = "t", v: str = "v") -> Row:
+        """A row that is in no particular block."""
+        return Row(v, toast, 0)
+
+    def update(self, key: int, new_key: int, *, v: str = "w", show: bool = True) -> Running:
+        """Change a row without its large value, in a transaction that commits."""
+        running = self.server.begin()
+        self.server.update(running, key, new_key, self.row(self.server.rows[key].toast, v))
+        self.server.commit(running)
+        if show:
+            self.server.show(running)
+        self.deliver()
+        return running
+
+    def deliver(self) -> None:
+        """Deliver the stream."""
+        for part in self.server.stream[self._at :]:
+            self.window.observe(part)
+            self.target.apply(part)
+        self._at = len(self.server.stream)
+
+    def chunk(self, *keys: int, **how: Any) -> None:
+        """Read rows, and deliver them."""
+        rows = {key: self.server.rows[key] for key in keys if key in self.server.rows}
+        chunk = chunk_of(rows, described(), self.server.spool)
+        visible, end = self.server.snapshot(), self.server.message("x", "")
+        verdict = self.window.judge(visible, chunk.relation)
+        assert verdict.again is None
+        self.window.delivered(verdict, **{"last": True, **how})
+        for part in chunk.slices(Transaction(0, LSN(end - 1), 0), end, self.window, verdict):
+            self.target.apply(part)
+        self.window.prune(visible)
+        self._at = len(self.server.stream)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """A table with one row, which moved away from the range that was to have it."""
+    case = Case(tmp_path)
+    case.server.rows[1] = case.row()
+    case.update(1, 1)
+    case.chunk()
+    return case
+
+
+def owed(*keys: int) -> set[tuple[bytes, ...]]:
+    """Rows as a window names them."""
+    return {(str(key).encode(),) for key in keys}
+
+
+def test_an_owed_row_gets_another_key_before_it_is_read(case):
+    """It is owed by that key."""
+    assert owed(1) == case.window.take_owed()
+    case.update(1, 2)
+    case.chunk(1, owed=frozenset(owed(1)))
+    assert owed(2) == case.window.take_owed()
+    case.chunk(2, owed=frozenset(owed(2)))
+    assert set() == case.window.owed
+    assert case.server.content() == case.target.rows
+
+
+def test_an_owed_row_gets_another_key_while_it_is_read(case):
+    """The row that was read has its large value, whichever key it has at that point."""
+    assert owed(1) == case.window.take_owed()
+    running = case.update(1, 2, show=False)
+    case.chunk(1, owed=frozenset(owed(1)))
+    assert {2: ("w", "t")} == case.target.rows
+    case.server.show(running)
+    assert owed(2) == case.window.owed
+
+
+def test_an_owed_row_is_not_visible_under_its_key(case):
+    """It is owed again, because the chunk has it under the key before, which was not asked for."""
+    case.update(1, 2, show=False)
+    case.window.take_owed()
+    case.chunk(2, owed=frozenset(owed(2)))
+    assert owed(2) == case.window.owed
+
+
+def test_what_is_owed_after_the_ranges(case):
+    """A row that the sinks have whole is not owed, however often it is changed."""
+    case.window.take_owed()
+    case.chunk(1, owed=frozenset(owed(1)))
+    case.update(1, 1)
+    assert set() == case.window.owed
+
+
+def test_nothing_is_owed_after_a_chunk_with_all_rows(case):
+    """A sweep has them, and the large values of rows that were changed since."""
+    case.update(1, 3, show=False)
+    case.chunk(1, everything=True)
+    assert set() == case.window.owed
+    assert {3: ("w", "t")} == case.target.rows
+
+
+@pytest.mark.parametrize("how", [{"everything": True}, {"owed": frozenset(owed(1))}], ids=["all", "owed"])
+def test_a_row_that_is_too_large_to_remember(tmp_path, how):
+    """It is read again by its key, also if it was changed while it was read."""
+    case = Case(tmp_path, limit=500)
+    case.server.rows[1] = case.row()
+    case.chunk()
+    case.update(1, 1, v="w" * 500, show=False)
+    case.chunk(1, **how)
+    assert owed(1) == case.window.owed
+    assert case.window.memory < 500
+
+
+@pytest.mark.parametrize("show", [True, False], ids=["visible", "not visible"])
+def test_a_row_that_was_not_published(tmp_path, show):
+    """Its large value is in no message, so it is owed until a chunk has it."""
+    case = Case(tmp_path)
+    case.server.rows[UNPUBLISHED] = case.row()
+    case.chunk()
+    case.update(UNPUBLISHED, 1, show=show)
+    assert {1: ("w", None)} == case.target.rows
+    case.chunk(1, everything=True)
+    assert (set() if show else owed(1)) == case.window.owed
+
+
+def test_the_memory_of_a_window(tmp_path):
+    """Keys are forgotten once no chunk needs them: visible ones, those that were rolled back, and those that were taken."""
+    case = Case(tmp_path)
+    server = case.server
+    server.rows |= {key: case.row() for key in range(3)}
+    prepared = server.begin()
+    for key, new_key in ((0, 0), (0, 5), (5, 5)):
+        server.update(prepared, key, new_key, case.row(v="p"))
+    server.prepare(prepared)
+    case.update(1, 1)
+    case.update(2, 6, show=False)
+    assert case.window.memory > 5 * 200
+    server.roll_back(prepared)
+    for running in list(server.transactions):
+        server.show(running)
+    case.deliver()
+    assert owed(0, 1, 5, 6) == case.window.take_owed()
+    case.window.prune(server.snapshot())
+    assert 0 == case.window.memory
+
+
+def test_more_rows_than_a_window_remembers(tmp_path):
+    """A transaction with too many keys counts as one that changed every row, and too many owed rows are not remembered."""
+    case = Case(tmp_path, limit=900)
+    case.server.rows |= {key: case.row() for key in range(5)}
+    running = case.server.begin()
+    for key in range(5):
+        case.server.update(running, key, key, case.row())
+    case.server.commit(running)
+    case.deliver()
+    relation = described().layout.relation
+    assert case.window.judge(
+        Visibility(running.xid, running.xid + 1, frozenset((running.xid,))), relation
+    ).again
+    assert case.window.take_owed() is None
+    assert 0 == case.window.memory
+    case.server.show(running)
+    assert case.window.judge(case.server.snapshot(), relation).again is None
