@@ -529,7 +529,7 @@ class World:
                 self._write(running)
             elif step == 7 and running.state == "running":
                 server.prepare(running)
-            elif step == 8 and chance.random() < 0.3:
+            elif step >= 8 and chance.random() < (0.5 if running.state == "prepared" else 0.15):
                 server.roll_back(running)
             else:
                 server.commit(running)
@@ -866,6 +866,41 @@ def test_a_row_that_was_not_published(tmp_path, show):
     assert {1: ("w", None)} == case.target.rows
     case.chunk(1, everything=True)
     assert (set() if show else owed(1)) == case.window.owed
+
+
+@pytest.mark.parametrize("end", [Server.commit, Server.roll_back], ids=["commits", "is rolled back"])
+def test_a_prepared_transaction_ends_while_a_chunk_is_read(tmp_path, end):
+    """Its rows are overtaken if it commits, and not before."""
+    case = Case(tmp_path)
+    server = case.server
+    server.rows[1] = case.row()
+    running = server.begin()
+    server.update(running, 1, 1, case.row(v="p"))
+    server.prepare(running)
+    case.deliver()
+    visible, relation = server.snapshot(), described().layout.relation
+    assert set() == case.window.judge(visible, relation).overtaken.keys
+    end(server, running)
+    case.deliver()
+    overtaken = owed(1) if end is Server.commit else set()
+    assert overtaken == case.window.judge(visible, relation).overtaken.keys
+
+
+def test_a_truncate(case):
+    """A chunk that was read before it is read again; one that was read after it is not, nor is one of another table."""
+    visible, relation = case.server.snapshot(), described().layout.relation
+    assert case.window.judge(visible, relation).again is None
+    running = case.server.begin()
+    case.server.truncate(running)
+    case.server.commit(running)
+    case.deliver()
+    assert case.window.judge(visible, relation).again is not None
+    other = Window(OID + 1, ("id",), 1000)
+    for part in case.server.stream:
+        other.observe(part)
+    assert other.judge(visible, relation).again is None
+    case.server.show(running)
+    assert case.window.judge(case.server.snapshot(), relation).again is None
 
 
 def test_the_memory_of_a_window(tmp_path):
