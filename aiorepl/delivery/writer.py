@@ -34,7 +34,7 @@ _log = logging.getLogger("aiorepl.sink")
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 5.0
-# How many writes of a part of a chunk may fail until the rest that fails is rejected as it is: the sink may accept none of it.
+# After so many failed writes, a piece that fails is rejected as a whole and not halved: the sink may accept no row at all.
 _MOST_FAILURES: Final = 200
 
 
@@ -145,13 +145,14 @@ class SinkWriter:
 
     @staticmethod
     def _is_chunk(slices: Sequence[Slice]) -> bool:
-        """Whether the slices are rows of a snapshot's chunk; only the first part of a table may begin with a truncate."""
+        """Whether the slices are a chunk of a snapshot, or a part of one, with rows."""
         header = slices[0].transaction
         return header is not None and header.snapshot is not None and any(part.changes for part in slices)
 
     async def _write_rows(self, slices: Sequence[Slice], error: AioreplError) -> None:
-        """Write a chunk, or a part of it, without the rows that the sink rejects: unlike the changes of a transaction, they do not
-        belong together. They are found by halving.
+        """Write a chunk, or a part of it, without the rows that the sink rejects, which are found by halving.
+
+        The rows of a chunk do not belong together, as the changes of a transaction do.
         """
         header, end_lsn, first = slices[0].transaction, slices[-1].end_lsn, slices[0].first
         changes = [change for part in slices for change in part.changes]
@@ -170,7 +171,7 @@ class SinkWriter:
                 if isinstance(again, TransientError) or (isinstance(again, PermanentError) and again.fatal):
                     raise
                 if piece is truncates:
-                    # Rows after it would come twice.
+                    # Without the truncate, the sink would have the rows that follow twice.
                     raise
                 failures, error = failures + 1, again
                 if isinstance(again, PermanentError) and again.rejected:

@@ -1,4 +1,4 @@
-"""The source as the readers of tables use it."""
+"""Makes a ``SnapshotSource`` of a source, for the readers of tables."""
 
 from __future__ import annotations
 

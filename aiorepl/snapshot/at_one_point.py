@@ -1,4 +1,4 @@
-"""Reads a table without a key while the stream runs: at one point, because its rows cannot be compared with the stream's."""
+"""Reads a table without a key at one point of the stream, because its rows cannot be compared with those of the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection that reads chunks under an exported snapshot."""
+"""Reads the rows of a chunk with COPY, on a connection that can import an exported snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 Connect = Callable[[], Awaitable[Any]]
 """Opens a connection of ``connect_sql``."""
 
-# Each part costs a pass through all stages, and its changes some 2 MiB if they are made.
+# Smaller parts cost more passes through all stages. The changes of one part take about 2 MiB once they are decoded.
 PART_BYTES: Final = 512 * 1024
 """About how many bytes of rows are yielded at a time."""
 
@@ -35,7 +35,7 @@ class RateLimit:
         self._free_at = 0.0
 
     async def wait(self, rows: int) -> None:
-        """Wait until so many more rows may be read."""
+        """Wait until that many more rows may be read."""
         if self._rows_per_second is None:
             return
         now = asyncio.get_running_loop().time()
@@ -78,16 +78,13 @@ class ChunkReader:
             raise
         self._connection = connection
 
-    async def read(
-        self, statement: str, columns: int, skip: int = 0, *, part_bytes: int = PART_BYTES
-    ) -> AsyncGenerator[tuple[bytes, int]]:
+    async def read(self, statement: str, columns: int, skip: int = 0) -> AsyncGenerator[tuple[bytes, int]]:
         """Run a COPY command, and yield its rows: their bytes, and how many.
 
         While the caller does not ask for more, the server is held back.
 
         :param columns: the number of columns.
-        :param skip: drop so many rows at the beginning.
-        :param part_bytes: how many bytes of rows to yield at a time, about.
+        :param skip: the number of rows to drop at the beginning.
         :raises ServerError: the command failed.
         :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
@@ -95,7 +92,7 @@ class ChunkReader:
         await self.open()
         try:
             async with aclosing(
-                copied_rows(self._connection, statement, columns, self._timeout, skip, part_bytes)
+                copied_rows(self._connection, statement, columns, self._timeout, skip)
             ) as parts:
                 async for part in parts:
                     yield part
@@ -120,15 +117,13 @@ async def copied_rows(
     columns: int,
     timeout: float | None,
     skip: int = 0,
-    part_bytes: int = PART_BYTES,
 ) -> AsyncGenerator[tuple[bytes, int]]:
     """Run a COPY command, and yield its rows: their bytes, and how many.
 
     :param connection: an asyncpg connection.
     :param columns: the number of columns.
     :param timeout: the most seconds to wait for the server's data; ``None``: no limit.
-    :param skip: drop so many rows at the beginning.
-    :param part_bytes: how many bytes of rows to yield at a time, about.
+    :param skip: the number of rows to drop at the beginning.
     :raises ServerError: the command failed, or took too long.
     :raises ConnectionLost, ProtocolError: the connection is lost.
     """

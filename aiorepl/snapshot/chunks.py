@@ -65,7 +65,7 @@ class TablePlan:
     :param size: bytes of the table's file, with all partitions.
     :param key: the columns that a KeyRange is of.
     :param ranges: the chunks, in order; there is at least one.
-    :param state: identifies what was cut (``planning``).
+    :param state: a digest of the table's files, columns and publications when it was cut (``planning``).
     :param xmin: every transaction before this xid had ended when the table was cut.
     """
 
@@ -124,7 +124,7 @@ class Chunk:
         return self.part == len(self.table.ranges)
 
     def header(self, snapshot_lsn: LSN, *, complete: bool = True) -> SnapshotChunk:
-        """Return what the chunk's transaction says about it.
+        """Describe the chunk, for the header of its transaction.
 
         :param complete: whether all chunks before it were delivered.
         """

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 class Completion:
-    """Calls, each of which waits for some tables by their ids in the ledger."""
+    """Calls that wait for tables. Each call has a set of tables, by their ids in the ledger."""
 
     def __init__(self) -> None:
         # By call: the tables that are not complete.

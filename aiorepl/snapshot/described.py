@@ -1,4 +1,4 @@
-"""Published tables with what their chunks are read and decoded by."""
+"""Published tables, with what is needed to read and decode their chunks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The connection that keeps a snapshot: it imports the snapshot of the slot, locks the tables, and exports it again.
 
-The snapshot that CREATE_REPLICATION_SLOT exports lasts until the next command of its connection. Exported by a transaction of
-its own, any number of connections can import it, at any time until that transaction ends.
+The snapshot that CREATE_REPLICATION_SLOT exports lasts until the next command of its connection. If another transaction
+imports the snapshot and exports it again, any number of connections can import it until that transaction ends.
 
 A snapshot locks nothing. So all tables are locked with ACCESS SHARE before the first one is read, as in pg_dump, and compared
 with their state under the snapshot. During the load they can be written, but not altered or truncated.

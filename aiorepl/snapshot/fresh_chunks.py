@@ -58,8 +58,8 @@ class FreshTransaction:
 
         :param statement: the COPY command.
         :param state: identifies the table as it was when it was cut into chunks (``planning``).
-        :raises Altered: the table is another one than it was.
-        :raises ReadAgain: it is going to be altered, once this transaction has ended.
+        :raises Altered: the table is not as it was when it was described and cut.
+        :raises ReadAgain: another transaction waits to alter it.
         :raises ConfigurationError: it cannot be read; says what to do.
         :raises SlotError: it could not be locked or read in time.
         """
@@ -81,7 +81,7 @@ class FreshTransaction:
         return rows
 
     async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
-        # The catalog's functions lock the table, too, and would wait for whoever waits for this transaction.
+        # The catalog's functions lock the table, too. Behind a transaction that waits to alter it, they would wait for this one.
         try:
             async with self._control.transaction():
                 await self._control.execute(_SHORT_LOCK_TIMEOUT)

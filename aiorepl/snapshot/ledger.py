@@ -86,7 +86,7 @@ class TableProgress:
 
     @property
     def left(self) -> int:
-        """The number of these chunks."""
+        """The number of chunks that are neither durable nor delivered."""
         return 0 if self.plan is None else len(self.plan.ranges) - len(self.done) - len(self.delivered or ())
 
     @property
@@ -103,7 +103,7 @@ class TableProgress:
         return replace(self, delivered={**(self.delivered or {}), part: commit_lsn})
 
     def with_sweep(self) -> TableProgress:
-        """Record that some rows may have escaped the ranges, so that the table is complete only after another one."""
+        """Record that rows may have escaped the ranges: a sweep, one more chunk, completes the table (``window_reader``)."""
         assert self.plan is not None
         return replace(self, plan=self.plan.with_sweep())
 
@@ -143,7 +143,7 @@ class ChunkLedger:
     :param durable_lsn: without a journal, how far every consumer was durable when the ledger was written.
     :param last_id: the id of the last table that was added.
     :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
-    :param paused: whether no tables are read until that is resumed.
+    :param paused: whether reading is paused until a user resumes it.
     """
 
     source: Position
@@ -179,7 +179,7 @@ class ChunkLedger:
 
     @property
     def _settled(self) -> set[int]:
-        """The tables whose chunks of the initial snapshot are not needed: they failed, or all their rows are read again."""
+        """The oids of tables whose chunks of the initial snapshot are not needed: all their rows are read again, or they failed."""
         return {table.oid for table in self.tables if table.where is None}
 
     def hand_over(self, position: LSN, delivered: int = 0) -> ChunkLedger:

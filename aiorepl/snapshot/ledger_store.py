@@ -1,4 +1,4 @@
-"""Where the chunk ledger is, as those see it who read tables."""
+"""The interface through which readers of tables update the chunk ledger, and retries for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshots of a running pipeline: what users and signals request, and what the pipeline tells."""
+"""The snapshots of a running pipeline: the methods for users, and those by which the pipeline drives them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Snapshots:
 
     @property
     def settled(self) -> asyncio.Event:
-        """Set while there are none, and once the pipeline has ended."""
+        """Set while no table is unfinished, and once the pipeline has ended."""
         return self._queue.settled
 
     def hold(self, held: bool) -> None:
@@ -190,7 +190,7 @@ class Snapshots:
             self._queue.end(AioreplError(self._end))
 
     async def accept_signals(self) -> None:
-        """Do what the signals request that have arrived. It is in the ledger on return.
+        """Carry out the signals that have arrived. What they request is in the ledger on return.
 
         :raises AioreplError: the ledger cannot be written; the signals are sent again.
         """

@@ -1,4 +1,4 @@
-"""The source, as the readers of tables use it while its stream runs."""
+"""What the readers of tables need of a source while its stream runs: connections, publications and options."""
 
 from __future__ import annotations
 

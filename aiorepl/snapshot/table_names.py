@@ -1,4 +1,4 @@
-"""The names by which tables are requested, and the published tables that they stand for."""
+"""Parses the names of requested tables, and looks up the published tables that they stand for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Name = tuple[str, str]
 def parse_name(table: str) -> Name:
     """Split ``schema.table``; the schema is ``public`` by default, and names with dots are quoted as in SQL.
 
-    :raises ConfigurationError: it is no name.
+    :raises ConfigurationError: it is not the name of a table.
     """
     match = _NAME.fullmatch(table)
     if match is None or not is_text(table):
@@ -47,7 +47,7 @@ def is_text(text: str) -> bool:
 async def look_up(
     connection: Any, publications: tuple[str, ...], names: Iterable[Name]
 ) -> dict[Name, list[PublishedTable]]:
-    """Return the published tables of each name: itself, or the partitions that are published instead.
+    """Return the published tables of each name: the table itself, or the partitions that are published instead.
 
     :param connection: an asyncpg connection.
     :raises asyncpg.PostgresError: the server failed.

@@ -1,4 +1,4 @@
-"""The tables that are to be read while the stream runs: those of the ledger, and what this process knows of each."""
+"""The tables to be read while the stream runs: those of the ledger, with the state of each in this process."""
 
 from __future__ import annotations
 

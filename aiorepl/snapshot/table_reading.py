@@ -1,4 +1,4 @@
-"""One table that is read while the stream runs: what its ways of reading share."""
+"""The reading of one table while the stream runs: what ``window_reader`` and ``at_one_point`` share."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk
 
 Record = Callable[[TableChange], Awaitable[bool]]
-"""Makes a change, and returns whether that succeeded."""
+"""Makes a change once, without a retry. Returns whether it succeeded."""
 
 
 class TableReading:
-    """One table.
+    """One table: its source and connections, its progress in the ledger, and its watermarks.
 
     :param control: an asyncpg connection without a snapshot.
     :param progress: what the ledger has about the table.
-    :param update: changes that in the ledger, durably.
-    :param record: tries that once, because the stream waits.
+    :param update: changes the progress in the ledger, and retries until that is durable.
+    :param record: tries once to change it, because the stream waits for that.
     :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
     """
 
@@ -57,7 +57,7 @@ class TableReading:
         return self.progress.plan
 
     async def update(self, change: TableChange) -> None:
-        """TableChange the progress, durably.
+        """Change the progress, durably.
 
         :raises PermanentError: the ledger cannot be written.
         """
@@ -71,10 +71,10 @@ class TableReading:
         return recorded
 
     def header(self, table: PublishedTable, lsn: LSN, number: int, *, last: bool) -> SnapshotChunk:
-        """Return what a chunk's transaction says about it.
+        """Describe a chunk, for the header of its transaction.
 
-        :param lsn: from where on the window, or the point, counts.
-        :param last: whether the table is complete with it.
+        :param lsn: the low watermark of the window, or the point at which the table was read.
+        :param last: whether this chunk completes the table.
         """
         partial = self.progress.where is not None
         return SnapshotChunk(
@@ -82,7 +82,11 @@ class TableReading:
         )
 
     async def mark(self, arrive: Arrival) -> asyncio.Future[LSN]:
-        """Write a watermark. The future has the LSN where it ends once it came through the stream, or the error of ``arrive``."""
+        """Write a watermark.
+
+        :param arrive: called when the watermark comes through the stream; returns the slices to insert there.
+        :returns: a future with the LSN where the watermark ends, or with the error that ``arrive`` raised.
+        """
         arrived: asyncio.Future[LSN] = asyncio.get_running_loop().create_future()
 
         def take(end: LSN) -> Sequence[Slice]:
@@ -100,7 +104,7 @@ class TableReading:
             if not arrived.done():
                 arrived.set_exception(
                     ConnectionLost(
-                        "the stream does not contain a watermark that was written: the DSN leads to another server"
+                        "the stream does not contain a watermark that was written: check that the DSN leads to the server of the slot"
                     )
                 )
 
@@ -113,7 +117,8 @@ class TableReading:
 def delivered(part: int, commit_lsn: LSN, *, complete: bool) -> TableChange:
     """Return how the ledger changes when a chunk is delivered.
 
-    :param complete: whether no row is owed after it, if it is the last one.
+    :param part: the chunk's number in the plan.
+    :param complete: for the last chunk: whether no row is owed after it.
     """
 
     def change(table: TableProgress) -> TableProgress:

@@ -1,4 +1,4 @@
-"""Reads the tables of a queue, one after the other. One whose reading fails again and again lets others go first."""
+"""Reads the tables of a queue, one after the other. After several failures of a table, other tables go first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 3
 
 
 class _Attempts:
-    """The failures of a table without progress in between."""
+    """Counts the failures of a table since its last progress."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self.failures = 0
@@ -78,7 +78,10 @@ class TableTurns:
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
-        """Read no rows, or go on. The chunk that is being read is dropped, and read again later."""
+        """Read no rows, or go on.
+
+        :param paused: if true, the chunk that is being read is dropped; it is read again later.
+        """
         if not paused:
             self._resumed.set()
             return
@@ -87,9 +90,9 @@ class TableTurns:
             self._running[1].cancel()
 
     async def interrupt(self, number: int | None = None) -> None:
-        """Stop reading, and wait for that.
+        """Stop the reading of a table, and wait until it has stopped.
 
-        :param number: only if it is this table; ``None``: any.
+        :param number: the table's id in the ledger; ``None``: whichever is being read.
         """
         if self._running is not None and number in (None, self._running[0]):
             await cancel_and_wait(self._running[1])

@@ -1,4 +1,4 @@
-"""Which rows of a chunk the stream has overtaken: the window between a table's low watermark and a chunk's high watermark. Pure.
+"""The window between a table's low watermark and a chunk's high watermark: which rows of the chunk the stream has overtaken. Pure.
 
 A chunk is read under a snapshot S and delivered when its high watermark comes through the stream. The stream has then delivered
 every transaction that committed before the watermark. Those that are visible in S are contained in the chunk. The others have
@@ -7,9 +7,9 @@ Unlike in DBLog, where every key between two watermarks counts, the transaction'
 the stream has not replaced.
 
 An update does not contain TOASTed columns that it did not change. If the chunk has the row as it was before, the two together
-are the whole row, and it is delivered so. But if an update moved the row from a block that is to be read into one that was, no
-chunk has it, and the sinks lack these columns. The window remembers the key of each such row as *owed*, and the reader reads it
-again by its key.
+are the whole row, which is then delivered. But an update may move a row from a block that is still to be read into a block that
+was read before. Then no chunk has the row, and the sinks lack these columns. The window remembers the key of each such row as
+*owed*, and the reader reads these rows again by their keys.
 
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework" (2020); "System Information Functions",
 ``pg_current_snapshot``; ``XidInMVCCSnapshot`` in snapmgr.c.
@@ -79,7 +79,7 @@ class Visibility:
 class _Touched:
     """The changes of one transaction to the table.
 
-    :param everything: any row may have been changed: by a TRUNCATE, or keys are not known.
+    :param everything: whether any row may have changed: by a TRUNCATE, or because keys are not known.
     :param layout: the columns of the rows that were delivered.
     """
 
@@ -101,7 +101,7 @@ class Verdict:
     again: str | None = None
 
     def fills(self) -> dict[Key, Columns]:
-        """Return the columns that take precedence over those of the chunk, for each row that is whole with both."""
+        """Return the columns that replace those of the chunk, by the key of each row that both together make whole."""
         rows = self.overtaken.partial.values()
         return {row.base: row.columns for row in rows if row.base is not None and row.columns is not None}
 
@@ -173,18 +173,18 @@ class Window:
         return Verdict(overtaken)
 
     def prune(self, snapshot: Visibility) -> None:
-        """Forget the transactions that are visible in a chunk's snapshot, and so in all later ones."""
+        """Forget the transactions that a chunk's snapshot sees, because all later snapshots see them too."""
         for xid in [xid for xid in self._committed if snapshot.sees(xid)]:
             self._bytes -= self._committed.pop(xid).bytes
 
     def delivered(
         self, verdict: Verdict, *, last: bool, everything: bool = False, owed: frozenset[Key] = frozenset()
     ) -> None:
-        """Record what is owed now that a chunk is delivered.
+        """Record which rows are owed now that a chunk is delivered.
 
-        :param last: whether it is the last range: from now on the sinks have every row that is not owed.
-        :param everything: whether it had all rows that may be owed.
-        :param owed: the keys of owed rows that it was to have.
+        :param last: whether no chunk of the plan is left: from now on the sinks have every row that is not owed.
+        :param everything: whether the chunk covers every row that may be owed: it is a sweep, or the whole table.
+        :param owed: the owed keys that this chunk read.
         """
         if last:
             self._ranges_remain = False
@@ -373,14 +373,14 @@ def _size(key: Key) -> int:
 
 
 def layout_of(relation: Relation) -> ColumnLayout:
-    """Return what a change of must be noticed while a table is read; the replica identity does not matter."""
+    """Return the part of a description that must not change while a table is read; the replica identity may."""
     return tuple((column.name, column.type_oid, column.type_modifier) for column in relation.columns)
 
 
 def kept(
     changes: Iterable[Change], window: Window, verdict: Verdict
 ) -> Iterator[tuple[Layout, InsertMessage]]:
-    """Yield the rows of a chunk that the stream has not overtaken, and those that are whole with what the stream has of them."""
+    """Yield the rows of a chunk that the stream has not overtaken, and complete those that it has updated in part."""
     dropped, fills = verdict.overtaken.keys, verdict.fills()
     for change in changes:
         assert isinstance(change, RowChange)

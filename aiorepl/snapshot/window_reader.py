@@ -4,9 +4,10 @@ The window begins at a low watermark. Each chunk is read under a snapshot of its
 reading transaction still holds its lock, so that the table cannot be altered between the two. The chunk is delivered where
 the stream has the watermark, and the ledger has it before.
 
-Rows may escape the ranges of a table, because an update moves them into blocks that were read before. Those whose updates the
-stream has are known by their keys, and are read again by these at the end. If the process ends before that, or if some updates
-are not in the stream, a *sweep* finds them by their age. It is one chunk, so a table is complete after one chunk more.
+Rows may escape the ranges of a table, because an update moves them into blocks that were read before. If the stream has such an
+update, the window knows the row's key, and the reader reads these *owed* rows again by their keys at the end. If the process
+ends before that, or if the stream lacks some updates, a *sweep* reads every row that was written since the table was begun. A
+sweep is one more chunk, at the end of the plan.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from aiorepl.transactions.transaction import Transaction
 
 _log = logging.getLogger("aiorepl.snapshot")
 
-# How often a chunk or an owed row is read again before the table is given up: it is altered all the time.
+# How often a chunk, or the owed rows, are read before the reader gives up on a table that keeps changing.
 _ATTEMPTS: Final = 20
 # How many owed keys are read by one query.
 _KEYS: Final = 1000
@@ -46,10 +47,11 @@ _KEYS: Final = 1000
 class _Work:
     """A chunk to be read.
 
-    :param number: the chunk's number within the table.
-    :param part: its number in the ledger; ``None``: the ledger does not have it.
-    :param owed: the keys that it reads; empty: it reads a range.
-    :param last: whether the table is complete with it, unless rows are owed.
+    :param number: the chunk's number in its transaction's header.
+    :param rows: the range that it reads, unless ``owed`` is given.
+    :param part: its number in the plan; ``None``: it is not in the plan, so the ledger does not record it.
+    :param last: whether it completes the table, unless rows are owed after it.
+    :param owed: the keys of the rows that it reads; empty: it reads a range.
     """
 
     number: int
@@ -60,10 +62,10 @@ class _Work:
 
 
 class _Delivery:
-    """A chunk that is delivered, and its record in the ledger, which is written before.
+    """Writes a chunk into the ledger before the stream delivers the chunk.
 
-    :param change: the record; ``None``: the ledger does not have the chunk.
-    :ivar recorded: whether the ledger has it.
+    :ivar change: the change of the ledger; ``None``: the chunk is not in the plan.
+    :ivar recorded: whether the ledger has the change.
     """
 
     def __init__(self, reading: TableReading) -> None:
@@ -86,9 +88,9 @@ class _Delivery:
                 self.recorded.set_result(recorded)
 
     async def end(self) -> None:
-        """Wait until the ledger has it."""
+        """Wait until the ledger has the change."""
         if self.change is not None and not await self.recorded:
-            # It was not writable before the chunk was delivered.
+            # The ledger could not be written before the chunk was delivered.
             await self._reading.update(self.change)
 
 
@@ -107,7 +109,7 @@ class WindowReader:
         """Read the chunks that are left.
 
         :raises Altered: the table has to be read from the beginning.
-        :raises SlotError: its writers did not end in time, or the keys of its rows are changed all the time.
+        :raises SlotError: its writers did not end in time, or its rows are still owed after many attempts.
         """
         reading, table, window = self._reading, self._described.table, self._window
 
@@ -124,7 +126,7 @@ class WindowReader:
             await self._deliver(_Work(part, plan.ranges[part - 1], part, last=part == parts[-1]))
         number = len(plan.ranges)
         for _ in range(_ATTEMPTS):
-            # The sweep is left, unless it is done in another way: by the keys that are owed.
+            # Only the sweep is left. If all owed keys are known, reading them replaces it.
             if not (left := reading.progress.parts):
                 return
             (sweep,) = left
@@ -140,11 +142,12 @@ class WindowReader:
                 number += 1
                 await self._deliver(replace(work, number=number))
         raise SlotError(
-            f"the keys of rows of table {table} are changed all the time, so that it is never complete"
+            f"table {table} is not complete after {_ATTEMPTS} attempts, because the keys of its rows keep changing: "
+            "request it again when fewer of them change"
         )
 
     async def _plan(self) -> TablePlan:
-        """Cut the table into chunks, unless it was before."""
+        """Return the chunks of the table. Cut it into chunks, unless an earlier plan is still valid."""
         reading, source, table = self._reading, self._reading.source, self._described.table
         known = reading.progress.plan
         files = await table_files(reading.control, table, source.publications)
@@ -157,15 +160,15 @@ class WindowReader:
             resumed = False
         else:
             resumed = len(reading.progress.parts) < len(known.ranges)
-        # Rows may have moved into blocks that were read before: in an earlier run, by updates that lack the columns which did
-        # not change; or at any time, by updates that are not in the stream.
+        # Rows may have moved into blocks that were read before: in an earlier run, whose window is lost, by updates without
+        # their unchanged TOASTed columns; or at any time, by updates that are not in the stream.
         escaped = resumed and files.has_toast
         if not known.whole and (escaped or not await source.streams_all_updates(reading.control, table)):
             await reading.update(TableProgress.with_sweep)
         return reading.plan
 
     async def _deliver(self, work: _Work) -> None:
-        """Read a chunk until it can be delivered. It is in the ledger on return."""
+        """Read a chunk, again if need be, until it is delivered. A chunk of the plan is in the ledger on return."""
         reading, described = self._reading, self._described
         conditions = [] if reading.progress.where is None else [reading.progress.where]
         if work.owed:
@@ -184,12 +187,15 @@ class WindowReader:
             else:
                 await delivery.end()
                 return
-        raise Altered("its rows were truncated or altered each time that a chunk was read")
+        raise Altered("it was truncated or altered each time that a chunk was read")
 
     def _insert(
         self, work: _Work, rows: ChunkRows, transaction: FreshTransaction, delivery: _Delivery, end: LSN
     ) -> Sequence[Slice]:
-        """Make a chunk's transaction, at its high watermark."""
+        """Return a chunk as a transaction, at its high watermark at ``end``.
+
+        :raises ReadAgain: the table was truncated or altered, or a transaction changed too many of its rows.
+        """
         reading, window = self._reading, self._window
         verdict = window.judge(transaction.visible, self._described.layout.relation)
         if verdict.again is not None:

@@ -32,8 +32,6 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.opening import connect_sql
 
-# The rows of a record batch.
-_BATCH_BYTES: Final = 2 * 1024 * 1024
 # Ordinals of a chunk begin at its number, shifted so far.
 ROW_BITS: Final = 32
 
@@ -84,7 +82,7 @@ class SnapshotTable:
         with asyncio.Runner() as runner:
             # Runner.run sets a signal handler, for which CPython makes the repr of the task, with the rows as its result.
             run = runner.get_loop().run_until_complete
-            parts = reader.read(statement, len(self.kinds), part_bytes=_BATCH_BYTES)
+            parts = reader.read(statement, len(self.kinds))
             try:
                 while part := run(anext(parts, None)):
                     data, count = part
