@@ -247,8 +247,8 @@ def test_a_store_in_another_process():
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://bucket/x", "not the URL of an object store"),
-        ("s3:///x", "not the URL of an object store"),
+        ("http://bucket/x", "not that of an object store"),
+        ("s3:///x", "not that of an object store"),
         ("s3://a:b@bucket/x", "contains credentials"),
     ],
 )
