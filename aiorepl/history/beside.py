@@ -24,7 +24,7 @@ _log = logging.getLogger("aiorepl.history")
 
 _FIRST_PAUSE: Final = 1.0
 _LAST_PAUSE: Final = 60.0
-# A process that has lived so long did some work.
+# A process that has lived this long has done some work.
 _HEALTHY_SECONDS: Final = 60.0
 _LEVELS: Final = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
 _LINE_BYTES: Final = 64 * 1024

@@ -27,11 +27,11 @@ _RATIO: Final = 0.25
 class Bounds:
     """Sizes in bytes.
 
-    :param batch_bytes: rows of one table that are converted at once.
-    :param memory_bytes: rows and batches of all tables in memory; one row may be larger.
-    :param spool_bytes: batches of all tables in the temporary file.
-    :param file_bytes: the estimated size of a Parquet file at which it is written.
-    :param most_bytes: its size uncompressed, at which it is written in any case.
+    :param batch_bytes: collected rows of one table that are converted to one record batch.
+    :param memory_bytes: the most bytes of rows and batches in memory, over all tables; a single row may exceed it.
+    :param spool_bytes: the most bytes of batches in the temporary file, over all tables.
+    :param file_bytes: write a Parquet file once its estimated size reaches this.
+    :param most_bytes: write it in any case once its rows have this size uncompressed.
     """
 
     batch_bytes: int = _MIB

@@ -1,8 +1,8 @@
 """Compacts a journal into its history: passes over new segments, then merges of small files.
 
-``history.json`` is the commit point of every step. A pass writes files of pending rows under names of this compaction's own, so
-that what a kill leaves is known and deleted. A merge into a published file is recorded first and then carried out, so that after
-a kill the same rows are written under the same name again.
+``history.json`` is the commit point of every step. The names of pending files contain the epoch of their compaction, so the next
+owner finds and deletes those that a killed one did not commit. A merge into a published file is recorded before it is carried
+out, so after a kill the next owner writes the same rows under the same name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from aiorepl.journal.store import Store
 _log = logging.getLogger("aiorepl.history")
 
 _MIB: Final = 1024 * 1024
-# Lists of so many files are kept in memory between two steps.
+# The lists that are cached between two steps name at most this many files.
 _CACHED_FILES: Final = 100_000
 
 
@@ -78,7 +78,10 @@ class Pace:
 
 @dataclass(slots=True)
 class Done:
-    """What a compaction has done since its start."""
+    """What a compaction has done since its start.
+
+    :ivar peak: the most bytes of rows in memory.
+    """
 
     passes: int = 0
     rows: int = 0
@@ -90,7 +93,7 @@ class Done:
 class Compaction:
     """Compacts one journal. Blocking; one thread may use it.
 
-    :param store: of the history: the folder ``history`` in the journal's.
+    :param store: the history's store: the folder ``history`` of the journal.
     :param clock: the time in seconds since 1970.
     """
 

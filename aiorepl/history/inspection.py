@@ -13,7 +13,7 @@ from aiorepl.journal.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Some files of a table together.
+    """The number, rows and bytes of some files of a table.
 
     :param size: in bytes.
     :param since: when the oldest row was compacted, in seconds since 1970; ``None`` without files.

@@ -17,7 +17,7 @@ from aiorepl.position import Position
 class Stretch:
     """Segments that end with whole transactions.
 
-    :param end: the position behind them.
+    :param end: the position after the last one.
     :param size: their bytes, if the journal had to be asked, as far as it is known.
     """
 

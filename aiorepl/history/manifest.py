@@ -26,7 +26,7 @@ FORMAT: Final = 1
 
 # The largest commit LSN, ordinal or number of rows.
 _MOST: Final = 2**63 - 1
-# So many owners may sleep, and write another file before they notice.
+# How many former owners are remembered: a paused one may still write a file before it notices the new owner.
 _OWNERS: Final = 16
 AGAIN: Final = "Delete the folder history, and compact the journal again as far as it is kept"
 """What to do if a history is lost."""
@@ -54,7 +54,7 @@ MESSAGES_TABLE: Final = Table("", MESSAGES)
 
 @dataclass(frozen=True)
 class Version:
-    """A description of a table, with which the rows of some files came.
+    """A description of a table: its columns as they were when the rows of some files were written.
 
     :param oid: the table's oid: another one if the table was dropped and created again; 0 for messages.
     :param description: the Relation message, and the Type messages that it uses.
@@ -137,7 +137,7 @@ class TableEntry:
     """A table in ``history.json``, with what planning needs of it.
 
     :param name: its current list.
-    :param previous: the list before, which somebody may be about to read.
+    :param previous: the list before it, which is kept for readers that have read an older ``history.json``.
     :param pending: the number of its pending files, and ``since`` of the first one.
     :param replaced: when the first of the replaced files was replaced, ``None`` if there is none.
     """
@@ -156,10 +156,11 @@ class History:
     """The contents of ``history.json``.
 
     :param start: the history has every transaction that ended after this LSN, up to ``end``.
-    :param epoch: of the compaction that owns the history.
-    :param files: how many files of pending rows the owner has committed.
-    :param lists: how many lists it has committed.
-    :param earlier: epoch and number of committed files of the last owners before: other files of theirs are in no list.
+    :param epoch: the epoch of the compaction that owns the history.
+    :param files: the number of pending files that the owner has committed.
+    :param lists: the number of lists that the owner has committed.
+    :param earlier: epoch and number of committed pending files of each of the last owners. Files with higher numbers are in
+        no list.
     :param gaps: the accepted gaps of the journal within the history.
     """
 

@@ -19,7 +19,7 @@ REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """The size of a row group in memory. Compressed, it is a few MiB: what a reader skips or reads at once."""
 _BUFFER_BYTES: Final = 256 * 1024
-# Columns whose dictionary would be larger get none: it costs time, and hardly ever saves space.
+# A column whose dictionary would be larger is written without one: it costs time, and hardly ever saves space.
 _DICTIONARY_BYTES: Final = 64 * 1024
 _ORDER: Final = ("_commit_lsn", "_ordinal")
 

@@ -21,10 +21,10 @@ class Limits:
 
     :param publish_after: seconds after which pending rows are published, however few they are.
     :param keep_replaced: seconds for which a replaced file is kept for those who are reading it.
-    :param least_bytes: pending files of this size together are published.
-    :param most_bytes: no file becomes larger by merging.
-    :param most_pending: so many pending files are merged into one.
-    :param listed: so many published files are in a table's list before older ones get a list of their own.
+    :param least_bytes: pending files are published once they have this size together.
+    :param most_bytes: the most bytes of a merged file.
+    :param most_pending: once a table has this number of pending files, they are merged into one, which is still pending.
+    :param listed: the number of published files in a table's list from which on older ones move to a sealed list.
     """
 
     publish_after: float = 86_400.0

@@ -15,7 +15,7 @@ from aiorepl.lsn import LSN
 from aiorepl.sizes import format_size
 
 STALLED_SECONDS: Final = 86_400
-"""A cursor that has not moved for so long, while segments as old wait for it, may belong to nobody."""
+"""After this time without a move, although older segments wait for it, a cursor may have no reader any more."""
 
 
 @dataclass(frozen=True, slots=True)

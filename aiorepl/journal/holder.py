@@ -1,4 +1,4 @@
-"""Who writes a journal, or reads it under a name: for errors, and to tell two processes apart.
+"""Identifies who writes a journal, or reads it under a name: in errors, and to distinguish two processes.
 
 A host's name and a process id come again, so the identity is a random one.
 """

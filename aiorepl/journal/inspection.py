@@ -19,7 +19,7 @@ from aiorepl.journal.store import Location, Store, open_store, reading
 class Segments:
     """All segments together.
 
-    :param count: of segments; the parts of one count once.
+    :param count: the number of segments; all parts of a segment count as one.
     :param files: the number of parts.
     :param size: in bytes.
     :param largest: the size of the largest segment, with all of its parts. A segment of several parts is one transaction.

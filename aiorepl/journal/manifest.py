@@ -41,10 +41,10 @@ _TRAILER: Final = 10  # a line feed, the checksum, and another one
 class ManifestRef:
     """A manifest file, as ``position.json`` names it.
 
-    :param level: how often its segments were merged.
+    :param level: the number of merges that its segments have gone through.
     :param after: the ``after`` of its first segment.
     :param end: the end of its last one.
-    :param segments: how many it has, parts counted.
+    :param segments: the number of its segments; each part counts as one.
     :param size: of all its segments, in bytes.
     :param checksum: the CRC-32 of the whole file.
     """

@@ -30,7 +30,7 @@ class Identity:
 
     :param source: the slot and its cluster, at LSN 0.
     :param start_lsn: the slot's position when the journal was made.
-    :param journal: a random text, which tells it from other journals of the same source.
+    :param journal: a random text, which distinguishes the journal from others of the same source.
     """
 
     source: Position
@@ -61,7 +61,7 @@ class Start:
 
     :param journal: of the Identity.
     :param lsn: the end of the last segment that nobody may read any more.
-    :param deleted: the end of the last segment that is deleted; between the two, deletion was interrupted.
+    :param deleted: the end of the last segment whose file is deleted. It is before ``lsn`` if the deletion was interrupted.
     """
 
     journal: str

@@ -262,7 +262,7 @@ class Publisher:
             # Which compacts again, if eight of the next level are there now.
             self.finish()
         except OSError:
-            # If position.json was not touched yet, nothing has happened. Otherwise the outcome must be known before the next commit.
+            # If position.json was not replaced yet, nothing has happened. Otherwise the outcome must be known before the next commit.
             if self._pending is None or not self._pending.files:
                 raise
             self._pending = None

@@ -40,10 +40,10 @@ class Segment:
     :param last_end_lsn: the position of a consumer that has read all parts.
     :param epoch: of the writer.
     :param part: the number of this part.
-    :param parts: how many there are.
+    :param parts: the number of parts of the segment.
     :param size: of the file, in bytes.
     :param index_offset: where the index begins, in bytes.
-    :param blocks: how many blocks the file has.
+    :param blocks: the number of blocks in the file.
     :param published: in seconds since 1970.
     """
 

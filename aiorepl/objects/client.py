@@ -60,7 +60,7 @@ class ObjectClient:
         self._exists = AlreadyExistsError
         self._precondition = PreconditionError
         self._uploads = Uploads(_make_store, url, config) if url.startswith("s3") else None
-        # Names of uploads that obstore may not have aborted: it does not when the store does not answer.
+        # Names of uploads that may still exist: obstore cannot abort them while the store does not answer.
         self._failed_uploads: set[str] = set()
         try:
             self._store = _make_store(url, config)
@@ -113,7 +113,7 @@ class ObjectClient:
     def create(self, name: str, data: bytes) -> str | None:
         """Write an object unless one with this name exists.
 
-        :returns: its version; ``None`` if there is one, which may be an earlier attempt whose answer was lost.
+        :returns: its version; ``None`` if an object exists, perhaps from an earlier attempt whose answer was lost.
         """
         return self._conditional(name, data, "create")
 
@@ -121,7 +121,7 @@ class ObjectClient:
         """Replace this version of an object.
 
         :param version: from ``load``, ``create`` or ``replace``.
-        :returns: its new version; ``None`` if it has another one, which may be an earlier attempt whose answer was lost.
+        :returns: its new version; ``None`` if the object has another one, perhaps from an earlier attempt whose answer was lost.
         """
         e_tag, _, generation = version.partition(_SEPARATOR)
         known = {"e_tag": e_tag, "version": generation}
@@ -130,7 +130,7 @@ class ObjectClient:
     def compares(self, name: str) -> bool:
         """Whether the store refuses a write whose condition does not hold. Some compatible stores ignore the conditions.
 
-        :param name: an object for the attempt, which stays.
+        :param name: an object for the test; it is not deleted.
         """
         data = b"The store compares versions before it writes.\n"
         if self.create(name, data) is not None and self.create(name, data) is not None:
@@ -216,7 +216,7 @@ class ObjectClient:
             except FileNotFoundError as error:
                 if no_bucket(error):
                     raise
-                # S3 does not mind; others stop at a name that is not there.
+                # S3 ignores a missing name; other stores stop at it.
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         self._obstore.delete(self._store, name)
@@ -228,7 +228,7 @@ class ObjectClient:
         try:
             found = self._uploads.abort(wanted)
         except (self._error, OSError, ValueError, HTTPException, ParseError) as error:
-            # Its text may quote a URL that is signed.
+            # The text of the error may quote a signed URL.
             _log.warning(
                 "%s: unfinished multipart uploads may remain in the bucket (%s): grant the credentials to list and abort them, or "
                 "let the bucket's lifecycle abort them",
@@ -255,7 +255,7 @@ class ObjectClient:
             yield
         except (self._error, OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # of the data that was to be written
+                raise  # from the iterator of the data
             raise translate(error) from None
 
     def _unless_missing(self, request: Callable[[], T]) -> T | None:

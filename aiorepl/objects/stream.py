@@ -11,7 +11,7 @@ _CONCURRENT_PARTS: Final = 3
 
 
 class ObjectStream:
-    """A multipart upload. ``write`` waits while as many parts are being sent as are sent at one time.
+    """A multipart upload. ``write`` waits while the maximum number of parts is being sent.
 
     After an error, call ``abandon``: the object has to be sent again from its beginning.
 

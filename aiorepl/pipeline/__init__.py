@@ -1,1 +1,8 @@
-"""The pipeline: from the source to every sink, directly or through a journal."""
+"""The pipeline: from the source to every sink, directly or through a journal.
+
+- ``pipeline`` is the object that programs use. It runs one of the two ways to the sinks, ``direct`` and ``journaled``, which share
+  their base ``fan_out``.
+- ``journal_follower`` reads the journal for a sink; ``progress`` stores what a sink has made durable.
+- ``initial_snapshot``, ``snapshot_source`` and ``snapshot_monitor`` connect the pipeline with ``aiorepl.snapshot``.
+- ``registry`` finds sinks by name; ``statistics`` is what a program can observe.
+"""
