@@ -9,6 +9,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.snapshot.merge import ChunkMerge
 from aiorepl.snapshot.signals import content
 from aiorepl.snapshot.watermarks import Watermark
+from aiorepl.snapshot.window import Window
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.control_messages import SIGNAL, WATERMARK
 from aiorepl.transactions.slices import Slice
@@ -73,6 +74,29 @@ def test_unknown_watermarks(merge, text):
     assert (None, 0, 100) == (passed.transaction, len(passed.changes), passed.end_lsn)
 
 
+def test_a_token_of_another_slot(merge):
+    """A watermark belongs to one slot, whatever its token."""
+    watermark = Watermark("s")
+    merge.expect(watermark, lambda _: pytest.fail("arrived"), pytest.fail)
+    (passed,) = merge.take([message(100, WATERMARK, Watermark("another", watermark.token).content)])
+    assert 100 == passed.end_lsn
+
+
+def test_rewound(merge):
+    """Chunks that were not delivered do not get into the ledger, and what was held back is not delivered twice."""
+
+    async def record() -> None:
+        pytest.fail("recorded")
+
+    merge.before_delivery.append(record)
+    merge.hold()
+    merge.take([transaction(100, 110)])
+    merge.rewound()
+    assert [] == merge.before_delivery
+    merge.release()
+    assert [110] == ends(merge.take_released() + merge.take([transaction(100, 110)]))
+
+
 def test_messages_of_users(merge):
     """Other messages pass."""
     theirs = message(100, "theirs", "x")
@@ -107,6 +131,7 @@ def test_held_back_at_a_position(merge):
     merge.on_release(lambda: events.append("released"))
     merge.hold()
     assert [] == merge.take([transaction(10, 20), transaction(100, 120)])
+    assert [] == merge.take([idle(125)])
     assert merge.blocked
     merge.hold(LSN(100), lambda: events.append("reached"))
     assert [20] == ends(merge.take_released())
@@ -114,7 +139,7 @@ def test_held_back_at_a_position(merge):
     assert merge.blocked
     chunk = Slice(Transaction(0, LSN(99), 0), (), True, LSN(100), 1)
     merge.release([chunk])
-    assert [100, 120] == ends(merge.take_released())
+    assert [100, 120, 125] == ends(merge.take_released())
     assert not merge.blocked
     assert [130] == ends(merge.take([transaction(120, 130)]))
 
@@ -141,7 +166,9 @@ def test_abandoned(merge):
     """When a table is abandoned, held slices are delivered, and watermarks are forgotten."""
     watermark = Watermark("s")
     merge.expect(watermark, lambda _: pytest.fail("arrived"), lambda: pytest.fail("lost"))(LSN(100))
+    merge.window = Window(7, ("id",), 1000)
     merge.hold()
     merge.take([message(100, WATERMARK, watermark.content), transaction(100, 110)])
     merge.abandon()
+    assert merge.window is None
     assert [100, 110] == ends(merge.take_released())
