@@ -41,7 +41,7 @@ class Collecting:
         self._buffers = buffers
         self._known = known
         self._versions: dict[tuple[Table, object], Version] = {}
-        # By all that a conversion depends on, because every segment describes its tables anew.
+        # The keys are what a conversion depends on, and not the Relation objects, because every segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
         self._messages: list[MessageRow] = []
@@ -78,7 +78,7 @@ class Collecting:
         if buffer is not None and buffer.version is version:
             return buffer
         if buffer is not None:
-            # Rows of the same name and another oid must not go into a buffer that was closed.
+            # Another oid of the same name may still have the closed buffer's collector.
             for oid in [oid for oid, rows in collectors.items() if rows is buffer.rows]:
                 del collectors[oid]
         return self._buffers.open(table, version)
@@ -90,7 +90,7 @@ class Collecting:
         buffer = self._buffers.get(table)
         version = None if buffer is None else buffer.version
         if version is None or version.description[:1] != (relation.payload,):
-            # A Truncate comes without types, so an earlier version is preferred.
+            # A truncate comes without the types of columns. So use a known version with the same Relation message, if there is one.
             version = next(
                 (
                     each

@@ -177,7 +177,7 @@ class Compaction:
 
     @contextlib.contextmanager
     def _owning(self) -> Iterator[None]:
-        """Say that another compaction has taken over, if that is why something failed: it deletes our temporary files."""
+        """Replace an error by ``Fenced`` if another compaction has taken over: that one deletes the files that this one needs."""
         try:
             yield
         except Fenced:
@@ -192,9 +192,9 @@ class Compaction:
             raise
 
     def _pass(self, *, wait: bool = False) -> bool:
-        """Compact a stretch of the journal; return whether there was one.
+        """Compact the next stretch of the journal. Return whether something was compacted.
 
-        :param wait: return false while it is small and new.
+        :param wait: leave a stretch alone while it is small and new (``Pace``).
         """
         found = stretch(self._reader, self.history.end, self._pace.pass_bytes)
         if not found.segments:
@@ -242,7 +242,7 @@ class Compaction:
             self.done.peak = max(self.done.peak, buffers.peak)
 
     def _with_pending(self, files: list[tuple[Table, Version, File]]) -> dict[str, TableFiles]:
-        """Return the lists of the tables with the files of a pass."""
+        """Return the lists of the tables, with the files of a pass added as pending."""
         changed: dict[str, TableFiles] = {}
         for table, version, file in files:
             folder = _folder(table)
@@ -257,7 +257,10 @@ class Compaction:
         return changed
 
     def _keep_house(self) -> bool:
-        """Carry out the merges that are recorded, or record those that are due and delete what expired."""
+        """Carry out the merges that are recorded. If there are none, record those that are due, and delete expired files.
+
+        :returns: whether there was anything to do.
+        """
         changed: dict[str, TableFiles] = {}
         now = int(self._clock())
         if self.history.rewrites:
@@ -299,7 +302,7 @@ class Compaction:
         return listed
 
     def _commit(self, changed: Mapping[str, TableFiles], **fields: Any) -> None:
-        """Write the changed lists, then ``history.json``; delete the lists that nobody can be about to read.
+        """Write the changed lists, then ``history.json``. Delete the lists before the replaced ones, which no reader needs.
 
         :raises JournalError: another compaction has taken over.
         """
@@ -310,7 +313,7 @@ class Compaction:
             old = before.get(folder)
             tables[folder] = planning.entry_of(listed, name, None if old is None else old.name)
         history = replace(self.history, tables=tables, files=self._files, lists=self._listed, **fields)
-        # After any error but Fenced it is not known whether it was carried out: nothing is deleted.
+        # After any error except Fenced, history.json may or may not have been replaced, so nothing is deleted.
         self._version = write_history(self._store, history, self._version)
         self._history = history
         self._lists.update(changed)
@@ -326,7 +329,7 @@ class Compaction:
                 self._store.delete(name)
 
     def _discard_uncommitted(self, names: list[str]) -> None:
-        """Delete files of pending rows, unless they are in the history that the new owner has taken over."""
+        """Delete pending files that were not committed before another compaction took over."""
         with contextlib.suppress(JournalError):
             found = read_history(self._store)
             committed = {} if found is None else dict(found[0].earlier)
@@ -372,13 +375,13 @@ class Compaction:
 
 
 class _Ends:
-    """The positions of the first and the last row of record batches."""
+    """Records the positions of the first and the last row of the record batches that pass through ``watch``."""
 
     def __init__(self) -> None:
         self.first = self.last = (0, 0)
 
     def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches."""
+        """Yield the batches, and record their positions."""
         begun = False
         for batch in batches:
             if not begun:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.journal.segments import Segment, groups
-from aiorepl.lsn import LSN, ZERO
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.position import Position
+
+_REMEDY: Final = (
+    "delete the folder history, and compact the journal again as far as it is kept; to prevent this, let compaction run while "
+    "segments are pruned"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Segments that end with whole transactions.
+    """Segments that follow each other; the last one ends with a whole transaction.
 
     :param end: the position after the last one.
-    :param size: their bytes, if the journal had to be asked, as far as it is known.
+    :param size: the bytes of the segments.
+    :param gaps: the accepted gaps among them, each with the LSNs of its beginning and its end.
     """
 
     segments: tuple[Segment, ...]
@@ -37,7 +44,7 @@ def beginning(reader: JournalReader) -> Position:
 
 
 def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
-    """Return the segments after a position, up to ``most_bytes`` or one segment.
+    """Return the segments after a position, with at most ``most_bytes`` together, or a single larger one.
 
     :raises JournalError: the journal is damaged, or does not continue from ``after``.
     """
@@ -56,17 +63,10 @@ def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
 
 
 def blocks(reader: JournalReader, segment: Segment) -> Iterator[tuple[SegmentIndex, Block, bytes, Decoder]]:
-    """Read the blocks of a segment, each with a decoder that knows its descriptions.
+    """Yield the blocks of a segment, each with its bytes and a decoder that knows its descriptions.
 
     :raises JournalError: the segment is damaged.
     """
     index = reader.index(segment)
     for block in index.blocks:
         yield index, block, reader.read(segment, block), block_decoder(index, block)
-
-
-_REMEDY = (
-    "delete the folder history, and compact the journal again as far as it is kept; to prevent this, let compaction run while "
-    "segments are pruned"
-)
-__all__ = ["ZERO", "Stretch", "beginning", "blocks", "stretch"]

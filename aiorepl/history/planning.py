@@ -50,7 +50,7 @@ def plan_rewrite(
 ) -> Rewrite | None:
     """Choose pending files of a table to be merged; always the first ones, so that the order of rows is kept.
 
-    :param pending_name: a new name, if the result is pending, too.
+    :param pending_name: the new file's name if it is still pending.
     """
     pending = files.pending
     if not pending:
@@ -58,7 +58,7 @@ def plan_rewrite(
     same = _same_version(pending)
     count = _within(same, limits.most_bytes)
     chosen = same[:count]
-    # Nothing can join the rows of an earlier version any more.
+    # The chosen files are followed by another version, or by more than fits, so nothing can be added to them any more.
     closed = len(same) < len(pending) or count < len(same)
     old = now - pending[0].since >= limits.publish_after
     if closed or old or sum(file.size for file in chosen) >= limits.least_bytes:
@@ -71,8 +71,8 @@ def plan_rewrite(
 def rewritten(files: TableFiles, rewrite: Rewrite, size: int, digest: str, now: int) -> TableFiles:
     """Return the table's files after a rewrite.
 
-    :param size: of the new file, in bytes.
-    :param digest: of its bytes.
+    :param size: the size of the new file in bytes.
+    :param digest: the digest of the new file, as in ``File``.
     """
     inputs, rest = files.pending[: rewrite.count], files.pending[rewrite.count :]
     merged = File(
@@ -92,17 +92,17 @@ def rewritten(files: TableFiles, rewrite: Rewrite, size: int, digest: str, now: 
 
 
 def expired(files: TableFiles, limits: Limits, now: int) -> tuple[str, ...]:
-    """Return the replaced files that nobody reads any more."""
+    """Return the names of the files that were replaced ``keep_replaced`` seconds ago or earlier."""
     return tuple(name for name, since in files.replaced if now - since >= limits.keep_replaced)
 
 
 def to_seal(files: TableFiles, limits: Limits) -> tuple[File, ...]:
-    """Return the published files that get a list of their own; none if there are few."""
+    """Return the published files that move to a sealed list; none if there are few."""
     return files.published[: limits.listed // 2] if len(files.published) > limits.listed else ()
 
 
 def with_sealed(files: TableFiles, sealed: Sequence[File], name: str) -> TableFiles:
-    """Return the table's files with ``sealed`` in a list of their own."""
+    """Return the table's files with ``sealed`` in the sealed list ``name``."""
     entry = Sealed(name, len(sealed), sealed[0].first, sealed[-1].last)
     return replace(files, sealed=(*files.sealed, entry), published=files.published[len(sealed) :])
 
@@ -110,7 +110,8 @@ def with_sealed(files: TableFiles, sealed: Sequence[File], name: str) -> TableFi
 def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
     """Return a table's entry in ``history.json``.
 
-    :param name: its list.
+    :param name: the name of its list.
+    :param previous: the name of the list before it.
     """
     return TableEntry(
         files.table,
@@ -129,7 +130,7 @@ def _same_version(pending: Sequence[File]) -> Sequence[File]:
 
 
 def _within(files: Sequence[File], most: int) -> int:
-    """Return how many of the first files have ``most`` bytes together, at least one."""
+    """Return how many of the first files have at most ``most`` bytes together; at least one."""
     size = 0
     for count, file in enumerate(files):
         size += file.size

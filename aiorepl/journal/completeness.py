@@ -78,7 +78,7 @@ class Appearance:
     """A table that came into the stream without a snapshot.
 
     :param after: the journal has its rows from transactions that ended after this LSN.
-    :param end: the end of the segment with the first ones.
+    :param end: the end of the first segment with its rows.
     :param again: whether the name belonged to another table: it was dropped and created again, or tables were renamed.
     """
 
@@ -143,7 +143,7 @@ class Completeness:
 
         :param tables: oids and names.
         :param after: the end of the previous segment.
-        :param end: of this one.
+        :param end: the end of this segment.
         """
         new = dict.fromkeys(each for each in tables if each not in self._known)
         if not new:
@@ -180,7 +180,7 @@ class Completeness:
         def obsolete(table: TableSnapshot) -> bool:
             if (table.schema, table.table) == name:
                 return chunk.last_of_table or table.complete is None
-            # A table was renamed while it was read, or since: what its former name has does not change.
+            # The table has another name: it was renamed. A complete snapshot under the former name stays.
             return table.oid == chunk.oid and table.complete is None
 
         return replace(
@@ -192,8 +192,8 @@ class Completeness:
     def incomplete(self, begins: LSN, table: Table | None = None) -> list[Incomplete]:
         """The tables that a reader with an empty target does not get whole, sorted by name.
 
-        :param begins: where it begins.
-        :param table: ask for this one only, which the journal need not have.
+        :param begins: where the reader begins.
+        :param table: look only at this table, which the journal may not know.
         """
         names = sorted(self.names) if table is None else [table]
         found = ((name, self._lacking(begins, name)) for name in names)

@@ -42,8 +42,8 @@ _MAX_SEGMENTS: Final = 100_000
 class _Pending:
     """A commit that is not finished.
 
-    :param files: names and contents that are written first.
-    :param obsolete: files that the new state does not name.
+    :param files: the names and contents of files that are written before ``position.json``.
+    :param obsolete: the files that only the former state names; they are deleted after the commit.
     """
 
     state: State
@@ -56,7 +56,7 @@ class _Pending:
 class Publisher:
     """The commits of one writer.
 
-    :param store: of the journal; the writer has locked it.
+    :param store: the journal's store; the writer has locked it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -99,7 +99,7 @@ class Publisher:
         return identity
 
     def _identify(self, identity: Identity, holder: str) -> Identity:
-        """Write ``journal.json``; return what it has, which is another process' if that was faster."""
+        """Write ``journal.json``. Return its contents, which another process may have written first."""
         try:
             version: str | None = self._store.load(IDENTITY)[1]
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class Publisher:
         self.finish()
 
     def _look_around(self, state: State) -> None:
-        """Find what earlier writers left: no file may be newer than ``position.json``."""
+        """Find the files that earlier writers left. A file newer than ``position.json`` is an error: that is an older copy then."""
         newer = False
         start = self._files.start(state)
         self._orphans, self._obsolete = [], []
@@ -176,12 +176,12 @@ class Publisher:
         prepared: tuple[PreparedTransaction, ...] | None = None,
         completeness: Completeness | None = None,
     ) -> None:
-        """Prepare a commit, which ``finish`` carries out. The one before must be finished.
+        """Prepare a commit, which ``finish`` carries out. The previous one must be finished.
 
         :param position: the journal's end.
-        :param entries: new segments, which are uploaded.
-        :param end: the end of the last of them.
-        :param begins: where a journal begins whose first segments these are.
+        :param entries: the new segments; they are uploaded.
+        :param end: the end of the last new segment; ``None`` without one.
+        :param begins: where the journal begins, if these are its first segments.
         :param prepared: the undecided prepared transactions; ``None``: as before.
         :param completeness: the gaps and snapshots; ``None``: as before.
         """
@@ -219,7 +219,7 @@ class Publisher:
         self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), completeness)
 
     def keep_orphans(self) -> None:
-        """Delete no upload of an earlier writer: if ``position.json`` is an older copy, it was published."""
+        """Keep the uploads of earlier writers: if ``position.json`` is an older copy, they may have been published."""
         self._orphans = []
 
     def finish(self) -> bool:
