@@ -19,7 +19,7 @@ from aiorepl.history.manifest import Table, Version
 
 _MIB: Final = 1024 * 1024
 _MOST_COMBINED: Final = 32 * _MIB
-# A guess for a table's first file.
+# The size of a file divided by that of its rows in memory: a guess for a table's first file.
 _RATIO: Final = 0.25
 
 

@@ -83,7 +83,7 @@ class FanOut(ABC):
         self._contexts: dict[str, SinkContext] = {}
         self._feeders: list[Feeder] = []
         self._stopped = asyncio.Event()
-        # Whether the end is put off, because tables are still to be read.
+        # Whether the stream is read beyond the end of the run, because tables are still to be read.
         self._reads_on = False
 
     @abstractmethod
@@ -284,7 +284,7 @@ class FanOut(ABC):
             if not self._capture.ends_now or self.snapshots.paused:
                 _log.warning("the stream ends, and %s: the next run goes on with them", left)
                 return None
-            # The watermarks of their chunks come later.
+            # The watermarks of the remaining chunks come after the end.
             _log.info("the end of WAL is reached, and %s: the run ends with them", left)
             await self._capture.read_on()
             self._reads_on = True

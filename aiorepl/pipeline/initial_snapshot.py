@@ -88,7 +88,7 @@ class InitialPhase:
 
     @property
     def store(self) -> LedgerStore:
-        """Where tables are kept that are read while the stream runs; in memory if there is no folder for the ledger."""
+        """The store of the chunk ledger, for the tables that are read while the stream runs; in memory without a folder."""
         if self._file is None:
             return MemoryLedger(ChunkLedger(self._source_position))
         if self._file.ledger is None:
@@ -346,9 +346,9 @@ class InitialPhase:
         return ledger.initial.consistent_point
 
     async def durable(self, lsn: LSN, *, record: bool) -> None:
-        """Take note that all consumers have everything up to ``lsn``.
+        """Record that all consumers have everything up to ``lsn``.
 
-        :param record: whether to write that down, because a consumer keeps no position.
+        :param record: whether to write it to the chunk ledger, because a consumer keeps no position.
         """
         ledger, file = self._ledger, self._file
         if file is None or ledger is None or not self.loads or not ledger.plan:

@@ -78,7 +78,7 @@ class JournaledFanOut(FanOut):
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
-        # One for each sink from its registration on, so that a sink whose cursor was taken over meanwhile is refused.
+        # One object per sink, kept from its registration on: that object notices if another process takes the cursor over.
         self._cursors = {name: Cursors(self._store) for name in sinks}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}

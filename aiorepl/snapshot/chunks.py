@@ -45,7 +45,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows that may have escaped the ranges before, because they were written while these were read.
+    """The rows that were written while the ranges before were read, and that may have escaped these.
 
     :param xmin: they were written by a transaction with this xid, which has its epoch, or a later one; ``None``: all rows.
     """

@@ -27,7 +27,7 @@ class LedgerFile:
     A second file exists between the decision to create the slot and the first write of the ledger. If a process ends in between,
     the next one would take the slot for one that needs no snapshot.
 
-    :param folder: a journal's place, or a folder.
+    :param folder: where the journal is, or a folder for the ledger.
     :param slot: the name of the replication slot.
     """
 

@@ -44,9 +44,9 @@ class ChunkMerge:
     """The hook between the source and the buffers of one pipeline.
 
     :param slot: whose watermarks and signals they are.
-    :ivar window: the table that is being read; ``None`` without one.
+    :ivar window: the window of the table that is being read; ``None`` without one.
     :ivar signals: the signals that have arrived and were not taken.
-    :ivar before_delivery: what has to be done before the slices that were returned are delivered.
+    :ivar before_delivery: coroutine functions to await before the slices that ``take`` returned are delivered.
     """
 
     def __init__(self, slot: str) -> None:

@@ -17,7 +17,8 @@ _RANGE_SCANS: Final = 14
 # A table gets larger chunks instead of more.
 _MOST_CHUNKS: Final = 16384
 
-# The files of tables with their partitions, columns and publications, whose rows have another xmin after ALTER; their sizes, and estimates of their rows, NULL if a part was never analyzed.
+# For each table with its partitions: the size, the estimated number of rows (NULL if a part was never analyzed), and its state as
+# text. The state has the xmin of the catalog's rows, which an ALTER of the table, its columns or its publications changes.
 _FILES: Final = """
 WITH RECURSIVE tree(root, part) AS (
   SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)

@@ -31,7 +31,7 @@ class Watermark:
     """A watermark of one pipeline.
 
     :param slot: the pipeline's slot; other pipelines of the database see the message as well.
-    :param token: which one it is.
+    :param token: identifies the watermark.
     """
 
     slot: str
