@@ -380,7 +380,7 @@ def test_foreign_checkpoint(spark, make_journal, tmp_path) -> None:
     checkpoint = str(tmp_path / "checkpoint")
 
     def run() -> None:
-        df = journal.read(spark, stream=True)
+        df = journal.read(spark, stream=True, schema="id int, _op string")
         writer = (
             df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         )

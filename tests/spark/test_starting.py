@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def stream(spark: Any, journal: Any, checkpoint: Any = None, **options: str) -> 
 
 
 def links(journal: Any) -> list[str]:
-    return [segment.name for segment in JournalReader(journal.folder).segments()]
+    return [segment.file for segment in JournalReader(journal.folder).segments()]
 
 
 def pruned(journal: Any, segments: int) -> None:
@@ -112,18 +113,17 @@ def test_within_a_segment(spark, journal, table, block_bytes) -> None:
 def test_a_lost_segment(spark, five, read, number) -> None:
     """A missing segment, in the middle or at the end, ends the query with its name."""
     lost = links(five)[number]
-    for path in five.folder.glob(f"{lost}.*"):
-        path.unlink()
-    with pytest.raises(Exception, match=lost[:16]):
+    (five.folder / lost).unlink()
+    with pytest.raises(Exception, match=lost):
         read(spark, five)
 
 
-@pytest.mark.parametrize("file", ["segment", "index"])
-def test_a_flipped_bit(spark, five, file) -> None:
+@pytest.mark.parametrize("place", [20, -200], ids=["block", "index"])
+def test_a_flipped_bit(spark, five, place) -> None:
     """A damaged file ends the query with its name, wherever it is read."""
-    path = five.folder / f"{links(five)[3]}.{file}"
+    path = five.folder / links(five)[3]
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[place] ^= 1
     path.write_bytes(data)
     with pytest.raises(Exception, match=path.name):
         batch(spark, five)
@@ -137,25 +137,20 @@ def test_a_lost_segment_under_a_checkpoint(spark, five, tmp_path) -> None:
         five.stream.transaction(table.insert(str(key)))
         five.write()
     lost = links(five)[6]
-    for path in five.folder.glob(f"{lost}.*"):
-        path.unlink()
-    with pytest.raises(Exception, match=lost[:16]):
+    (five.folder / lost).unlink()
+    with pytest.raises(Exception, match=lost):
         stream(spark, five, tmp_path / "c")
 
 
 def test_a_checkpoint_ahead_of_the_journal(spark, five, tmp_path) -> None:
     """A journal that was restored from an older copy is rejected, because it lacks what the checkpoint has."""
-    older = [path for path in five.folder.iterdir() if path.is_file()]
-    copy = {path: path.read_bytes() for path in older}
+    shutil.copytree(five.folder, tmp_path / "copy")
     table = five.stream.table("t", ID)
     five.stream.transaction(table.insert("5"))
     five.write()
     assert len(stream(spark, five, tmp_path / "c")) == 6
-    for path in five.folder.iterdir():
-        if path not in copy:
-            path.unlink()
-    for path, data in copy.items():
-        path.write_bytes(data)
+    shutil.rmtree(five.folder)
+    (tmp_path / "copy").rename(five.folder)
     with pytest.raises(Exception, match=r"the query's checkpoint is at .* after the end of the journal"):
         stream(spark, five, tmp_path / "c")
 
