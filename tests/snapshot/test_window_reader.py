@@ -524,7 +524,8 @@ class World:
         elif server.transactions:
             running = chance.choice(server.transactions)
             if running.state == "committed":
-                if chance.random() < 0.4:
+                # Some wait long, for a synchronous standby.
+                if chance.random() < (0.5 if running.xid % 4 else 0.03):
                     server.show(running)
             elif step < 7 and running.state == "running":
                 self._write(running)
