@@ -31,7 +31,7 @@ from aiorepl.history.catalog import (
     write_table,
 )
 from aiorepl.history.collecting import Collecting
-from aiorepl.history.cursor import moved, protect, require_newest
+from aiorepl.history.cursor import compacted, moved, protect, require_newest
 from aiorepl.history.journal import Stretch, beginning, stretch
 from aiorepl.history.manifest import (
     MESSAGES_TABLE,
@@ -160,6 +160,8 @@ class Compaction:
 
         :raises JournalError: there is no journal, it is damaged, or the history is.
         """
+        # Before history.json, because another compaction moves the cursor after it.
+        cursor = compacted(self._store, self._cursors)
         found, owner = read_history(self._store), Holder.own()
         if found is None:
             protect(self._store, self._cursors, self._reader.source())
@@ -168,7 +170,7 @@ class Compaction:
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
             found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
-            require_newest(self._store, self._cursors, found[0].end.lsn)
+            require_newest(self._store, found[0].end.lsn, cursor)
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)
         moved(self._store, self._cursors, self._history.end)

@@ -34,29 +34,36 @@ def protect(store: Store, cursors: Cursors, source: Position) -> None:
             if cursor is None:
                 moved(store, cursors, found[0].end)
             return
-        if store.names(TABLES) or store.names(PENDING):
+        # Unless another compaction has begun the history since.
+        if (store.names(TABLES) or store.names(PENDING)) and read_history(store) is None:
             raise DamagedJournal(
                 f"{HISTORY} in {store.url} is missing",
                 f"Put back a copy of the file. {AGAIN}, if there is none",
             )
-        if cursor is not None and cursor.position.lsn:
-            cursors.remove(CURSOR)
-        moved(store, cursors, source.at(ZERO))
+        # In one step: a journal without the cursor could be pruned.
+        cursors.reset(CURSOR, source.at(ZERO), query=_QUERY)
 
 
-def require_newest(store: Store, cursors: Cursors, end: LSN) -> None:
-    """Check that ``history.json`` is not an older copy.
+def compacted(store: Store, cursors: Cursors) -> LSN:
+    """Return the position of the cursor; 0 if there is none.
 
-    :param end: where the history ends.
-    :raises DamagedJournal: the cursor is ahead of it.
+    :raises JournalError: it is damaged, or cannot be read.
     """
     with accessing(store):
         cursor = cursors.read(CURSOR)
-    # The cursor is moved after history.json.
-    if cursor is not None and cursor.position.lsn > end:
+    return ZERO if cursor is None else cursor.position.lsn
+
+
+def require_newest(store: Store, end: LSN, cursor: LSN) -> None:
+    """Check that ``history.json`` is not an older copy.
+
+    :param end: where the history ends.
+    :param cursor: the position of the cursor, read before ``history.json``: a compaction moves it afterwards.
+    :raises DamagedJournal: the cursor is ahead of the history.
+    """
+    if cursor > end:
         raise DamagedJournal(
-            f"{HISTORY} in {store.url} is an older copy: it ends at {end}, and the cursor {CURSOR!r} is at "
-            f"{cursor.position.lsn}",
+            f"{HISTORY} in {store.url} is an older copy: it ends at {end}, and the cursor {CURSOR!r} is at {cursor}",
             f"Put back the newest copy. {AGAIN}, if there is none",
         )
 

@@ -58,7 +58,7 @@ def problems(store: Store) -> Iterator[AioreplError]:
     except AioreplError as error:
         yield error
         return
-    for folder, files in listed.files.items():
+    for files in listed.files.values():
         end = (0, -1)
         for file, version in files:
             try:
@@ -73,7 +73,7 @@ def problems(store: Store) -> Iterator[AioreplError]:
                 if now is None or file.name in now.names:
                     yield error
             end = file.last
-        yield from _unlisted(within, folder)
+    yield from _unlisted(within, listed)
 
 
 def _list(store: Store) -> _Listed | None:
@@ -145,17 +145,20 @@ def _sorted(batch: pa.RecordBatch) -> bool:
     return bool(pc.all(pc.or_(pc.less(before, after), later), min_count=0).as_py())
 
 
-def _unlisted(store: Store, folder: str) -> Iterator[AioreplError]:
+def _unlisted(store: Store, listed: _Listed) -> Iterator[AioreplError]:
     """Find the files that an engine would read although they are in no list."""
-    with accessing(store):
-        found = {f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")}
-    # Listed after the folder: a file is listed once it exists.
-    listed = _list(store)
-    for name in sorted(found - (set() if listed is None else listed.names)):
-        yield DamagedJournal(
-            f"{name} in {store.url} is not part of the history: engines that read the folder read it as well",
-            "Delete it",
-        )
+    names = listed.names
+    for folder in listed.files:
+        with accessing(store):
+            found = {f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")}
+        if not found <= names and (now := _list(store)) is not None:
+            # Published since the lists were read: a file is listed once it exists.
+            names = now.names
+        for name in sorted(found - names):
+            yield DamagedJournal(
+                f"{name} in {store.url} is not part of the history: engines that read the folder read it as well",
+                "Delete it",
+            )
 
 
 def _damaged(store: Store, file: File, problem: str) -> DamagedJournal:

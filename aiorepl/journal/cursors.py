@@ -106,13 +106,14 @@ class Cursors:
         """
         return self._move(name, position, query, forward=True)
 
-    def reset(self, name: str, position: Position) -> None:
-        """Set the cursor of a sink, also back: the sink has lost what it had after ``position``. Durable on return.
+    def reset(self, name: str, position: Position, *, query: str | None = None) -> None:
+        """Set a cursor, also back: its consumer has lost what it had after ``position``. Durable on return.
 
-        :raises ConfigurationError: a query owns the cursor, or another reader has taken it over.
+        :param query: as for ``advance``.
+        :raises ConfigurationError: another consumer owns the cursor, or has taken it over.
         :raises JournalError: its file is damaged.
         """
-        self._move(name, position, None, forward=False)
+        self._move(name, position, query, forward=False)
 
     def remove(self, name: str) -> None:
         """Forget ``name``: its cursor no longer keeps segments."""

@@ -13,7 +13,7 @@ from aiorepl import history
 from aiorepl.errors import JournalError, SlotError
 from aiorepl.history.buffers import Bounds
 from aiorepl.history.catalog import Fenced
-from aiorepl.history.compaction import Pace
+from aiorepl.history.compaction import Compaction, Pace
 from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
@@ -482,6 +482,82 @@ def test_an_older_history(journal):
     path.write_bytes(newest)
     assert [row["id"] for row in journal.rows()] == [0, 1]
     journal.compact()
+
+
+class _Interrupted:
+    """A store that calls a function before one of the calls to it."""
+
+    def __init__(self, store, number, function, calls=None):
+        self._store, self._number, self._function = store, number, function
+        self._calls = calls if calls is not None else []
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name == "within":
+            return lambda folder: _Interrupted(found(folder), self._number, self._function, self._calls)
+
+        def call(*arguments):
+            self._calls.append(name)
+            if len(self._calls) == self._number:
+                self._function()
+            return found(*arguments)
+
+        return call if callable(found) else found
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["going on", "beginning anew"])
+def test_a_claim_beside_a_commit(make_journal, deleted):
+    """A compaction that takes over while another one commits finds no damage, whatever it has read before the commit."""
+    journal, claims = make_journal(), 0
+    t = journal.stream.table("t", KEY)
+
+    def grow():
+        journal.stream.transaction(t.insert(str(claims)))
+        journal.write()
+
+    for number in range(1, 100):
+        grow()
+        journal.compact()
+        grow()
+        if deleted:
+            shutil.rmtree(journal.folder / "history")
+        earlier = journal.compaction()
+        if not deleted:
+            earlier.claim()
+        reached = []
+
+        def commit(earlier=earlier, reached=reached):
+            reached.append(True)
+            with contextlib.suppress(Fenced):
+                (earlier.run if deleted else earlier._pass)()
+
+        root = _Interrupted(LocalStore(journal.folder), number, commit)
+        later = Compaction(JournalReader(root), root.within("history"), Cursors(root))
+        with contextlib.suppress(Fenced):
+            later.claim()
+        journal.compact()
+        if not reached:
+            break
+        claims += 1
+    assert claims > 4
+
+
+def test_a_history_that_begins_anew_is_protected(journal, monkeypatch):
+    """The cursor exists at every step, so that no prune in between deletes what is not compacted."""
+    t = journal.stream.table("t", KEY)
+    journal.stream.transaction(t.insert("1"))
+    journal.write()
+    journal.compact()
+    shutil.rmtree(journal.folder / "history")
+    steps = []
+
+    def reached(store, step, name):
+        steps.append((step, name))
+        assert (journal.folder / "cursors" / f"{CURSOR}.json").exists()
+
+    monkeypatch.setattr(LocalStore, "reached", reached)
+    journal.compact()
+    assert steps
 
 
 def test_a_history_that_begins_anew(journal):
