@@ -88,8 +88,8 @@ async def test_with_a_journal(published, tmp_path, interface):
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
     await prepare(published)
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until="now").run()
-    kept = [path.name for path in tmp_path.iterdir() if "prepared" in path.name]
+    kept = list((tmp_path / "prepared").iterdir())
     assert kept
     await published.execute("ROLLBACK PREPARED 'p'")
     await Pipeline(source, [MemorySink()], journal=str(tmp_path), until=await published.wal()).run()
-    assert [] == [name for name in kept if (tmp_path / name).exists()]
+    assert [] == [path for path in kept if path.exists()]
