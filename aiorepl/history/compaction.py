@@ -78,7 +78,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Done:
-    """What a compaction has done since its start.
+    """The work of a compaction since its start.
 
     :ivar peak: the most bytes of rows in memory.
     """
@@ -325,7 +325,7 @@ class Compaction:
         self._discard(name for name in replaced if name is not None)
 
     def _discard(self, names: Iterable[str]) -> None:
-        """Delete files that nobody needs. What cannot be deleted is left to the next owner."""
+        """Delete files that nobody needs. The next owner deletes the rest."""
         with contextlib.suppress(OSError):
             for name in names:
                 self._store.delete(name)

@@ -1,4 +1,4 @@
-"""What a history has, for ``aiorepl journal inspect``. Opens no Parquet file."""
+"""Summarizes a history, for ``aiorepl journal inspect``. Opens no Parquet file."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aiorepl.errors import DamagedJournal
+from aiorepl.formats.arrow.parts_file import PartsFile
 from aiorepl.history.manifest import AGAIN, File
 from aiorepl.journal.store import Store
 
@@ -42,7 +42,7 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
 
     :raises OSError: the file cannot be written.
     """
-    sink = _Parts()
+    sink = PartsFile()
     out = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _BUFFER_BYTES)
     rows = size = 0
     digest = _digest()
@@ -141,23 +141,3 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         size += batch.nbytes
     if held:
         yield pa.Table.from_batches(held)
-
-
-class _Parts(io.RawIOBase):
-    """A file in memory; ``take`` removes what was written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parts: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._parts.append(bytes(data))
-        return len(data)
-
-    def take(self) -> list[bytes]:
-        """Return what was written since the previous call."""
-        parts, self._parts = self._parts, []
-        return parts

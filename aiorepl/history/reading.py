@@ -1,4 +1,4 @@
-"""What a history has: the files of a table, for engines that read Parquet."""
+"""Lists the files of a table in a history, for engines that read Parquet."""
 
 from __future__ import annotations
 

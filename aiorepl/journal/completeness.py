@@ -1,4 +1,4 @@
-"""What a journal lacks: accepted gaps, and the tables that it does not have from their first row on. Pure.
+"""Records accepted gaps, and the tables that a journal does not have from their first row on. Pure.
 
 Kept in a file of its own, which ``position.json`` names and which is written anew only when it changes.
 

@@ -1,4 +1,4 @@
-"""What a journal has, for ``aiorepl journal inspect``. Blocking; reads manifests and small files, and opens no segment."""
+"""Summarizes a journal, for ``aiorepl journal inspect``. Blocking; reads manifests and small files, and opens no segment."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A commit has steps that can fail, or be the last before a kill: the files that t
 pending. It is finished with the same contents before anything else is done, so a compare-and-swap whose answer was lost is
 recognised.
 
-The epoch fences other writers. Whoever has the slot is the right writer, so the epoch is taken with the first write, when the
+The epoch fences other writers. The process that has the slot is the right writer, so the epoch is taken with the first write, when the
 stream runs, and not when the journal is opened. A writer that slept meanwhile fails with its next commit.
 """
 

@@ -39,7 +39,7 @@ class RemoteStore:
     def __init__(self, location: ObjectStore) -> None:
         self._location = location
         self._client = ObjectClient(location)
-        # What an unanswered replacement may have written, by name.
+        # Contents that an unanswered replacement may have written, by name.
         self._unanswered: dict[str, bytes] = {}
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -190,7 +190,7 @@ class Snapshots:
             self._queue.end(AioreplError(self._end))
 
     async def accept_signals(self) -> None:
-        """Carry out the signals that have arrived. What they request is in the ledger on return.
+        """Carry out the signals that have arrived. Their requests are in the ledger on return.
 
         :raises AioreplError: the ledger cannot be written; the signals are sent again.
         """

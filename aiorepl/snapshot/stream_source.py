@@ -1,4 +1,4 @@
-"""What the readers of tables need of a source while its stream runs: connections, publications and options."""
+"""Gives the readers of tables the connections, publications and options of a source whose stream runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role t
 # asyncpg's query for target_session_attrs.
 _STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
-# What asyncpg raises on an open connection. It calls one "internal" that a command meets on a connection which was just lost.
+# Errors of asyncpg on an open connection. It calls an error "internal" if the connection was lost just before the command.
 ASYNCPG_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 # The timeout of short queries.

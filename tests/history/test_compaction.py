@@ -596,7 +596,7 @@ def test_a_compaction_whose_files_vanish(journal):
 
 
 def test_a_slept_compaction_leaves_no_file(journal):
-    """What it writes after another has taken over is deleted by a later owner."""
+    """A later owner deletes the files that a compaction writes after another has taken over."""
     t = journal.stream.table("t", KEY)
     journal.stream.transaction(t.insert("1"))
     journal.write()

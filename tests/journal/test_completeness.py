@@ -29,7 +29,7 @@ def chunk(oid, table, snapshot_lsn=1000, **flags):
 
 
 def reasons(completeness, begins, table=None):
-    """What a reader lacks, by table; the same once it was written and read."""
+    """The tables that a reader lacks, with reasons; the same once they were written and read."""
     data = dump_completeness(completeness)
     read = load_completeness(completeness_name(1, 2, data), data, "a file")
     assert completeness == read

@@ -226,7 +226,7 @@ class Server:
         if row is not None:
             row.xid = running.xid
 
-    # What a reader sees.
+    # The rows that a reader sees.
 
     def snapshot(self) -> Visibility:
         """Take a snapshot."""

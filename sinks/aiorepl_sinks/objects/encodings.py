@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 import zlib
@@ -15,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, TableRows, Truncate
 from aiorepl.formats import named
+from aiorepl.formats.arrow.parts_file import PartsFile
 from aiorepl_sinks.objects.buffer import Partition, Piece, identity
 
 zstd: Any = None
@@ -156,7 +156,7 @@ class ParquetEncoding(Encoding):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        sink, pool = _PartsFile(), pa.default_memory_pool()
+        sink, pool = PartsFile(), pa.default_memory_pool()
         options: dict[str, Any] = {
             "compression": self._compression,
             "dictionary_pagesize_limit": _DICTIONARY_BYTES,
@@ -238,23 +238,3 @@ def _system_allocator() -> Iterator[None]:
         yield
     finally:
         del os.environ[_POOL]
-
-
-class _PartsFile(io.RawIOBase):
-    """A file in memory; ``take`` removes what was written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parts: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        self._parts.append(bytes(data))
-        return len(data)
-
-    def take(self) -> list[bytes]:
-        """Return what was written since the previous call."""
-        parts, self._parts = self._parts, []
-        return parts

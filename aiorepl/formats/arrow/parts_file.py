@@ -1,0 +1,26 @@
+"""A file in memory that gives away what was written, for Arrow's writers."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+
+class PartsFile(io.RawIOBase):
+    """A file in memory; ``take`` removes what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        """Return what was written since the previous call."""
+        parts, self._parts = self._parts, []
+        return parts
