@@ -57,7 +57,7 @@ sanitize: $(STAMP)
 # More versions, a Kafka broker and servers of objects for the tests, as far as this machine can get them: without one its
 # tests are skipped or use less, and say so.
 servers: $(STAMP)
-	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/azure.py & \
+	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/azure.py & $(BIN)/python scripts/delta.py & \
 	  $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.

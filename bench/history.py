@@ -111,9 +111,9 @@ def _compact(folder: Path, rows: int) -> None:
 def _typed(folder: Path, rows: int) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from aiorepl.spark.blocks import Span, TableName
-    from aiorepl.spark.schema import META, table_schema
-    from aiorepl.spark.typed import Typed
+    from aiorepl.spark.reading.blocks import Span, TableName
+    from aiorepl.spark.reading.schema import META, table_schema
+    from aiorepl.spark.reading.typed import Typed
 
     reader = JournalReader(str(folder))
     segments = reader.segments()

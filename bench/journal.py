@@ -90,7 +90,7 @@ async def written(folder: Path, stream: Stream, batches: list[Batch], *, flushes
 def reading(folder: Path, segments: int, tables: int) -> None:
     """Measure polls and plans."""
     from aiorepl.journal.segments import BlockPosition
-    from aiorepl.spark.blocks import TableName, newest_description, plan
+    from aiorepl.spark.reading.blocks import TableName, newest_description, plan
 
     spent = many(folder, segments, tables)
     size = (folder / "position.json").stat().st_size

@@ -4,12 +4,12 @@
     orders = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
     aiorepl.spark.apply_changes(orders, target="/lake/orders", keys=["id"])
 
-``snapshot`` takes a consistent snapshot of the tables, which executors read by ``snapshot_reader`` and may write by
-``snapshot_files``; a query on the journal goes on from there.
+The packages, in the order in which data flows:
 
-``source`` plans on the driver, with ``options``, ``offsets``, ``schema`` and ``blocks``. ``block_reader``, ``typed``, ``generic``
-and ``columns`` read on executors. ``mirror`` writes, with ``delta`` and ``unchanged``. ``session`` and ``java`` start a local
-Spark.
+- ``session`` starts a local Spark and registers the data source.
+- ``reading`` is the data source: the driver plans, executors read the journal.
+- ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal goes on from there.
+- ``lake`` has the tables that are written, ``mirroring`` the queries that write them.
 
 Spark does not use the replication slot. It reads what a pipeline has made durable. Only this package imports pyspark and
 deltalake, and only when one of its functions is used.
@@ -21,15 +21,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiorepl.spark.mirror import apply_changes
-    from aiorepl.spark.session import local_session, register
-    from aiorepl.spark.snapshot import Snapshot
+    from aiorepl.spark.mirroring.apply_changes import apply_changes
+    from aiorepl.spark.session.local import local_session, register
+    from aiorepl.spark.snapshot.snapshot import Snapshot
 
 _HOME_OF = {
-    "apply_changes": "aiorepl.spark.mirror",
-    "local_session": "aiorepl.spark.session",
-    "register": "aiorepl.spark.session",
-    "Snapshot": "aiorepl.spark.snapshot",
+    "apply_changes": "aiorepl.spark.mirroring.apply_changes",
+    "local_session": "aiorepl.spark.session.local",
+    "register": "aiorepl.spark.session.local",
+    "Snapshot": "aiorepl.spark.snapshot.snapshot",
 }
 
 __all__ = ["Snapshot", "apply_changes", "local_session", "register"]

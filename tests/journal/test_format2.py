@@ -53,7 +53,7 @@ async def test_a_writer(folder):
 
 async def test_readers(folder):
     """Neither programs nor Spark read it, and nothing is pruned."""
-    source = pytest.importorskip("aiorepl.spark.source")
+    source = pytest.importorskip("aiorepl.spark.reading.source")
     for read in (
         JournalReader(folder).chain,
         lambda: Cursors(folder).get("c"),

@@ -9,8 +9,8 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
-from aiorepl.spark.block_reader import BlockReader
-from aiorepl.spark.blocks import TableName, latest, plan
+from aiorepl.spark.reading.block_reader import BlockReader
+from aiorepl.spark.reading.blocks import TableName, latest, plan
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

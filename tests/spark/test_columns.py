@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from aiorepl.errors import DataError
 from aiorepl.formats.arrow import timestamps
-from aiorepl.spark.columns import column
-from aiorepl.spark.options import Options
+from aiorepl.spark.reading.columns import column
+from aiorepl.spark.reading.options import Options
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, TypeInfo
 

@@ -18,7 +18,7 @@ from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
-from aiorepl.spark.schema import spark_type
+from aiorepl.spark.reading.schema import spark_type
 from aiorepl.testing.messages import column
 from aiorepl.values.registry import Types
 

@@ -14,8 +14,8 @@ from aiorepl import ConfigurationError, Pipeline
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors
 from aiorepl.journal.store import LocalStore
-from aiorepl.spark.options import Options
-from aiorepl.spark.source import _StreamReader
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.source import _StreamReader
 from aiorepl.testing import MemorySink, MemorySource
 from aiorepl.testing.messages import column
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiorepl.spark.unchanged import Kept, Step, resolve
+from aiorepl.spark.mirroring.unchanged import Kept, Step, resolve
 
 A, B, C = (1,), (2,), (3,)
 

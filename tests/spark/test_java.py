@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark import java
-from aiorepl.spark.java import ensure_java, java_version
+from aiorepl.spark.session import java
+from aiorepl.spark.session.java import ensure_java, java_version
 
 OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
 
@@ -172,7 +172,7 @@ def test_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path):
 
 
 SESSION = """
-from aiorepl.spark.java import ensure_java
+from aiorepl.spark.session.java import ensure_java
 home = ensure_java()
 from pyspark.sql import SparkSession
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

@@ -262,7 +262,7 @@ def test_replayed_batch(spark, journal, target) -> None:
 
 def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
     """A query that dies between Delta's commit and Spark's applies the batch once."""
-    from aiorepl.spark.delta import Mirror
+    from aiorepl.spark.lake.delta import Mirror
 
     expected = history(journal)
     applied = []

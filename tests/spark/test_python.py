@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl.spark import python
+from aiorepl.spark.session import python
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl.journal import Cursors, JournalReader, JournalSink, prune
 from aiorepl.lsn import LSN
 from aiorepl.sink import SinkContext
-from aiorepl.spark.options import Options
-from aiorepl.spark.source import _StreamReader
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.source import _StreamReader
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

@@ -25,7 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.java import ensure_java
+from aiorepl.spark.session.java import ensure_java
 from aiorepl.testing import LossyProxy
 
 JARS = Path(sys.prefix, "servers", "kafka")

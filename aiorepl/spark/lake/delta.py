@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.schema import COMMIT_LSN, OP, ORDINAL
-from aiorepl.spark.unchanged import Key
+from aiorepl.spark.mirroring.unchanged import Key
+from aiorepl.spark.reading.schema import COMMIT_LSN, OP, ORDINAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ from aiorepl.snapshot.exported import ExportedSnapshot
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
-from aiorepl.spark.blocks import TableName
-from aiorepl.spark.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
-from aiorepl.spark.snapshot_files import DeltaFiles, WrittenFile
-from aiorepl.spark.snapshot_reader import SnapshotTable
+from aiorepl.spark.reading.blocks import TableName
+from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
+from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
+from aiorepl.spark.snapshot.reader import SnapshotTable
 from aiorepl.values.registry import Types
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyspark
 
-from aiorepl.spark.wrappers import wrapper
+from aiorepl.spark.session.wrappers import wrapper
 
 # Spark puts archives with pyspark and py4j in front of PYTHONPATH. Modules in an archive have no bytecode: each new process would
 # compile them, which takes three quarters of its start.

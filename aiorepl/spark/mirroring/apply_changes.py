@@ -20,9 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.delta import BatchId, Mirror
-from aiorepl.spark.schema import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
-from aiorepl.spark.unchanged import Kept, Key, Step, resolve
+from aiorepl.spark.lake.delta import BatchId, Mirror
+from aiorepl.spark.mirroring.unchanged import Kept, Key, Step, resolve
+from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
 
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 _RANK: Final = "_aiorepl_rank"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.wrappers import wrapper
+from aiorepl.spark.session.wrappers import wrapper
 
 OLDEST: Final = 17
 # Spark starts Java with this argument. A runtime without the module does not start then, and no setting of Spark removes the

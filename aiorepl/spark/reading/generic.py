@@ -19,9 +19,9 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark.block_reader import BlockReader
-from aiorepl.spark.blocks import Span
-from aiorepl.spark.typed import BATCH_BYTES, BATCH_ROWS
+from aiorepl.spark.reading.block_reader import BlockReader
+from aiorepl.spark.reading.blocks import Span
+from aiorepl.spark.reading.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
 

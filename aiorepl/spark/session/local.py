@@ -13,9 +13,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.java import ensure_java
-from aiorepl.spark.python import worker_python
-from aiorepl.spark.source import AioreplDataSource
+from aiorepl.spark.reading.source import AioreplDataSource
+from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.python import worker_python
 
 
 def register(spark: SparkSession) -> None:

@@ -23,8 +23,8 @@ from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.spark.blocks import Span, TableName
-from aiorepl.spark.columns import column, unfit
+from aiorepl.spark.reading.blocks import Span, TableName
+from aiorepl.spark.reading.columns import column, unfit
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo

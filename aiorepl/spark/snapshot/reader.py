@@ -25,7 +25,7 @@ from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.tables import PublishedTable
-from aiorepl.spark.columns import unfit
+from aiorepl.spark.reading.columns import unfit
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types

@@ -52,12 +52,12 @@ from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
-from aiorepl.spark.blocks import Span, TableName, latest, newest_description, plan
-from aiorepl.spark.generic import Generic
-from aiorepl.spark.offsets import Offset
-from aiorepl.spark.options import Options
-from aiorepl.spark.schema import GENERIC, require_readable, table_schema
-from aiorepl.spark.typed import Newest, Typed
+from aiorepl.spark.reading.blocks import Span, TableName, latest, newest_description, plan
+from aiorepl.spark.reading.generic import Generic
+from aiorepl.spark.reading.offsets import Offset
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.schema import GENERIC, require_readable, table_schema
+from aiorepl.spark.reading.typed import Newest, Typed
 
 NAME: Final = "aiorepl"
 

@@ -11,7 +11,7 @@ from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
 from aiorepl.objects.location import ObjectStore
 from aiorepl.sizes import parse_size
-from aiorepl.spark.blocks import TableName
+from aiorepl.spark.reading.blocks import TableName
 from aiorepl.wire.commands import split_names
 
 _OPTIONS: Final = (

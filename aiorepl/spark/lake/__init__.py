@@ -1,0 +1,1 @@
+"""The tables that the mirror writes: one module for each table format."""

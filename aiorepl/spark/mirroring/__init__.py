@@ -1,0 +1,1 @@
+"""Mirrors changes into the tables of a lake."""

@@ -1,0 +1,1 @@
+"""A consistent snapshot of the source's tables, read by executors."""
