@@ -1,0 +1,178 @@
+"""The protocol of a table that a mirror writes, whatever its format. Uses pyarrow; does not use Spark.
+
+A batch reaches a table in four steps, each harmless if it is repeated after a crash:
+
+    table = lake.table(("public", "orders"), keys=("id",), mode="current")
+    if not table.applied(commit.application, commit.number):
+        table.evolve(schema, defaults)          # creates the table, or adds, widens and renames columns
+        table.merge(reduced.parts, commit, reduced.truncates)
+        table.maintain()                        # compacts and vacuums, when it is time to
+
+``mirroring.reduction`` makes the parts. A part has the last change of some keys (every change, in the modes history and
+changelog), and no key is in two parts. A table applies the parts in bounded commits, as many as it needs. Only the last one
+carries the application's id, the batch's number and the batch's end LSN, so a batch is applied if its number is there, and
+``as_of`` never finds half of a batch. If a batch fails between two commits, the whole batch is merged again:
+
+- every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it;
+- a value that the server did not send, of a row that moved to another key, is read from the version before the batch's first
+  commit, because the row under the old key may be gone from the newest version. The first commit records that version.
+
+A target's columns are the source's, ``_commit_lsn`` and ``_ordinal``, and those that the mode adds:
+
+    current      no others: a row for each row of the source
+    soft_delete  ``_deleted``: a row for each key that there ever was, with its last values
+    history      ``_valid_from``, ``_valid_to`` (commit times), ``_valid_to_lsn``, ``_valid_to_ordinal``, ``_is_current``: a row
+                 for each version of each row (SCD2), valid from its own position up to the other one
+    changelog    ``_op``, ``_xid``, ``_commit_ts``, ``_unchanged``: a row for each change, as the source's rows are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+import pyarrow as pa
+
+from aiorepl.lsn import LSN
+
+Mode = Literal["current", "history", "soft_delete", "changelog"]
+MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelog")
+
+Place = tuple[int, int]
+"""Where a change is: its commit LSN as a number, and its ordinal. Sorts in commit order."""
+
+NUMBER: Final = "aiorepl.number"
+"""The metadata of a field: the column's attribute number in PostgreSQL, as text. A rename keeps it."""
+
+DELETED: Final = "_deleted"
+VALID_FROM, VALID_TO, IS_CURRENT = "_valid_from", "_valid_to", "_is_current"
+VALID_TO_LSN, VALID_TO_ORDINAL = "_valid_to_lsn", "_valid_to_ordinal"
+
+KEPT: Final = "_kept"
+"""In a part: the names of the columns whose values are the target's, because the server did not send them in this batch."""
+ORIGIN: Final = "_origin"
+"""In a part: a struct of the key columns, the key under which the target has the ``_kept`` values; null for the row's own key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the commit of a batch carries.
+
+    :param application: the id of the query; the same after a restart, another one for a new checkpoint.
+    :param number: the batch's number, which increases within an application.
+    :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
+    """
+
+    application: str
+    number: int
+    lsn: LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a table that has all of a batch.
+
+    :param number: the format's own number or id, for time travel.
+    """
+
+    number: int
+    commit: Commit
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Reduced changes of some keys.
+
+    :param size: bytes in memory; a table merges as many parts at a time as fit into its bound.
+    :param read: reads the rows, perhaps more than once.
+    :param path: the file that has the rows, if executors can read it.
+    """
+
+    size: int
+    read: Callable[[], pa.Table]
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a new table is laid out. An existing table keeps its partitions.
+
+    :param partition_by: columns, each of whose values has files of its own.
+    :param cluster_by: columns by which compaction sorts rows (Z-order), so that reads skip files.
+    """
+
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """When a table is maintained, counted in its versions, so that restarts do not matter.
+
+    :param optimize_every: compact small files after so many versions; 0: never.
+    :param vacuum_every: delete files that no version of the last ``retain`` needs after so many versions; 0: never.
+    :param retain: how long time travel and running readers can use an old version.
+    """
+
+    optimize_every: int = 50
+    vacuum_every: int = 200
+    retain: timedelta = timedelta(days=7)
+
+
+class Table(Protocol):
+    """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
+
+    def applied(self, application: str, number: int) -> bool:
+        """Whether this batch, or a later one of the same application, was applied."""
+
+    def schema(self) -> pa.Schema | None:
+        """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known; ``None``: no table yet."""
+
+    def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
+        """Create the table, or make it fit rows of ``schema``.
+
+        Columns are matched by attribute number, or by name where a number is not known. Columns are added, renamed and
+        widened. A column that ``schema`` lacks stays, and a column that is wider than in ``schema`` stays as it is.
+
+        :param schema: the source's columns, without those that the mode adds.
+        :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
+            rows if the column is new; null if there is none.
+        :raises ConfigurationError: a column's type changed to one that cannot hold all of the present values.
+        """
+
+    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Place] = ()) -> None:
+        """Apply a batch. The table must have been made to fit by ``evolve``.
+
+        :param parts: from ``mirroring.reduction``, for this table's keys and mode.
+        :param truncates: the positions of the batch's truncates, ascending.
+        :raises ConfigurationError: a key is null.
+        """
+
+    def versions(self) -> list[Version]:
+        """List the versions that have all of a batch, newest first, as far back as the format remembers."""
+
+    def as_of(self, lsn: LSN) -> int | None:
+        """Find the version with the changes up to ``lsn``, and no later ones; ``None``: there is none, or not any more."""
+
+    def maintain(self) -> None:
+        """Compact and vacuum the table if enough versions were made; it may take long, and fails without harm."""
+
+
+class Lake(Protocol):
+    """Where a mirror's tables are; one for each format. Safe to use from several threads, one for each table."""
+
+    def table(
+        self,
+        name: tuple[str, str],
+        keys: tuple[str, ...],
+        mode: Mode = "current",
+        layout: Layout = Layout(),
+    ) -> Table:
+        """Return the table for a source table; nothing is created yet.
+
+        :param name: the source table's schema and name.
+        :param keys: the columns that identify a row; not needed in the mode changelog.
+        """
