@@ -1,9 +1,9 @@
-"""Collects the changes of a pass from the journal's blocks, by table and description."""
+"""Collects the changes of a journal's blocks by table and description: those of a pass, or of a task of Spark's."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from aiorepl.history.manifest import MESSAGES_TABLE, Table, Version
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import Segment
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -34,42 +35,62 @@ class Collecting:
     """Puts the changes of segments into buffers.
 
     :param known: returns the versions of a table that the history has.
+    :param wanted: the tables whose changes are collected, without messages; ``None``: all tables, and messages.
     """
 
-    def __init__(self, reader: JournalReader, buffers: Buffers, known: Known) -> None:
+    def __init__(
+        self,
+        reader: JournalReader,
+        buffers: Buffers,
+        known: Known,
+        wanted: Callable[[Table], bool] | None = None,
+    ) -> None:
         self._reader = reader
         self._buffers = buffers
         self._known = known
+        self._wanted = wanted
         self._versions: dict[tuple[Table, object], Version] = {}
+        self._missing: dict[object, dict[int, str]] = {}
         # The keys are what a conversion depends on, and not the Relation objects, because every segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
         self._messages: list[MessageRow] = []
 
-    def segment(self, segment: Segment) -> None:
+    def segment(self, segment: Segment, numbers: Iterable[int] | None = None, after: LSN = ZERO) -> None:
         """Collect the changes of a segment.
 
+        :param numbers: of its blocks; ``None``: all.
+        :param after: skip the transactions that ended at or before this LSN.
         :raises JournalError: the segment is damaged.
         :raises DataError: a value in binary format does not match its type.
         """
         self._of_segment = {}
-        for index, block, data, decoder in blocks(self._reader, segment):
+        for index, block, data, decoder in blocks(self._reader, segment, numbers):
             try:
-                self._block(index, block, data, decoder)
+                self._block(index, block, data, decoder, after)
             except (ProtocolError, IndexError, struct.error) as error:
                 raise self._reader.damaged(segment, block, error) from None
             self._buffers.relieve()
 
-    def _block(self, index: SegmentIndex, block: Block, data: bytes, decoder: Decoder) -> None:
-        scan = BlockScan(partial(self._collector, index), partial(self._truncate, index), self._message)
-        scan.run(data, block.continuation, decoder, index.attributes_of)
+    def missing(self, version: Version) -> Mapping[int, str]:
+        """By attribute number, the value of a column in the rows that are older than it, as PostgreSQL's text; as far as known."""
+        return self._missing.get(version.digest, {})
+
+    def _block(self, index: SegmentIndex, block: Block, data: bytes, decoder: Decoder, after: LSN) -> None:
+        message = self._message if self._wanted is None else None
+        scan = BlockScan(partial(self._collector, index), partial(self._truncate, index), message)
+        scan.run(data, block.continuation, decoder, index.attributes_of, after)
         if self._messages:
             buffer = self._buffers.get(MESSAGES_TABLE) or self._buffers.open(MESSAGES_TABLE, _OF_MESSAGES)
             buffer.add(message_rows(self._messages))
             self._messages = []
 
-    def _collector(self, index: SegmentIndex, relation: Relation, collectors: Collectors) -> RowCollector:
+    def _collector(
+        self, index: SegmentIndex, relation: Relation, collectors: Collectors
+    ) -> RowCollector | None:
         table = _table(relation)
+        if self._wanted is not None and not self._wanted(table):
+            return None
         version, conversion = self._conversion(relation, table, index)
         return self._buffer(table, version, collectors).use(conversion)
 
@@ -87,6 +108,8 @@ class Collecting:
         self, index: SegmentIndex, relation: Relation, collectors: Collectors, scanner: BlockScanner
     ) -> None:
         table = _table(relation)
+        if self._wanted is not None and not self._wanted(table):
+            return
         buffer = self._buffers.get(table)
         version = None if buffer is None else buffer.version
         if version is None or version.description[:1] != (relation.payload,):
@@ -128,6 +151,9 @@ class Collecting:
                 description = (relation.payload, *(each.payload for each in relation.types))
                 found = self._same(table, Version(relation.oid, description, rows.schema)), rows
                 self._conversions[key] = found
+                values = {each.number: each.missing for each in relation.attributes.values()}
+                known = {number: value for number, value in values.items() if value is not None}
+                self._missing.setdefault(found[0].digest, {}).update(known)
             self._of_segment[relation] = found
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,11 +62,14 @@ def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
     return Stretch(tuple(chosen), end, size, gaps)
 
 
-def blocks(reader: JournalReader, segment: Segment) -> Iterator[tuple[SegmentIndex, Block, bytes, Decoder]]:
+def blocks(
+    reader: JournalReader, segment: Segment, numbers: Iterable[int] | None = None
+) -> Iterator[tuple[SegmentIndex, Block, bytes, Decoder]]:
     """Yield the blocks of a segment, each with its bytes and a decoder that knows its descriptions.
 
+    :param numbers: of the blocks; ``None``: all.
     :raises JournalError: the segment is damaged.
     """
     index = reader.index(segment)
-    for block in index.blocks:
+    for block in index.blocks if numbers is None else (index.blocks[number] for number in numbers):
         yield index, block, reader.read(segment, block), block_decoder(index, block)

@@ -1,0 +1,220 @@
+"""Writes the changes of some blocks as typed Parquet files, one or more for each table and description. Runs on executors.
+
+The files are those of the journal's history, and are made in the same way. Each has a name that no other attempt at a task
+uses, so a file of a failed attempt is never read. Published files of the history stand for the blocks that they cover.
+
+A ``StagedFile`` describes a file. It is what a task returns, so a batch of any size is a few rows for the driver.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from aiorepl.durable import reason
+from aiorepl.errors import DamagedJournal, JournalError
+from aiorepl.history import parquet
+from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
+from aiorepl.history.collecting import Collecting
+from aiorepl.history.manifest import File, Table, Version
+from aiorepl.journal.checked_json import integer, lsn, text
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Store, reading
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.spark.reading.blocks import Span
+
+_MIB: Final = 1024 * 1024
+BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
+"""Of one task; several run in one executor."""
+SUFFIX: Final = ".parquet"
+_AGAIN: Final = "Start the query again: it stages the batch again"
+_NEVER: Final = LSN(2**63 - 1)
+
+Place = tuple[int, int]
+"""The commit LSN and the ordinal of a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Changes of one table with one description, in the order of positions.
+
+    :param file: its name is relative to the staging folder, or to the history if ``compacted``.
+    :param compacted: whether it is a file of the journal's history.
+    :param truncated: the position of its last truncate; ``None`` if there is none, and always if ``compacted``.
+    :param only_truncates: whether it has no rows. A truncate comes without the types of columns, so the schema may be wrong.
+    :param missing: by attribute number, the text of the value that rows have which are older than the column.
+    :param first: its rows before this commit LSN do not belong to the batch,
+    :param until: nor do its rows from this commit LSN on.
+    """
+
+    table: Table
+    version: Version
+    file: File
+    compacted: bool = False
+    truncated: Place | None = None
+    only_truncates: bool = False
+    missing: Mapping[int, str] = field(default_factory=dict)
+    first: LSN = ZERO
+    until: LSN = _NEVER
+
+    def to_json(self) -> bytes:
+        """Convert to JSON, for ``from_json``. Contains names and positions, and no values of rows."""
+        file = self.file
+        return orjson.dumps(
+            {
+                "schema": self.table.schema,
+                "table": self.table.name,
+                "oid": self.version.oid,
+                "description": [base64.b64encode(each).decode() for each in self.version.description],
+                "arrow": base64.b64encode(self.version.schema.serialize().to_pybytes()).decode(),
+                "file": [file.name, file.rows, file.size, file.first, file.last, file.digest],
+                "compacted": self.compacted,
+                "truncated": self.truncated,
+                "only_truncates": self.only_truncates,
+                "missing": [[number, value] for number, value in self.missing.items()],
+                "first": str(self.first),
+                "until": str(self.until),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Parse the output of ``to_json``."""
+        fields = orjson.loads(data)
+        name, rows, size, first, last, digest = fields["file"]
+        description = tuple(base64.b64decode(each) for each in fields["description"])
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["arrow"])))
+        truncated = fields["truncated"]
+        return cls(
+            Table(text(fields, "schema"), text(fields, "table")),
+            Version(integer(fields, "oid"), description, schema),
+            File(name, 0, rows, size, tuple(first), tuple(last), 0, digest),
+            fields["compacted"],
+            None if truncated is None else tuple(truncated),
+            fields["only_truncates"],
+            dict(fields["missing"]),
+            lsn(fields, "first"),
+            lsn(fields, "until"),
+        )
+
+
+def stage(
+    reader: JournalReader,
+    spans: Iterable[Span],
+    store: Store,
+    wanted: Callable[[Table], bool],
+    bounds: Bounds = BOUNDS,
+) -> list[StagedFile]:
+    """Write the changes in ``spans`` to files of the staging folder.
+
+    :param store: the staging folder.
+    :raises JournalError: the journal is damaged, or a file cannot be written.
+    :raises DataError: a value in binary format does not match its type.
+    """
+    staged: list[StagedFile] = []
+
+    def finish(buffer: TableBuffer, batches: Iterator[pa.RecordBatch]) -> int:
+        seen = _Seen()
+        name = f"{uuid4().hex}{SUFFIX}"
+        written = parquet.write(store, name, buffer.version.schema, seen.watch(batches))
+        file = File(name, 0, written.rows, written.size, seen.first, seen.last, 0, written.digest)
+        staged.append(
+            StagedFile(
+                buffer.table,
+                buffer.version,
+                file,
+                truncated=seen.truncated,
+                only_truncates=seen.truncates == written.rows,
+                missing=collecting.missing(buffer.version),
+            )
+        )
+        return written.size
+
+    with Buffers(bounds, finish) as buffers:
+        collecting = Collecting(reader, buffers, lambda table: (), wanted)
+        try:
+            for span in spans:
+                collecting.segment(span.segment, span.blocks, span.after)
+            buffers.flush()
+        except OSError as error:
+            raise JournalError(f"the staging folder {store.url} cannot be written: {reason(error)}") from error
+    return staged
+
+
+def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
+    """Read the changes of a file that belong to its batch, about a row group in memory at a time.
+
+    :param store: the staging folder, or the history if the file is ``compacted``.
+    :raises JournalError: the file is missing or damaged, or cannot be read.
+    """
+    file = pq.ParquetFile(io.BytesIO(_bytes(staged, store)))
+    whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
+    for group in range(file.num_row_groups):
+        for batch in file.read_row_group(group).to_batches():
+            if not whole:
+                lsns = batch.column("_commit_lsn")
+                batch = batch.filter(pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until)))
+            if batch.num_rows:
+                yield batch
+
+
+def last_truncate(staged: StagedFile, store: Store) -> Place | None:
+    """Return the position of the last truncate in a file that belongs to its batch; parameters and errors as ``changes``."""
+    if not staged.compacted:
+        return staged.truncated
+    columns = ["_op", "_commit_lsn", "_ordinal"]
+    table = pq.read_table(io.BytesIO(_bytes(staged, store)), columns=columns)
+    lsns = table["_commit_lsn"]
+    inside = pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until))
+    return _last_truncate(table.filter(inside))
+
+
+def _bytes(staged: StagedFile, store: Store) -> bytes:
+    with reading(store):
+        try:
+            return parquet.read(store, staged.file)
+        except DamagedJournal as error:
+            if staged.compacted:
+                raise
+            raise DamagedJournal(f"a staged file of {staged.table} was lost: {error}", _AGAIN) from None
+
+
+class _Seen:
+    """Records where the first, the last row and the last truncate are of the record batches that pass through ``watch``."""
+
+    def __init__(self) -> None:
+        self.first: Place = (0, 0)
+        self.last: Place = (0, 0)
+        self.truncated: Place | None = None
+        self.truncates = 0
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches."""
+        begun = False
+        for batch in batches:
+            if not begun:
+                begun, self.first = True, _place(batch, 0)
+            self.last = _place(batch, batch.num_rows - 1)
+            found = batch.filter(pc.equal(batch.column("_op"), "truncate"))
+            if found.num_rows:
+                self.truncates += found.num_rows
+                self.truncated = _place(found, found.num_rows - 1)
+            yield batch
+
+
+def _last_truncate(table: pa.Table) -> Place | None:
+    found = table.filter(pc.equal(table["_op"], "truncate"))
+    return _place(found, found.num_rows - 1) if found.num_rows else None
+
+
+def _place(rows: Any, row: int) -> Place:
+    return rows.column("_commit_lsn")[row].as_py(), rows.column("_ordinal")[row].as_py()

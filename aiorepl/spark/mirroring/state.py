@@ -1,0 +1,190 @@
+"""The state of a mirror of many tables: who writes it, how far it is, and which tables are set aside.
+
+``_aiorepl/mirror.json`` in the target is replaced by compare-and-swap once a batch has reached all tables. So two mirrors
+cannot write into one target, and a reader knows which batches are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from aiorepl.durable import reason
+from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.history.manifest import Table
+from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Store, Superseded, reading
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+
+FOLDER: Final = "_aiorepl"
+FILE: Final = "mirror.json"
+_LAYOUT: Final = 1
+_UINT32: Final = 2**32 - 1
+_REMEDY: Final = "Put back a copy of the file; if there is none, start over with an empty target and a new checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A table that could not be written.
+
+    :param position: the end of the last batch that it has.
+    :param part: with ``block``, where that batch ended within a transaction.
+    :param problem: why it could not be written.
+    """
+
+    position: Position
+    part: int
+    block: int
+    problem: str
+
+    @property
+    def place(self) -> BlockPosition:
+        """The place in the journal."""
+        return BlockPosition(self.position.lsn, self.part, self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The contents of ``mirror.json``.
+
+    :param source: the slot and cluster of the journal.
+    :param query: the id of the streaming query, which its checkpoint has.
+    :param checkpoint: where that is, for errors.
+    :param batch: the number of the last batch that reached all tables; -1 if none has.
+    :param lsn: the tables have every transaction that ended up to this LSN, but for those that are set aside.
+    :param tables: the oid of each table that was written.
+    """
+
+    source: Position
+    query: str
+    checkpoint: str
+    batch: int = -1
+    lsn: LSN = ZERO
+    tables: Mapping[Table, int] = field(default_factory=dict)
+    aside: Mapping[Table, SetAside] = field(default_factory=dict)
+
+
+class StateFile:
+    """Reads and replaces the state of one target.
+
+    :param store: the target.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store.within(FOLDER)
+        self._version: str | None = None
+
+    @property
+    def location(self) -> str:
+        """The file, for errors."""
+        return f"{FILE} in {self._store.url}"
+
+    def load(self) -> State | None:
+        """Read the state; ``None`` if nothing was mirrored into the target.
+
+        :raises JournalError: it is damaged, or cannot be read.
+        """
+        with reading(self._store):
+            try:
+                data, self._version = self._store.load(FILE)
+            except FileNotFoundError:
+                self._version = None
+                return None
+        return unseal(data, self.location, _load, remedy=_REMEDY)
+
+    def claim(self, source: Position, query: str, checkpoint: str) -> State:
+        """Return the state of this query, and begin it if the target is new.
+
+        :raises ConfigurationError: another query writes this target.
+        :raises SlotError: the target has the tables of another source.
+        :raises JournalError: the state is damaged, or cannot be read or written.
+        """
+        state = self.load()
+        if state is None:
+            return self.save(State(source, query, checkpoint))
+        state.source.require_same_source(source, f"the target with {self.location}")
+        if state.query != query:
+            raise ConfigurationError(
+                f"the target with {self.location} belongs to the mirror with the checkpoint {state.checkpoint}, and the one in "
+                f"{checkpoint} is another one: use that checkpoint, or another target. If it is lost, start over with an empty "
+                "target"
+            )
+        return state
+
+    def save(self, state: State) -> State:
+        """Replace the state. It is durable on return.
+
+        :raises JournalError: another process has replaced it, or it cannot be written.
+        """
+        try:
+            self._version = self._store.replace(FILE, _dump(state), self._version)
+        except Superseded:
+            raise JournalError(
+                f"another process has changed {self.location}: only one process may run a mirror"
+            ) from None
+        except OSError as error:
+            raise JournalError(f"{self.location} cannot be written: {reason(error)}") from error
+        return state
+
+
+def applied(
+    state: State, number: int, end: LSN | None, oids: Mapping[Table, int], aside: Mapping[Table, SetAside]
+) -> State:
+    """Return the state after a batch.
+
+    :param end: its end; ``None`` if it ends within a transaction.
+    :param oids: of the tables that it wrote.
+    """
+    lsn = state.lsn if end is None else end
+    return replace(state, batch=number, lsn=lsn, tables={**state.tables, **oids}, aside=dict(aside))
+
+
+def _dump(state: State) -> bytes:
+    return seal(
+        {
+            "layout": _LAYOUT,
+            "source": state.source.to_json(),
+            "query": state.query,
+            "checkpoint": state.checkpoint,
+            "batches": state.batch + 1,
+            "lsn": str(state.lsn),
+            "tables": [[table.schema, table.name, oid] for table, oid in state.tables.items()],
+            "aside": [
+                [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
+                for table, each in state.aside.items()
+            ],
+        }
+    )
+
+
+def _load(fields: Mapping[str, Any]) -> State:
+    if (found := integer(fields, "layout")) != _LAYOUT:
+        raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
+    return State(
+        Position.from_json(fields["source"]),
+        text(fields, "query"),
+        text(fields, "checkpoint"),
+        integer(fields, "batches") - 1,
+        lsn(fields, "lsn"),
+        {_table(schema, name): _number(oid) for schema, name, oid in fields["tables"]},
+        {
+            _table(schema, name): SetAside(
+                Position.from_json(position),
+                _number(part),
+                _number(block),
+                text({"problem": problem}, "problem"),
+            )
+            for schema, name, position, part, block, problem in fields["aside"]
+        },
+    )
+
+
+def _table(schema: str, name: str) -> Table:
+    return Table(text({"schema": schema}, "schema"), text({"name": name}, "name"))
+
+
+def _number(value: Any) -> int:
+    return integer({"a number": value}, "a number", _UINT32)

@@ -1,0 +1,329 @@
+"""Brings rows with several descriptions of one table into the columns that they have in common. Pure.
+
+A table may be altered within a batch. Columns are matched by attribute number, so that a rename is one, or by name where a number
+is not known. The common columns have the names of the last description and the widest types. A row from before a column was added
+has the value that PostgreSQL gave to such rows. A column that was dropped keeps its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.formats.arrow.collected import BEFORE
+from aiorepl.formats.arrow.collected import NUMBER as FIELD_ID
+from aiorepl.formats.arrow.columns import Unrepresentable, converter
+from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
+from aiorepl.history.manifest import Version
+from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.spark.lake.table import NUMBER
+from aiorepl.values.registry import Types
+
+_OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
+_GONE: Final = pa.array(["delete", "truncate"])
+_INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
+_FLOATS: Final = (pa.float32(), pa.float64())
+_MAX_PRECISION: Final = 38
+# The built-in type whose text a missing value has, by the column's Arrow type: the column's own may be a domain.
+_OIDS: Final = {
+    pa.int16(): 21,
+    pa.int32(): 23,
+    pa.int64(): 20,
+    pa.float32(): 700,
+    pa.float64(): 701,
+    pa.bool_(): 16,
+    pa.binary(): 17,
+    pa.date32(): 1082,
+    pa.timestamp("us"): 1114,
+    pa.timestamp("us", tz="UTC"): 1184,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the common ones.
+
+    :param number: its attribute number; ``None`` if it is not known.
+    """
+
+    name: str
+    kind: pa.DataType
+    number: int | None
+
+
+class Common:
+    """The columns that several descriptions of a table have in common.
+
+    :param table: the table's name, for errors.
+    :param versions: in the order of their rows; at least one.
+    :param missing: by attribute number, PostgreSQL's text of a column's value in the rows that are older than it.
+    :raises ConfigurationError: a column's type changed to one that does not have its values, or two names differ in case only.
+    """
+
+    def __init__(self, table: str, versions: Sequence[Version], missing: Mapping[int, str]) -> None:
+        self._table = table
+        columns: list[_Column] = []
+        for version in versions:
+            columns = _merged(table, columns, _columns(version.schema))
+        _require_distinct(table, columns)
+        self._columns = columns
+        self.schema: pa.Schema = pa.schema(
+            [
+                pa.field(
+                    each.name, each.kind, metadata=None if each.number is None else {NUMBER: str(each.number)}
+                )
+                for each in columns
+            ]
+        )
+        relation = relation_of(versions[-1])
+        oids = {column.name: column.type_oid for column in relation.columns}
+        self.defaults: dict[str, pa.Scalar] = {
+            each.name: _scalar(f"{table}.{each.name}", missing[each.number], each.kind, oids.get(each.name))
+            for each in columns
+            if each.number in missing
+        }
+        """By name, the value of a column in the rows that are older than it."""
+        self._sources = {id(version): self._source(version) for version in versions}
+
+    def key(self, version: Version, given: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns that identify a row of this version.
+
+        :param given: the columns that the user names, for a table whose replica identity names none.
+        :raises ConfigurationError: there are none, or they are not those of the replica identity.
+        """
+        relation = relation_of(version)
+        columns = _columns(version.schema)
+        found = [self._name_of(columns[index]) for index in relation.key]
+        if found and given and set(found) != set(given):
+            raise ConfigurationError(
+                f"{self._table}: keys are {', '.join(given)}, but its replica identity is {', '.join(found)}, and deletes have "
+                "nothing else: leave keys out, or set REPLICA IDENTITY FULL"
+            )
+        wanted = found or list(given)
+        if lacking := [name for name in wanted if name not in self.schema.names]:
+            raise ConfigurationError(f"{self._table} has no column {lacking[0]!r}, which keys names")
+        if not wanted:
+            raise ConfigurationError(
+                f"{self._table} has no key, its replica identity is "
+                f"{'FULL' if relation.replica_identity == 'f' else 'NOTHING'}: name the columns that identify a row in keys, or "
+                "mirror it with the mode changelog"
+            )
+        return tuple(wanted)
+
+    def conform(self, batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:
+        """Return rows of one version in the common columns, followed by the metadata columns and, if they have it, ``_before``.
+
+        :raises DataError: a value does not fit into the type of its column.
+        """
+        if (unfit := batch.column(UNREPRESENTABLE.name)).null_count < batch.num_rows:
+            names = sorted({name for row in unfit.drop_null().to_pylist() for name, _ in row})
+            raise DataError(
+                f"{self._table} has a value that the type of column {names[0]!r} cannot represent, such as an infinite date: "
+                'correct it in the source, or mirror it as null with unrepresentable="null"'
+            )
+        return self.forced(batch, version)
+
+    def forced(self, batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:
+        """As ``conform``, with null for a value that its type cannot represent."""
+        sources = self._sources[id(version)]
+        gone = pc.is_in(batch.column("_op"), value_set=_GONE)
+        arrays = [self._array(column, sources.get(column.name), batch, gone) for column in self._columns]
+        for name in META.names:
+            arrays.append(batch.column(name))
+        fields = [*self.schema, *META]
+        unchanged = META.get_field_index("_unchanged") + len(self._columns)
+        arrays[unchanged] = self._renamed(arrays[unchanged], sources)
+        if BEFORE in batch.schema.names:
+            before = batch.column(BEFORE)
+            inner = pa.RecordBatch.from_struct_array(before)
+            present = [column for column in self._columns if column.name in sources]
+            values = [inner.column(sources[column.name]).cast(column.kind) for column in present]
+            struct = pa.StructArray.from_arrays(
+                values, names=[each.name for each in present], mask=before.is_null()
+            )
+            arrays.append(struct)
+            fields.append(pa.field(BEFORE, struct.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch, gone: Any) -> Any:
+        if source is not None:
+            found = batch.column(source)
+            return found if found.type == column.kind else found.cast(column.kind)
+        default = self.defaults.get(column.name)
+        if default is None:
+            return pa.nulls(batch.num_rows, column.kind)
+        # A delete or truncate has no values but those of a key.
+        return pa.repeat(default, 1).take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
+
+    def _renamed(self, lists: Any, sources: Mapping[str, str]) -> Any:
+        """Give the names in ``_unchanged`` that the columns have now."""
+        if all(name == source for name, source in sources.items()) or not len(lists.values):
+            return lists
+        now = pa.array(list(sources))
+        indexes = pc.index_in(lists.flatten(), value_set=pa.array(list(sources.values())))
+        offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets])
+        return pa.ListArray.from_arrays(offsets, now.take(indexes), type=lists.type)
+
+    def _source(self, version: Version) -> dict[str, str]:
+        """By common column, the name that it has in a version."""
+        return {self._name_of(each): each.name for each in _columns(version.schema)}
+
+    def _name_of(self, wanted: _Column) -> str:
+        found = _match(self._columns, wanted)
+        assert found is not None
+        return found.name
+
+
+def relation_of(version: Version) -> Relation:
+    """Decode the description of a version."""
+    decoder = Decoder()
+    for payload in version.description[1:]:
+        decoder.decode(payload)
+    relation = decoder.decode(version.description[0])
+    assert isinstance(relation, Relation)
+    return relation
+
+
+def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Split updates that change a key into a delete and an insert, where the rows have ``_before``; remove that column.
+
+    Under REPLICA IDENTITY FULL the server names no key, so the rows are not split yet.
+    """
+    if BEFORE not in batch.schema.names:
+        return batch
+    before = pa.RecordBatch.from_struct_array(batch.column(BEFORE))
+    known = batch.column(BEFORE).is_valid()
+    rows = batch.drop_columns([BEFORE])
+    moves = pa.array([False] * batch.num_rows)
+    for name in keys:
+        old, new = before.column(name), rows.column(name)
+        same = pc.or_(
+            pc.fill_null(pc.equal(old, new), fill_value=False), pc.and_(old.is_null(), new.is_null())
+        )
+        moves = pc.or_(moves, pc.invert(same))
+    moves = pc.and_(moves, known)
+    if not pc.any(moves).as_py():
+        return rows
+    deletes = rows.filter(moves)
+    old = before.filter(moves)
+    ours = set(META.names)
+    arrays = []
+    for field in rows.schema:
+        if field.name in keys:
+            arrays.append(old.column(field.name))
+        elif field.name == "_op":
+            arrays.append(pa.array(["delete"] * deletes.num_rows))
+        elif field.name == "_unchanged":
+            arrays.append(pa.array([[]] * deletes.num_rows, field.type))
+        else:
+            arrays.append(
+                deletes.column(field.name) if field.name in ours else pa.nulls(deletes.num_rows, field.type)
+            )
+    deletes = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+    index = rows.schema.get_field_index("_op")
+    inserts = rows.set_column(
+        index, rows.schema.field(index), pc.if_else(moves, "insert", rows.column("_op"))
+    )
+    both = pa.concat_batches([deletes, inserts])
+    order = pa.table(
+        {
+            "lsn": both.column("_commit_lsn"),
+            "ordinal": both.column("_ordinal"),
+            "row": pa.array(range(both.num_rows)),
+        }
+    )
+    return both.take(
+        pc.sort_indices(order, sort_keys=[(name, "ascending") for name in ("lsn", "ordinal", "row")])
+    )
+
+
+def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that has the values of both; ``None`` if there is none but text."""
+    if one == other:
+        return one
+    for family in (_INTEGERS, _FLOATS):
+        if one in family and other in family:
+            return max(one, other, key=family.index)
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        scale = max(one.scale, other.scale)
+        digits = max(one.precision - one.scale, other.precision - other.scale) + scale
+        return pa.decimal128(digits, scale) if digits <= _MAX_PRECISION else None
+    return None
+
+
+def _columns(schema: pa.Schema) -> list[_Column]:
+    """The table's own columns in a file."""
+    found = []
+    for field in schema:
+        if field.name in _OURS:
+            continue
+        number = (field.metadata or {}).get(FIELD_ID)
+        found.append(_Column(field.name, field.type, None if number is None else int(number)))
+    return found
+
+
+def _match(columns: Iterable[_Column], wanted: _Column) -> _Column | None:
+    """Find a column by its number, or by its name where one of the numbers is not known."""
+    found = [
+        each
+        for each in columns
+        if (
+            each.name == wanted.name
+            if wanted.number is None or each.number is None
+            else each.number == wanted.number
+        )
+    ]
+    return found[0] if found else None
+
+
+def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) -> list[_Column]:
+    """Merge the columns of a newer description into those of earlier ones."""
+    kept: list[_Column] = []
+    names = {each.name for each in newer}
+    for column in columns:
+        found = _match(newer, column)
+        if found is None:
+            # It was dropped. Its name may belong to another column now.
+            name = f"{column.name}_{column.number}" if column.name in names else column.name
+            kept.append(_Column(name, column.kind, column.number))
+            continue
+        kind = wider(column.kind, found.kind)
+        if kind is None:
+            raise ConfigurationError(
+                f"{table}.{found.name} was altered from {column.kind} to {found.kind}, and the mirror cannot have the values of "
+                "both: begin the table again with a new target and a snapshot"
+            )
+        kept.append(_Column(found.name, kind, found.number if found.number is not None else column.number))
+    return [*kept, *(each for each in newer if _match(kept, each) is None)]
+
+
+def _require_distinct(table: str, columns: Iterable[_Column]) -> None:
+    seen: dict[str, str] = {}
+    for column in columns:
+        other = seen.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            raise ConfigurationError(
+                f"{table} has the columns {other!r} and {column.name!r}, which differ in case only: rename one, or leave it out "
+                "of the publication"
+            )
+
+
+def _scalar(name: str, value: str, kind: pa.DataType, oid: int | None) -> pa.Scalar:
+    if pa.types.is_string(kind):
+        return pa.scalar(value, kind)
+    wanted = 1700 if pa.types.is_decimal(kind) else _OIDS.get(kind, oid)
+    try:
+        if wanted is None:
+            raise Unrepresentable
+        return converter(wanted, Types(), kind, null=False)([value.encode()])[0]
+    except (Unrepresentable, ValueError):
+        raise DataError(
+            f"{name}: the value that rows have which are older than the column does not fit into {kind}"
+        ) from None
