@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -50,7 +50,6 @@ class Collecting:
         self._known = known
         self._wanted = wanted
         self._versions: dict[tuple[Table, object], Version] = {}
-        self._missing: dict[object, dict[int, str]] = {}
         # The keys are what a conversion depends on, and not the Relation objects, because every segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
@@ -71,10 +70,6 @@ class Collecting:
             except (ProtocolError, IndexError, struct.error) as error:
                 raise self._reader.damaged(segment, block, error) from None
             self._buffers.relieve()
-
-    def missing(self, version: Version) -> Mapping[int, str]:
-        """By attribute number, the value of a column in the rows that are older than it, as PostgreSQL's text; as far as known."""
-        return self._missing.get(version.digest, {})
 
     def _block(self, index: SegmentIndex, block: Block, data: bytes, decoder: Decoder, after: LSN) -> None:
         message = self._message if self._wanted is None else None
@@ -151,9 +146,6 @@ class Collecting:
                 description = (relation.payload, *(each.payload for each in relation.types))
                 found = self._same(table, Version(relation.oid, description, rows.schema)), rows
                 self._conversions[key] = found
-                values = {each.number: each.missing for each in relation.attributes.values()}
-                known = {number: value for number, value in values.items() if value is not None}
-                self._missing.setdefault(found[0].digest, {}).update(known)
             self._of_segment[relation] = found
         return found
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -51,7 +51,7 @@ class StagedFile:
     :param compacted: whether it is a file of the journal's history.
     :param truncated: the position of its last truncate; ``None`` if there is none, and always if ``compacted``.
     :param only_truncates: whether it has no rows. A truncate comes without the types of columns, so the schema may be wrong.
-    :param missing: by attribute number, the text of the value that rows have which are older than the column.
+    :param memory: the bytes that its rows had in memory; a guess if ``compacted``.
     :param first: its rows before this commit LSN do not belong to the batch,
     :param until: nor do its rows from this commit LSN on.
     """
@@ -62,7 +62,7 @@ class StagedFile:
     compacted: bool = False
     truncated: Place | None = None
     only_truncates: bool = False
-    missing: Mapping[int, str] = field(default_factory=dict)
+    memory: int = 0
     first: LSN = ZERO
     until: LSN = _NEVER
 
@@ -80,7 +80,7 @@ class StagedFile:
                 "compacted": self.compacted,
                 "truncated": self.truncated,
                 "only_truncates": self.only_truncates,
-                "missing": [[number, value] for number, value in self.missing.items()],
+                "memory": self.memory,
                 "first": str(self.first),
                 "until": str(self.until),
             }
@@ -101,7 +101,7 @@ class StagedFile:
             fields["compacted"],
             None if truncated is None else tuple(truncated),
             fields["only_truncates"],
-            dict(fields["missing"]),
+            integer(fields, "memory"),
             lsn(fields, "first"),
             lsn(fields, "until"),
         )
@@ -134,7 +134,7 @@ def stage(
                 file,
                 truncated=seen.truncated,
                 only_truncates=seen.truncates == written.rows,
-                missing=collecting.missing(buffer.version),
+                memory=seen.memory,
             )
         )
         return written.size
@@ -146,7 +146,9 @@ def stage(
                 collecting.segment(span.segment, span.blocks, span.after)
             buffers.flush()
         except OSError as error:
-            raise JournalError(f"the staging folder {store.url} cannot be written: {reason(error)}") from error
+            raise JournalError(
+                f"the staging folder {store.url} cannot be written: {reason(error)}"
+            ) from error
     return staged
 
 
@@ -160,11 +162,9 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
     whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
     for group in range(file.num_row_groups):
         for batch in file.read_row_group(group).to_batches():
-            if not whole:
-                lsns = batch.column("_commit_lsn")
-                batch = batch.filter(pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until)))
-            if batch.num_rows:
-                yield batch
+            wanted = batch if whole else _within(batch, staged)
+            if wanted.num_rows:
+                yield wanted
 
 
 def last_truncate(staged: StagedFile, store: Store) -> Place | None:
@@ -173,9 +173,9 @@ def last_truncate(staged: StagedFile, store: Store) -> Place | None:
         return staged.truncated
     columns = ["_op", "_commit_lsn", "_ordinal"]
     table = pq.read_table(io.BytesIO(_bytes(staged, store)), columns=columns)
-    lsns = table["_commit_lsn"]
-    inside = pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until))
-    return _last_truncate(table.filter(inside))
+    found = _within(table, staged)
+    found = found.filter(pc.equal(found["_op"], "truncate"))
+    return _place(found, found.num_rows - 1) if found.num_rows else None
 
 
 def _bytes(staged: StagedFile, store: Store) -> bytes:
@@ -196,6 +196,7 @@ class _Seen:
         self.last: Place = (0, 0)
         self.truncated: Place | None = None
         self.truncates = 0
+        self.memory = 0
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches."""
@@ -204,6 +205,7 @@ class _Seen:
             if not begun:
                 begun, self.first = True, _place(batch, 0)
             self.last = _place(batch, batch.num_rows - 1)
+            self.memory += batch.nbytes
             found = batch.filter(pc.equal(batch.column("_op"), "truncate"))
             if found.num_rows:
                 self.truncates += found.num_rows
@@ -211,9 +213,9 @@ class _Seen:
             yield batch
 
 
-def _last_truncate(table: pa.Table) -> Place | None:
-    found = table.filter(pc.equal(table["_op"], "truncate"))
-    return _place(found, found.num_rows - 1) if found.num_rows else None
+def _within(rows: Any, staged: StagedFile) -> Any:
+    lsns = rows.column("_commit_lsn")
+    return rows.filter(pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until)))
 
 
 def _place(rows: Any, row: int) -> Place:

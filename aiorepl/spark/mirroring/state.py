@@ -23,7 +23,9 @@ FOLDER: Final = "_aiorepl"
 FILE: Final = "mirror.json"
 _LAYOUT: Final = 1
 _UINT32: Final = 2**32 - 1
-_REMEDY: Final = "Put back a copy of the file; if there is none, start over with an empty target and a new checkpoint"
+_REMEDY: Final = (
+    "Put back a copy of the file; if there is none, start over with an empty target and a new checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True)

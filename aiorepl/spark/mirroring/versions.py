@@ -8,7 +8,7 @@ has the value that PostgreSQL gave to such rows. A column that was dropped keeps
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from aiorepl.spark.lake.table import NUMBER
 from aiorepl.values.registry import Types
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
+MISSING: Final = b"aiorepl.missing"
 _GONE: Final = pa.array(["delete", "truncate"])
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
 _FLOATS: Final = (pa.float32(), pa.float64())
@@ -50,11 +51,13 @@ class _Column:
     """A column of the common ones.
 
     :param number: its attribute number; ``None`` if it is not known.
+    :param missing: PostgreSQL's text of its value in the rows that are older than it; ``None``: null, or not known.
     """
 
     name: str
     kind: pa.DataType
     number: int | None
+    missing: str | None
 
 
 class Common:
@@ -62,11 +65,10 @@ class Common:
 
     :param table: the table's name, for errors.
     :param versions: in the order of their rows; at least one.
-    :param missing: by attribute number, PostgreSQL's text of a column's value in the rows that are older than it.
     :raises ConfigurationError: a column's type changed to one that does not have its values, or two names differ in case only.
     """
 
-    def __init__(self, table: str, versions: Sequence[Version], missing: Mapping[int, str]) -> None:
+    def __init__(self, table: str, versions: Sequence[Version]) -> None:
         self._table = table
         columns: list[_Column] = []
         for version in versions:
@@ -84,9 +86,9 @@ class Common:
         relation = relation_of(versions[-1])
         oids = {column.name: column.type_oid for column in relation.columns}
         self.defaults: dict[str, pa.Scalar] = {
-            each.name: _scalar(f"{table}.{each.name}", missing[each.number], each.kind, oids.get(each.name))
+            each.name: _scalar(f"{table}.{each.name}", each.missing, each.kind, oids.get(each.name))
             for each in columns
-            if each.number in missing
+            if each.missing is not None
         }
         """By name, the value of a column in the rows that are older than it."""
         self._sources = {id(version): self._source(version) for version in versions}
@@ -134,8 +136,7 @@ class Common:
         sources = self._sources[id(version)]
         gone = pc.is_in(batch.column("_op"), value_set=_GONE)
         arrays = [self._array(column, sources.get(column.name), batch, gone) for column in self._columns]
-        for name in META.names:
-            arrays.append(batch.column(name))
+        arrays += [batch.column(name) for name in META.names]
         fields = [*self.schema, *META]
         unchanged = META.get_field_index("_unchanged") + len(self._columns)
         arrays[unchanged] = self._renamed(arrays[unchanged], sources)
@@ -191,59 +192,6 @@ def relation_of(version: Version) -> Relation:
     return relation
 
 
-def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """Split updates that change a key into a delete and an insert, where the rows have ``_before``; remove that column.
-
-    Under REPLICA IDENTITY FULL the server names no key, so the rows are not split yet.
-    """
-    if BEFORE not in batch.schema.names:
-        return batch
-    before = pa.RecordBatch.from_struct_array(batch.column(BEFORE))
-    known = batch.column(BEFORE).is_valid()
-    rows = batch.drop_columns([BEFORE])
-    moves = pa.array([False] * batch.num_rows)
-    for name in keys:
-        old, new = before.column(name), rows.column(name)
-        same = pc.or_(
-            pc.fill_null(pc.equal(old, new), fill_value=False), pc.and_(old.is_null(), new.is_null())
-        )
-        moves = pc.or_(moves, pc.invert(same))
-    moves = pc.and_(moves, known)
-    if not pc.any(moves).as_py():
-        return rows
-    deletes = rows.filter(moves)
-    old = before.filter(moves)
-    ours = set(META.names)
-    arrays = []
-    for field in rows.schema:
-        if field.name in keys:
-            arrays.append(old.column(field.name))
-        elif field.name == "_op":
-            arrays.append(pa.array(["delete"] * deletes.num_rows))
-        elif field.name == "_unchanged":
-            arrays.append(pa.array([[]] * deletes.num_rows, field.type))
-        else:
-            arrays.append(
-                deletes.column(field.name) if field.name in ours else pa.nulls(deletes.num_rows, field.type)
-            )
-    deletes = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
-    index = rows.schema.get_field_index("_op")
-    inserts = rows.set_column(
-        index, rows.schema.field(index), pc.if_else(moves, "insert", rows.column("_op"))
-    )
-    both = pa.concat_batches([deletes, inserts])
-    order = pa.table(
-        {
-            "lsn": both.column("_commit_lsn"),
-            "ordinal": both.column("_ordinal"),
-            "row": pa.array(range(both.num_rows)),
-        }
-    )
-    return both.take(
-        pc.sort_indices(order, sort_keys=[(name, "ascending") for name in ("lsn", "ordinal", "row")])
-    )
-
-
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the type that has the values of both; ``None`` if there is none but text."""
     if one == other:
@@ -264,8 +212,16 @@ def _columns(schema: pa.Schema) -> list[_Column]:
     for field in schema:
         if field.name in _OURS:
             continue
-        number = (field.metadata or {}).get(FIELD_ID)
-        found.append(_Column(field.name, field.type, None if number is None else int(number)))
+        metadata = field.metadata or {}
+        number, missing = metadata.get(FIELD_ID), metadata.get(MISSING)
+        found.append(
+            _Column(
+                field.name,
+                field.type,
+                None if number is None else int(number),
+                None if missing is None else missing.decode(),
+            )
+        )
     return found
 
 
@@ -292,7 +248,7 @@ def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) ->
         if found is None:
             # It was dropped. Its name may belong to another column now.
             name = f"{column.name}_{column.number}" if column.name in names else column.name
-            kept.append(_Column(name, column.kind, column.number))
+            kept.append(replace(column, name=name))
             continue
         kind = wider(column.kind, found.kind)
         if kind is None:
@@ -300,7 +256,9 @@ def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) ->
                 f"{table}.{found.name} was altered from {column.kind} to {found.kind}, and the mirror cannot have the values of "
                 "both: begin the table again with a new target and a snapshot"
             )
-        kept.append(_Column(found.name, kind, found.number if found.number is not None else column.number))
+        number = column.number if found.number is None else found.number
+        missing = column.missing if found.missing is None else found.missing
+        kept.append(_Column(found.name, kind, number, missing))
     return [*kept, *(each for each in newer if _match(kept, each) is None)]
 
 
