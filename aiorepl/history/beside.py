@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from aiorepl.errors import JournalError
+from aiorepl.history.catalog import read_history
 from aiorepl.history.compaction import Pace
 from aiorepl.history.cursor import protect
 from aiorepl.history.names import FOLDER
@@ -26,6 +27,8 @@ _FIRST_PAUSE: Final = 1.0
 _LAST_PAUSE: Final = 60.0
 # A process that has lived this long has done some work.
 _HEALTHY_SECONDS: Final = 60.0
+# A compaction that follows a journal begins a pass at the latest after ``Pace.pass_seconds``.
+_LEFT_SECONDS: Final = 900.0
 _LEVELS: Final = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
 _LINE_BYTES: Final = 64 * 1024
 
@@ -46,7 +49,7 @@ def keep_uncompacted(store: Store, begin: Position) -> None:
 async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace | None = None) -> None:
     """Compact a journal in a process of its own, with low priority, until cancelled. Its errors are only logged.
 
-    Returns if another compaction has taken over the history.
+    If another compaction has taken over the history, this one goes on once that one has done nothing for a while.
     """
     pause = _FIRST_PAUSE
     while True:
@@ -57,12 +60,29 @@ async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace 
             _log.error("compaction cannot be started: %s", error.strerror)
             code = -1
         if code == FENCED:
-            return
+            _log.info("compaction goes on once the other one has done nothing for %.0f s", _LEFT_SECONDS)
+            await _left(store.within(FOLDER))
+            continue
         if time.monotonic() - began > _HEALTHY_SECONDS:
             pause = _FIRST_PAUSE
         _log.warning("compaction ended with %s: it is restarted in %.0f s", _reason(code), pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
+
+
+async def _left(store: Store) -> None:
+    """Wait until the history has not changed for a while, so that its owner has probably ended."""
+    before, now = None, await asyncio.to_thread(_version, store)
+    while now != before:
+        await asyncio.sleep(_LEFT_SECONDS)
+        before, now = now, await asyncio.to_thread(_version, store)
+
+
+def _version(store: Store) -> str | None:
+    with contextlib.suppress(JournalError):
+        if (found := read_history(store)) is not None:
+            return found[1]
+    return None  # the next start finds out why
 
 
 async def _run(first: bytes) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from aiorepl.durable import reason
@@ -24,6 +26,7 @@ from aiorepl.history.names import HISTORY, table_name
 from aiorepl.journal.store import Store, Superseded
 
 _TRIES: Final = 5
+_CONCURRENT_READS: Final = 16
 
 
 def read_history(store: Store) -> tuple[History, str] | None:
@@ -48,21 +51,28 @@ def write_history(store: Store, history: History, version: str | None) -> str:
         with accessing(store):
             return store.replace(HISTORY, dump_history(history), version)
     except Superseded:
-        raise fenced(store) from None
+        raise superseded(store) from None
 
 
-def fenced(store: Store) -> Fenced:
-    """Make the error for a compaction whose history has another owner."""
+def superseded(store: Store) -> Fenced | Deleted:
+    """Make the error for a compaction that no longer owns the history."""
     current = read_history(store)
-    owner = "somebody has deleted the history" if current is None else f"its owner is {current[0].owner}"
+    if current is None:
+        return Deleted(
+            f"the history in {store.url} was deleted while it was compacted: begin a new one by compacting again"
+        )
     return Fenced(
-        f"another compaction has taken over the history in {store.url}: {owner}. This one stops; what it has written since "
-        "is not part of the history"
+        f"another compaction has taken over the history in {store.url}: its owner is {current[0].owner}. This one stops; "
+        "what it has written since is not part of the history"
     )
 
 
 class Fenced(JournalError):
     """Another compaction owns the history now."""
+
+
+class Deleted(JournalError):
+    """Somebody has deleted the history."""
 
 
 def read_table(store: Store, entry: TableEntry) -> TableFiles:
@@ -90,12 +100,22 @@ def read_tables(store: Store, wanted: str | None) -> tuple[History, dict[str, Ta
         chosen = {folder: entry for folder, entry in history.tables.items() if wanted in (None, folder)}
         try:
             with accessing(store):
-                return history, {folder: read_table(store, entry) for folder, entry in chosen.items()}
+                return history, dict(
+                    zip(chosen, _at_once(partial(read_table, store), chosen.values()), strict=True)
+                )
         except JournalError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             missing = error
     raise missing
+
+
+def _at_once(read: Callable[[TableEntry], TableFiles], entries: Collection[TableEntry]) -> list[TableFiles]:
+    """Read lists in several threads, because an object store takes its time for each."""
+    if len(entries) < 2:
+        return [read(entry) for entry in entries]
+    with ThreadPoolExecutor(_CONCURRENT_READS) as threads:
+        return list(threads.map(read, entries))
 
 
 def write_table(store: Store, folder: str, files: TableFiles, epoch: int, number: int) -> str:

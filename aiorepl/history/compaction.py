@@ -21,11 +21,12 @@ from aiorepl.errors import JournalError
 from aiorepl.history import parquet, planning
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.catalog import (
+    Deleted,
     Fenced,
     accessing,
-    fenced,
     read_history,
     read_table,
+    superseded,
     write_history,
     write_sealed,
     write_table,
@@ -179,10 +180,10 @@ class Compaction:
 
     @contextlib.contextmanager
     def _owning(self) -> Iterator[None]:
-        """Replace an error by ``Fenced`` if another compaction has taken over: that one deletes the files that this one needs."""
+        """Replace an error by its cause: another compaction that has taken over deletes the files that this one needs."""
         try:
             yield
-        except Fenced:
+        except (Fenced, Deleted):
             raise
         except JournalError as error:
             try:
@@ -190,7 +191,7 @@ class Compaction:
             except JournalError:
                 raise error from None
             if found is None or found[0].owner != self.history.owner:
-                raise fenced(self._store) from error
+                raise superseded(self._store) from error
             raise
 
     def _pass(self, *, wait: bool = False) -> bool:
@@ -216,6 +217,9 @@ class Compaction:
             self._commit(self._with_pending(files), end=found.end, gaps=(*self.history.gaps, *found.gaps))
         except Fenced:
             self._discard_uncommitted([file.name for _, _, file in files])
+            raise
+        except Deleted:
+            self._discard(file.name for _, _, file in files)
             raise
         moved(self._store, self._cursors, found.end)
         rows = sum(file.rows for _, _, file in files)
@@ -316,7 +320,12 @@ class Compaction:
             tables[folder] = planning.entry_of(listed, name, None if old is None else old.name)
         history = replace(self.history, tables=tables, files=self._files, lists=self._listed, **fields)
         # After any error except Fenced, history.json may or may not have been replaced, so nothing is deleted.
-        self._version = write_history(self._store, history, self._version)
+        try:
+            self._version = write_history(self._store, history, self._version)
+        except Deleted:
+            # Without history.json, the lists would look like the rest of a history that was lost.
+            self._discard(tables[folder].name for folder in changed)
+            raise
         self._history = history
         self._lists.update(changed)
         if sum(len(each.published) + len(each.pending) for each in self._lists.values()) > _CACHED_FILES:

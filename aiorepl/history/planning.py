@@ -40,8 +40,8 @@ def due(entry: TableEntry, limits: Limits, now: int) -> bool:
     return (
         entry.pending_size >= limits.least_bytes
         or entry.pending >= limits.most_pending
-        or (entry.since is not None and now - entry.since >= limits.publish_after)
-        or (entry.replaced is not None and now - entry.replaced >= limits.keep_replaced)
+        or (entry.since is not None and _passed(entry.since, now, limits.publish_after))
+        or (entry.replaced is not None and _passed(entry.replaced, now, limits.keep_replaced))
     )
 
 
@@ -60,7 +60,7 @@ def plan_rewrite(
     chosen = same[:count]
     # The chosen files are followed by another version, or by more than fits, so nothing can be added to them any more.
     closed = len(same) < len(pending) or count < len(same)
-    old = now - pending[0].since >= limits.publish_after
+    old = _passed(pending[0].since, now, limits.publish_after)
     if closed or old or sum(file.size for file in chosen) >= limits.least_bytes:
         return Rewrite(folder, count, published_name(folder, chosen[0].first), publish=True)
     if count >= limits.most_pending:
@@ -93,7 +93,7 @@ def rewritten(files: TableFiles, rewrite: Rewrite, size: int, digest: str, now: 
 
 def expired(files: TableFiles, limits: Limits, now: int) -> tuple[str, ...]:
     """Return the names of the files that were replaced ``keep_replaced`` seconds ago or earlier."""
-    return tuple(name for name, since in files.replaced if now - since >= limits.keep_replaced)
+    return tuple(name for name, since in files.replaced if _passed(since, now, limits.keep_replaced))
 
 
 def to_seal(files: TableFiles, limits: Limits) -> tuple[File, ...]:
@@ -122,6 +122,11 @@ def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
         files.pending[0].since if files.pending else None,
         min((since for _, since in files.replaced), default=None),
     )
+
+
+def _passed(since: int, now: int, seconds: float) -> bool:
+    # A time that is as far in the future was written before the clock was set back; nobody knows how old it is.
+    return abs(now - since) >= seconds
 
 
 def _same_version(pending: Sequence[File]) -> Sequence[File]:

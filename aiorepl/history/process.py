@@ -27,7 +27,7 @@ from aiorepl.journal.store import Store
 NICENESS: Final = 10
 LENGTH: Final = struct.Struct(">I")
 FENCED: Final = 3
-"""The exit code if another compaction has taken over the history."""
+"""The exit code if another compaction has taken over the history; it must not be taken back at once."""
 _FAILED: Final = 1
 _POLL: Final = 1.0
 

@@ -18,7 +18,7 @@ import pytest
 from aiorepl import ConfigurationError, Pipeline, history
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.cli import main
-from aiorepl.history.beside import compact_beside, keep_uncompacted
+from aiorepl.history.beside import _left, compact_beside, keep_uncompacted
 from aiorepl.history.compaction import Pace
 from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
@@ -99,15 +99,26 @@ async def test_errors_are_logged(journal, caplog, monkeypatch):
     assert not any("Traceback" in message for message in caplog.messages)
 
 
-async def test_another_compaction(journal, caplog):
-    """A process whose history was taken over is not restarted."""
+async def test_another_compaction(journal, caplog, monkeypatch):
+    """A process whose history was taken over goes on once the other compaction has done nothing for a while."""
+    monkeypatch.setattr("aiorepl.history.beside._LEFT_SECONDS", 0.01)
     await asyncio.to_thread(grow, journal)
     task = asyncio.create_task(compact_beside(LocalStore(journal.folder), pace=PACE))
     await until(lambda: history.end(journal.folder) == journal.stream.lsn)
     journal.compaction().claim()
     await asyncio.to_thread(grow, journal)
-    await asyncio.wait_for(task, 60)
+    await until(lambda: history.end(journal.folder) == journal.stream.lsn)
+    await cancel_and_wait(task)
     assert any("another compaction has taken over" in message for message in caplog.messages)
+
+
+async def test_a_compaction_is_left_alone_while_it_works(journal, monkeypatch):
+    """The wait ends only once the history has not changed."""
+    looks = iter("abcc")
+    monkeypatch.setattr("aiorepl.history.beside._LEFT_SECONDS", 0)
+    monkeypatch.setattr("aiorepl.history.beside._version", lambda store: next(looks))
+    await _left(journal.store)
+    assert not list(looks)
 
 
 def test_a_pipeline_that_is_killed(journal, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from aiorepl import history
 from aiorepl.errors import JournalError, SlotError
 from aiorepl.history.buffers import Bounds
-from aiorepl.history.catalog import Fenced
+from aiorepl.history.catalog import Deleted, Fenced
 from aiorepl.history.compaction import Compaction, Pace
 from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
@@ -23,6 +23,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import column
 
 KEY = column("id", 23, key=True)
+DAY = 86_400
 
 
 def test_changes(journal):
@@ -593,6 +594,33 @@ def test_a_compaction_whose_files_vanish(journal):
     with pytest.raises(Fenced, match="another compaction has taken over"):
         journal.compact(store=Overtaken(journal.folder / "history"))
     assert [row["id"] for row in journal.rows()] == [1]
+
+
+def test_a_history_that_is_deleted_meanwhile(journal):
+    """A compaction whose folder is deleted says so, and leaves nothing that would keep a new history from beginning."""
+    t = journal.stream.table("t", KEY)
+    journal.stream.transaction(t.insert("1"))
+    journal.write()
+    compaction = journal.compact()
+    journal.stream.transaction(t.insert("2"))
+    journal.write()
+    shutil.rmtree(journal.folder / "history")
+    with pytest.raises(Deleted, match="was deleted while it was compacted"):
+        compaction._pass()
+    journal.compact()
+    assert [row["id"] for row in journal.rows()] == [1, 2]
+
+
+def test_a_clock_that_is_set_back(journal):
+    """Rows that were compacted at a time in the future are published, and what they replace is deleted, as after a day."""
+    t = journal.stream.table("t", KEY)
+    for number, now in enumerate((40 * DAY, DAY, 2 * DAY)):
+        journal.stream.transaction(t.insert(str(number)))
+        journal.write()
+        journal.compact(clock=lambda now=now: now)
+        assert sum(file.published for file in journal.files()) == (0, 1, 1)[number]
+    assert len(journal.store.names("_pending")) == 1
+    assert [row["id"] for row in journal.rows()] == [0, 1, 2]
 
 
 def test_a_slept_compaction_leaves_no_file(journal):
