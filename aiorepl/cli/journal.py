@@ -75,7 +75,8 @@ def verify(journal: str) -> int:
         code = code or problem.exit_code
     if not code:
         history = " and its history" if _has_history(store) else ""
-        click.echo(f"{len(JournalReader(store).segments())} segments{history}, no damage found")
+        count = len(JournalReader(store).segments())
+        click.echo(f"{count} segment{'s' * (count != 1)}{history}, no damage found")
     return code
 
 
@@ -138,7 +139,7 @@ def prune_command(journal: str) -> None:
 
     store = _open(journal)
     deleted = prune(store)
-    click.echo(f"{len(deleted)} segments deleted")
+    click.echo(f"{len(deleted)} segment{'s' * (len(deleted) != 1)} deleted")
     for warning in stalled_cursors(store).values():
         click.echo(printable(warning))
 

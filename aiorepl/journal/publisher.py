@@ -121,6 +121,15 @@ class Publisher:
         """Whether this writer has the epoch."""
         return self.state is not None and self.state.writer == self._own
 
+    def require_epoch(self) -> None:
+        """Check that no later writer has taken the epoch.
+
+        :raises JournalError: one has, or ``position.json`` cannot be read.
+        """
+        found, _ = self._files.versioned_state()
+        if self.claimed and (found is None or found.writer != self._own):
+            raise self._taken_over()
+
     def claim(self) -> None:
         """Take the epoch: the commits of every earlier writer fail from now on.
 

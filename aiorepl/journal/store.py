@@ -186,14 +186,8 @@ class LocalStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a small file, and its folder if that is missing."""
-        target = self.path / name
-        make_folder(target.parent)
-        upload = _LocalUpload(self, name)
-        try:
-            upload.write([data])
+        with self._staged(name, data) as upload:
             upload.publish(name)
-        finally:
-            upload.discard()
 
     def load(self, name: str) -> tuple[bytes, str]:
         """Read a small file; its version is a digest of its contents."""
@@ -202,11 +196,7 @@ class LocalStore:
 
     def replace(self, name: str, data: bytes, version: str | None) -> str:
         """Replace a small file. Comparing and renaming happen under a lock, which is held for no fsync."""
-        target = self.path / name
-        make_folder(target.parent)
-        upload = _LocalUpload(self, name)
-        try:
-            upload.write([data])
+        with self._staged(name, data) as upload:
             upload.sync(name)
             with self._replacing():
                 try:
@@ -218,9 +208,18 @@ class LocalStore:
                         raise Superseded(name)
                     upload.rename(name)
             upload.settle(name)
+        return _digest(data)
+
+    @contextlib.contextmanager
+    def _staged(self, name: str, data: bytes) -> Iterator[_LocalUpload]:
+        """Write a small file under a temporary name, which is deleted afterwards unless it was renamed."""
+        make_folder((self.path / name).parent)
+        upload = _LocalUpload(self, name)
+        try:
+            upload.write([data])
+            yield upload
         finally:
             upload.discard()
-        return _digest(data)
 
     @contextlib.contextmanager
     def _replacing(self) -> Iterator[None]:

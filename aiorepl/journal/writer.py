@@ -187,10 +187,15 @@ class JournalWriter:
         # discarded.
         with self._lock:
             self._require_open()
-            # An earlier call failed to finish its commit.
-            if self._publisher.finish():
-                self._committed()
-            yield
+            try:
+                # An earlier call failed to finish its commit.
+                if self._publisher.finish():
+                    self._committed()
+                yield
+            except FileNotFoundError:
+                # A later writer deletes the files that this one has not published.
+                self._publisher.require_epoch()
+                raise
 
     def _require_open(self) -> None:
         if self._closed:

@@ -74,6 +74,19 @@ async def test_a_writer_that_slept(tmp_path, tools, stream, left) -> None:
     assert list(problems(tmp_path)) == []
 
 
+async def test_a_writer_whose_file_is_deleted(tmp_path, stream) -> None:
+    """A writer whose unpublished segment a later one has deleted, because the lock file was, says who has taken over."""
+    slices = stream.slices(100)
+    first = await opened(tmp_path, stream)
+    await first.write(Batch((slices[0],)))
+    second = await opened(tmp_path, stream)
+    await second.write(Batch(()))
+    with pytest.raises(JournalError, match=r"another writer has taken over .* \(host"):
+        await first.flush()
+    await first.close()
+    await second.close()
+
+
 async def test_a_writer_that_is_open_takes_nothing(tmp_path, stream) -> None:
     """A second pipeline that does not get the slot never writes, and the first one continues."""
     slices = stream.slices(100)
