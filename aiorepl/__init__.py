@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED
     from aiorepl.pipeline.pipeline import Pipeline
-    from aiorepl.pipeline.statistics import PipelineStatistics
+    from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
     from aiorepl.position import Position
     from aiorepl.retry import RetryPolicy
     from aiorepl.sink import Batch, Rejection, Sink, SinkContext, SyncSink
@@ -65,7 +65,7 @@ _NAMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
     "aiorepl.delivery.dead_letters": ("DeadLetters",),
     "aiorepl.delivery.config": ("Delivery",),
-    "aiorepl.pipeline.statistics": ("PipelineStatistics",),
+    "aiorepl.pipeline.statistics": ("PipelineState", "PipelineStatistics"),
     "aiorepl.pipeline.pipeline": ("Pipeline",),
     "aiorepl.retry": ("RetryPolicy",),
     "aiorepl.transforms.selection": ("Selection",),
@@ -119,6 +119,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Pipeline",
     "SnapshotOptions",
     "ObjectStore",
+    "PipelineState",
     "PipelineStatistics",
     "Source",
     "BatchPolicy",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import stamina
 
@@ -21,7 +22,10 @@ from aiorepl.errors import (
 )
 from aiorepl.lsn import LSN
 
-_log = logging.getLogger("aiorepl.sink")
+_sink_log = logging.getLogger("aiorepl.sink")
+_capture_log = logging.getLogger("aiorepl.capture")
+# The failures of one call are logged at most this often.
+_LOG_SECONDS: Final = 30.0
 
 # SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
 _TRANSIENT = ("08", "53", "57", "58")
@@ -62,24 +66,63 @@ class RetryPolicy:
         def pause(error: Exception) -> bool | float:
             if not isinstance(error, TransientError) or (error.rewind and not rewind):
                 return False
-            _log.warning("%s failed, retrying: %s", call, error)
             return True if error.retry_after is None else error.retry_after
 
-        return self._attempts(pause)
+        return self._attempts(pause, call, _sink_log)
 
     def connection(self) -> AsyncIterator[Any]:
         """Attempts to connect to the source, repeated after errors that may pass."""
-        return self._attempts(may_pass)
+        return self._attempts(may_pass, "connecting to the source", _capture_log)
 
-    def _attempts(self, on: Any) -> AsyncIterator[Any]:
-        return stamina.retry_context(
-            on=on,
-            attempts=self.attempts,
-            timeout=self.timeout,
-            wait_initial=self.wait_initial,
-            wait_max=self.wait_max,
-            wait_jitter=self.wait_initial,
+    def _attempts(
+        self, pause: Callable[[Exception], bool | float], call: str, log: logging.Logger
+    ) -> AsyncIterator[Any]:
+        return _Attempts(self, pause, call, log)
+
+
+class _Attempts(AsyncIterator[Any]):
+    """Stamina's attempts at one call, whose failures are logged."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        pause: Callable[[Exception], bool | float],
+        call: str,
+        log: logging.Logger,
+    ) -> None:
+        self._pause = pause
+        self._call = call
+        self._log = log
+        self._silent_until = -math.inf
+        self._current: Any = None
+        self._attempts = aiter(
+            stamina.retry_context(
+                on=self._on,
+                attempts=policy.attempts,
+                timeout=policy.timeout,
+                wait_initial=policy.wait_initial,
+                wait_max=policy.wait_max,
+                wait_jitter=policy.wait_initial,
+            )
         )
+
+    async def __anext__(self) -> Any:
+        self._current = await anext(self._attempts)
+        return self._current
+
+    def _on(self, error: Exception) -> bool | float:
+        pause = self._pause(error)
+        if pause is not False and time.monotonic() >= self._silent_until:
+            # After the last attempt too: only stamina knows that it is the last one.
+            self._silent_until = time.monotonic() + _LOG_SECONDS
+            self._log.warning(
+                "%s failed at attempt %d, and is repeated in about %.1f s: %s",
+                self._call,
+                self._current.num,
+                self._current.next_wait if pause is True else pause,
+                error,
+            )
+        return pause
 
 
 class Rewinds:

@@ -104,7 +104,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
+from typing import Any, overload
 
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -153,6 +154,35 @@ class Rejection:
     at: datetime
 
 
+class _Changes(Sequence[Change]):
+    """The changes of several slices."""
+
+    __slots__ = ("_slices",)
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        self._slices = slices
+
+    def __len__(self) -> int:
+        return sum(len(part.changes) for part in self._slices)
+
+    def __iter__(self) -> Iterator[Change]:
+        return chain.from_iterable(part.changes for part in self._slices)
+
+    @overload
+    def __getitem__(self, index: int) -> Change: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Change]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) or index < 0:
+            return list(self)[index]
+        for change in islice(self, index, None):
+            return change
+        raise IndexError("change index out of range")
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} changes>"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Consecutive slices of transactions. The module's docstring has the guarantees.
@@ -165,9 +195,9 @@ class Batch:
     rejection: Rejection | None = None
 
     @property
-    def changes(self) -> Iterator[Change]:
-        """All changes, in order."""
-        return chain.from_iterable(part.changes for part in self.slices)
+    def changes(self) -> Sequence[Change]:
+        """All changes, in order: a view, which can be iterated any number of times."""
+        return _Changes(self.slices)
 
     @property
     def end_lsn(self) -> LSN | None:
@@ -197,7 +227,7 @@ class Batch:
             yield group
 
     def __len__(self) -> int:
-        return sum(len(part.changes) for part in self.slices)
+        return len(self.changes)
 
 
 def _is_same_transaction(part: Slice, following: Slice) -> bool:

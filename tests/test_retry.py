@@ -100,14 +100,14 @@ async def test_retry_after_is_waited_for():
     assert clock() - begin >= 0.2
 
 
-async def test_a_retry_is_logged_with_its_reason(caplog):
-    """The log names the call and the error."""
+async def test_the_first_of_many_failures_is_logged(caplog):
+    """The log names the call, the attempt, the pause and the error, and is not filled by the next failures."""
     tries = []
     async for attempt in QUICK.sink("sink s: write"):
         with attempt:
             tries.append(1)
-            if len(tries) < 2:
+            if len(tries) < 3:
                 raise TransientError("503")
-    assert ["sink s: write failed, retrying: 503"] == [
+    assert ["sink s: write failed at attempt 1, and is repeated in about 0.0 s: 503"] == [
         record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"
     ]

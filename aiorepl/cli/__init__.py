@@ -1,13 +1,12 @@
 """The command line: parse, call, print. An error is one line on standard error and an exit code; a file with several
 errors gets one line for each.
 
-Exit codes: 0 success, 1 data that cannot be decoded or an internal error, 2 usage or configuration, 3 connection or slot,
+Exit codes: 0 success, also of a pipeline that a signal has stopped in order, 1 data that cannot be decoded or an internal error, 2 usage or configuration, 3 connection or slot,
 4 a sink failed for good, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
@@ -17,6 +16,7 @@ from aiorepl.cli.check import check
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
+from aiorepl.cli.log import Log
 from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
@@ -36,14 +36,17 @@ INTERRUPTED = 130
 )
 @click.version_option(package_name="aiorepl")
 @click.option("-v", "--verbose", count=True, help="Log more to standard error; -vv logs everything.")
-def command(verbose: int) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines of text or of JSON on standard error.",
+)
+@click.pass_obj
+def command(log: Log, verbose: int, log_format: str) -> None:
     """PostgreSQL logical replication: deliver changes to sinks, files and Spark."""
-    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=logging.WARNING, format="aiorepl: %(message)s", stream=sys.stderr)
-    # Only our own logger: verbose logs of client libraries may contain secrets and rows.
-    logging.getLogger("aiorepl").setLevel(level)
-    # aiorepl logs retries itself, with their reason.
-    logging.getLogger("stamina").setLevel(logging.ERROR)
+    log.begin(verbose, as_json=log_format == "json")
 
 
 command.add_command(demo)
@@ -63,29 +66,34 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> int:
+    log = Log()
     try:
-        code = command.main(arguments, prog_name="aiorepl", standalone_mode=False)
+        code = command.main(arguments, prog_name="aiorepl", standalone_mode=False, obj=log)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
-        return _fail(f"{error.format_message()}{hint}", code=2)
+        return _fail(log, f"{error.format_message()}{hint}", code=2)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except AioreplError as error:
-        return _fail(*(error.lines if isinstance(error, InvalidFile) else [str(error)]), code=error.exit_code)
+        return _fail(
+            log, *(error.lines if isinstance(error, InvalidFile) else [str(error)]), code=error.exit_code
+        )
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename is not None:
-            return _fail(f"cannot use {error.filename}: {reason(error)}", code=1)
-        return _fail(f"internal error: {type(error).__name__}; set AIOREPL_DEBUG=1 for the traceback", code=1)
+            return _fail(log, f"cannot use {error.filename}: {reason(error)}", code=1)
+        return _fail(
+            log, f"internal error: {type(error).__name__}; set AIOREPL_DEBUG=1 for the traceback", code=1
+        )
     return code if isinstance(code, int) else 0
 
 
-def _fail(*lines: str, code: int) -> int:
+def _fail(log: Log, *lines: str, code: int) -> int:
     for line in lines:
-        click.echo(f"aiorepl: {' '.join(line.split())}", err=True)
+        log.error(" ".join(line.split()))
     return code

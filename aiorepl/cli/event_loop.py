@@ -45,7 +45,7 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
         signalled = True
         work.cancel()
 
-    with _handling(stop):
+    with _handling(stop, *_SIGNALS):
         try:
             return await work
         except asyncio.CancelledError:
@@ -56,15 +56,15 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 @contextlib.contextmanager
-def _handling(stop: Callable[[], None]) -> Iterator[None]:
+def _handling(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
     """Handle signals, even if SIGINT is ignored, as a shell sets it for background processes."""
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    for number in signals:
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in signals:
             loop.remove_signal_handler(number)
 
 
@@ -79,29 +79,31 @@ def _exit_after(seconds: float) -> None:
 
 
 async def run_pipeline(pipeline: Pipeline, beside: Coroutine[Any, Any, None] | None = None) -> bool:
-    """Run a pipeline. The first SIGINT or SIGTERM stops it and flushes its sinks; the second one cancels it.
+    """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
     :param beside: runs until the pipeline ends.
-    :returns: whether a signal ended it.
+    :returns: whether a signal has stopped it.
+    :raises KeyboardInterrupt: a second signal has cancelled it.
     """
     work = asyncio.create_task(pipeline.run())
     tasks = [] if beside is None else [asyncio.create_task(beside)]
-    signalled = False
+    signals = 0
 
     def stop() -> None:
-        nonlocal signalled
-        if signalled:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
             work.cancel()
-        _exit_after(_EXIT_SECONDS if signalled else pipeline.shutdown_timeout + _EXIT_SECONDS)
-        signalled = True
+        _exit_after(_EXIT_SECONDS if signals > 1 else pipeline.shutdown_timeout + _EXIT_SECONDS)
         pipeline.stop()
 
-    with _handling(stop):
+    with _handling(stop, *_SIGNALS, signal.SIGHUP):
         try:
             await work
         except asyncio.CancelledError:
-            if not signalled:
-                raise
+            if signals > 1:
+                raise KeyboardInterrupt from None
+            raise
         finally:
             await cancel_and_wait(*tasks)
-    return signalled
+    return signals > 0

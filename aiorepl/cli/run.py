@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from aiorepl.errors import AioreplError
+
 if TYPE_CHECKING:
+    from aiorepl.cli.log import Log
     from aiorepl.cli.pipeline_file import PipelineFile
 
 _log = logging.getLogger("aiorepl.run")
@@ -28,8 +31,11 @@ _LOOK_SECONDS: Final = 1.0
     help="Recreate the slot and read the tables again; needs a [journal], or a [snapshot] with state.",
 )
 @click.option("--accept-gap", is_flag=True, help="Continue without the changes that the slot has lost.")
-def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bool) -> int:
-    """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT or SIGTERM.
+@click.pass_obj
+def run(log: Log, file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bool) -> int:
+    """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT, SIGTERM or SIGHUP.
+
+    The first signal stops it in order: the sinks finish, and the exit code is 0. A second one interrupts it.
 
     To begin: aiorepl run --example > aiorepl.toml. If the file has no dsn, AIOREPL_DSN or the PG* environment variables
     name the server.
@@ -50,9 +56,20 @@ def run(file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bo
     if check:
         click.echo(f"{file} is valid")
         return 0
-    for name, kind in loaded.sinks.items():
-        _log.info("sink %s: %s", name, kind)
-    return 130 if run_async(run_pipeline(loaded.pipeline, _show_snapshots(loaded))) else 0
+    log.be_a_service()
+    run_async(run_pipeline(loaded.pipeline, _beside(loaded)))
+    _log.info("stopped")
+    return 0
+
+
+async def _beside(loaded: PipelineFile) -> None:
+    try:
+        await loaded.pipeline.started()
+    except (AioreplError, RuntimeError):  # it has ended before, and says why itself
+        return
+    sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items())
+    _log.info("running: %s", f"sinks {sinks}" if sinks else "no sinks, only the journal")
+    await _show_snapshots(loaded)
 
 
 async def _show_snapshots(loaded: PipelineFile) -> None:

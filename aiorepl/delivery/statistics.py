@@ -25,6 +25,7 @@ class SinkStatistics:
     :param durable: the end LSN of the last transaction that is durable in the sink.
     :param committed: when the last durable transaction was committed on the source, an aware datetime; ``None`` before the
         first one.
+    :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
     :param failed: the error that stopped the sink; ``None`` while it works.
     """
 
@@ -40,4 +41,5 @@ class SinkStatistics:
     accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
     durable: LSN = LSN(0)  # noqa: RUF009
     committed: datetime | None = None
+    retrying: str | None = None
     failed: str | None = None

@@ -273,7 +273,13 @@ class SinkWriter:
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
-                    return await require_awaitable(self._name, name, call())
+                    try:
+                        result = await require_awaitable(self._name, name, call())
+                    except TransientError as error:
+                        self._statistics.retrying = str(error)
+                        raise
+                    self._statistics.retrying = None
+                    return result
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise

@@ -21,13 +21,13 @@ from aiorepl.cancellation import cancel_and_wait
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
-from aiorepl.pipeline.statistics import PipelineStatistics
+from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.requests import Snapshots
@@ -189,6 +189,11 @@ class Pipeline:
             await self._run()
         except BaseException as error:
             self._error = error
+            if isinstance(error, Exception):
+                # The mark is for a program that reports what ``run`` raises itself.
+                _log.error(
+                    "pipeline %s has failed: %s", self._source.slot, _reason(error), extra={"fatal": True}
+                )
             raise
         finally:
             self._ended.set()
@@ -267,10 +272,32 @@ class Pipeline:
             raise self._error
         raise RuntimeError("the pipeline was stopped before its stream started")
 
+    async def wait(self) -> None:
+        """Wait until the pipeline has ended, in whichever task it runs.
+
+        :raises AioreplError: the error with which ``run`` has ended.
+        """
+        await self._ended.wait()
+        if isinstance(self._error, Exception):
+            raise self._error
+
+    @property
+    def state(self) -> PipelineState:
+        """What the pipeline does."""
+        if self._ended.is_set():
+            return PipelineState.FAILED if isinstance(self._error, Exception) else PipelineState.STOPPED
+        if not self._fan_out.started.is_set():
+            return PipelineState.STARTING
+        sinks = self._fan_out.statistics.values()
+        troubled = self._capture.last_error is not None or any(sink.failed or sink.retrying for sink in sinks)
+        return PipelineState.DEGRADED if troubled else PipelineState.RUNNING
+
     def statistics(self) -> PipelineStatistics:
-        """Return the current positions, buffers and counters."""
+        """Return the state, and the current positions, buffers and counters."""
         fan_out, ledger = self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
+            state=self.state,
+            error=_reason(self._error) if isinstance(self._error, Exception) else None,
             received=fan_out.received,
             accepted=LSN(0) if ledger is None else ledger.accepted,
             flushed=self._flushed,
@@ -337,6 +364,11 @@ class Pipeline:
         await self.started()
         assert self._heartbeat is not None
         await self._heartbeat.run()
+
+
+def _reason(error: Exception) -> str:
+    """Return what may be logged of an error: other exceptions than ours may quote rows."""
+    return str(error) if isinstance(error, AioreplError) else type(error).__name__
 
 
 def _table_lookups(source: Source, sinks: Mapping[str, ResolvedDelivery]) -> TableLookups | None:

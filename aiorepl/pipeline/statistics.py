@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.delivery.statistics import SinkStatistics
@@ -26,18 +27,35 @@ class Lag:
     durable: int
 
 
+class PipelineState(StrEnum):
+    """What a pipeline does."""
+
+    STARTING = "starting"
+    """It connects, opens its sinks, or has not been run yet."""
+    RUNNING = "running"
+    """The stream is read, and all sinks work."""
+    DEGRADED = "degraded"
+    """It goes on, but the connection is lost, or a sink has failed or repeats a call."""
+    STOPPED = "stopped"
+    """It has ended in order, or was cancelled."""
+    FAILED = "failed"
+    """It has ended with an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineStatistics:
-    """The state of a running pipeline: its LSNs from the server down, its buffers and its sinks.
+    """The state of a pipeline, its LSNs from the server down, its buffers and its sinks.
 
     ``received >= accepted >= flushed``; all three are 0 before the stream begins.
 
+    :param state: what the pipeline does.
+    :param error: the error that ended it; ``None`` unless ``state`` is ``FAILED``.
     :param received: how far the server has sent WAL (``sent_lsn`` in ``pg_stat_replication``).
     :param accepted: the end LSN of the last transaction that every sink has accepted. It confirms nothing.
     :param flushed: the end LSN of the last transaction that is durable in every sink; with a journal: in the journal. The
         slot is confirmed with it (``confirmed_flush_lsn`` in ``pg_replication_slots``), within about a second.
     :param reconnects: the number of reconnects.
-    :param last_error: the last error of the connection, or of an attempt to reconnect.
+    :param last_error: why the connection is lost, or could not be opened again; ``None`` while there is one.
     :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
         ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
@@ -50,6 +68,8 @@ class PipelineStatistics:
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     """
 
+    state: PipelineState
+    error: str | None
     received: LSN
     accepted: LSN
     flushed: LSN

@@ -318,16 +318,16 @@ class Capture:
 
     async def _reconnect(self) -> None:
         _, previous = self._connected()
-        error_before = self.last_error
         async for attempt in (self._retry or _OWN_RECONNECT).connection():
             with attempt:
                 self._connection, self._preflight = await self._reconnect_once(previous)
         if self._rewinding:
             # The slot may have been busy for a moment; that is not an error to report.
-            self._rewinding, self.last_error = False, error_before
+            self._rewinding, self.last_error = False, None
             _log.warning("reading the source again from %s", self._progress.after)
             return
         self.reconnects += 1
+        self.last_error = None
         _log.warning("reconnected to the source, continuing at %s", self._progress.after)
 
     async def _reconnect_once(self, previous: PreflightResult) -> tuple[Connection, PreflightResult]:
@@ -343,10 +343,7 @@ class Capture:
                 connection.abort()
                 raise
         except AioreplError as error:
-            text = str(error)
-            if text != self.last_error:
-                _log.info("reconnecting to the source failed: %s", text)
-                self.last_error = text
+            self.last_error = str(error)
             raise
         return connection, result
 

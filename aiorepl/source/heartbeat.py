@@ -85,7 +85,11 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - the stream does not depend on heartbeats
             self._drop()
             statistics.failed += 1
-            text = str(connect_error(error)) if isinstance(error, asyncpg.PostgresError) else _text(error)
+            text = (
+                str(connect_error(error, "the server"))
+                if isinstance(error, asyncpg.PostgresError)
+                else _text(error)
+            )
             # Logged once, and not for every heartbeat that fails.
             if statistics.error is None:
                 _log.warning("heartbeats fail, the stream continues without them: %s", text)

@@ -183,7 +183,7 @@ class ReplicationConnection:
         try:
             await self.query(command, timeout=None)
         except ServerError as error:
-            raise slot_problem(error, name) from None
+            raise slot_problem(error, name, wanted=False) from None
 
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """Run DROP_REPLICATION_SLOT.
@@ -194,7 +194,7 @@ class ReplicationConnection:
         try:
             await self.query(commands.drop_slot(name, wait=wait), timeout=None)
         except ServerError as error:
-            raise slot_problem(error, name) from None
+            raise slot_problem(error, name, wanted=False) from None
 
     async def start_replication(
         self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None

@@ -13,6 +13,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
+from itertools import starmap
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -106,7 +107,7 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
     """
     try:
         dsn, seconds = _connect_timeout(dsn)
-        hosts = _hosts(dsn) if "host" not in kwargs else []
+        hosts = _several_hosts(dsn) if "host" not in kwargs else []
         if seconds is not None:
             kwargs.setdefault("timeout", seconds)
         else:
@@ -120,7 +121,7 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
             kwargs["host"], kwargs["port"] = hosts[-1]
         return await _connect(dsn, settings, kwargs)
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
-        raise connect_error(error) from None
+        raise connect_error(error, _server(dsn)) from None
 
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
@@ -166,20 +167,42 @@ def _connect_timeout(dsn: str | None) -> tuple[str | None, float | None]:
     return dsn, None if seconds is not None and seconds <= 0 else seconds
 
 
-def _hosts(dsn: str | None) -> list[tuple[str, int]]:
+def _several_hosts(dsn: str | None) -> list[tuple[str, int]]:
     """Return hosts and ports if the DSN or the environment names several; empty for one host, or for prefer-standby."""
-    parts = urlsplit(dsn or "")
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(urlsplit(dsn or "").query))
     attributes = options.get("target_session_attrs", os.environ.get("PGTARGETSESSIONATTRS"))
-    named = parts.netloc.rpartition("@")[2] or options.get("host") or os.environ.get("PGHOST", "")
-    if "," not in named or attributes == "prefer-standby" or "service" in options:
+    hosts = _hosts(dsn)
+    if len(hosts) < 2 or attributes == "prefer-standby" or "service" in options:
         # asyncpg has to try all hosts for a preference.
         return []
+    return hosts
+
+
+def _hosts(dsn: str | None) -> list[tuple[str, int]]:
+    """Return the hosts and ports that the DSN or the environment names; empty if neither does."""
+    parts = urlsplit(dsn or "")
+    options = dict(parse_qsl(parts.query))
+    named = parts.netloc.rpartition("@")[2] or options.get("host") or os.environ.get("PGHOST", "")
     ports = (options.get("port") or os.environ.get("PGPORT") or _PORT).split(",")
-    hosts = [_host_and_port(each) for each in named.split(",")]
+    hosts = [_host_and_port(each) for each in named.split(",") if named]
     if len(ports) == 1:
         ports *= len(hosts)
     return [(host, int(port or other)) for (host, port), other in zip(hosts, ports, strict=True)]
+
+
+def _server(dsn: str | None) -> str:
+    """Name the server for messages: its hosts and ports."""
+    try:
+        hosts = _hosts(dsn)
+    except ValueError:
+        hosts = []
+    return f"the server at {', '.join(starmap(_address, hosts))}" if hosts else "the server"
+
+
+def _address(host: str, port: int) -> str:
+    if host.startswith("/"):
+        return f"{host}/.s.PGSQL.{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _host_and_port(named: str) -> tuple[str, str]:
@@ -221,8 +244,11 @@ def _local(transport: asyncio.BaseTransport) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def connect_error(error: Exception) -> Exception:
-    """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN."""
+def connect_error(error: Exception, server: str) -> Exception:
+    """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN.
+
+    :param server: the server with hosts and ports, as a noun phrase.
+    """
     pg = asyncpg.exceptions
     if isinstance(error, pg.PostgresError):
         # Only the message: asyncpg appends detail and hint on further lines.
@@ -267,14 +293,14 @@ def connect_error(error: Exception) -> Exception:
         )
     if isinstance(error, TimeoutError):
         return ConnectionFailed(
-            "the server did not answer in time: check host and port, and that it is running"
+            f"{server} did not answer in time: check host and port, and that it is running"
         )
     if isinstance(error, OSError):
         return ConnectionFailed(
-            f"cannot reach the server: {_os_error_text(error)}: check host and port, and that it is running"
+            f"cannot reach {server}: {_os_error_text(error)}: check host and port, and that it is running"
         )
     if isinstance(error, pg.ConnectionDoesNotExistError):
-        return ConnectionFailed("the server closed the connection while it was opened")
+        return ConnectionFailed(f"{server} closed the connection while it was opened")
     return error
 
 

@@ -6,8 +6,11 @@ from aiorepl.errors import ConfigurationError, ConnectionFailed, ServerError, Sl
 from aiorepl.wire.opening import GRANT
 
 
-def slot_problem(error: Exception, slot: str) -> Exception:
-    """Return the error that says what to do about the server's error; other errors are returned unchanged."""
+def slot_problem(error: Exception, slot: str, *, wanted: bool = True) -> Exception:
+    """Return the error that says what to do about the server's error; other errors are returned unchanged.
+
+    :param wanted: whether a missing slot should be created; not if it was to be altered or dropped.
+    """
     if not isinstance(error, ServerError):
         return error
     message = error.message or ""
@@ -15,7 +18,7 @@ def slot_problem(error: Exception, slot: str) -> Exception:
         case "42704" if "publication" in message:
             return missing_publication(message)
         case "42704":
-            return missing_slot(slot)
+            return missing_slot(slot, wanted=wanted)
         case "55006":
             return SlotError(
                 f"{message}: another consumer is connected to slot {slot!r}; stop it, or use a slot of your own",
@@ -34,11 +37,13 @@ def slot_problem(error: Exception, slot: str) -> Exception:
     return error
 
 
-def missing_slot(slot: str) -> SlotError:
-    """Return the error for a slot that does not exist."""
-    return SlotError(
-        f"replication slot {slot!r} does not exist: create it, on the command line --create-slot"
-    )
+def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
+    """Return the error for a slot that does not exist.
+
+    :param wanted: whether it should be created.
+    """
+    remedy = "create it, on the command line --create-slot" if wanted else "aiorepl slots lists those that do"
+    return SlotError(f"replication slot {slot!r} does not exist: {remedy}")
 
 
 def missing_publication(message: str) -> ConfigurationError:

@@ -202,7 +202,7 @@ class SqlConnection:
         try:
             await self._fetch("SELECT pg_drop_replication_slot($1)", name)
         except ServerError as error:
-            raise slot_problem(error, name) from None
+            raise slot_problem(error, name, wanted=False) from None
 
     async def start_replication(
         self, slot: str, lsn: LSN, options: Mapping[str, str], *, confirmed: LSN | None = None

@@ -221,7 +221,7 @@ async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, fa
         await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
         assert pipeline.statistics().sinks["m"].failed is None
     assert 3 == len(failures)
-    assert "moving its cursor failed, retrying" in caplog.text
+    assert "moving its cursor failed at attempt 1" in caplog.text
     assert "No space left on device: make room" in caplog.text
 
 

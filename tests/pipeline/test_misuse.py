@@ -134,7 +134,10 @@ async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
 
     with caplog.at_level(logging.ERROR, "aiorepl"), pytest.raises(PermanentError, match="no"):
         await asyncio.wait_for(pipeline.run(), 60)
-    assert ["sink bad stops, and so do all other sinks: no"] == caplog.messages
+    assert [
+        "sink bad stops, and so do all other sinks: no",
+        "pipeline memory has failed: no",
+    ] == caplog.messages
     assert {"good": None, "bad": "no"} == {
         name: sink.failed for name, sink in pipeline.statistics().sinks.items()
     }

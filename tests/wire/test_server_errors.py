@@ -22,7 +22,9 @@ async def test_nobody_there():
     """A port without a server: the error says what to check, and is retried."""
     async with ScriptedWalsender() as server:
         dsn = server.dsn
-    with pytest.raises(ConnectionFailed, match=r"cannot reach the server: .*: check host and port") as caught:
+    with pytest.raises(
+        ConnectionFailed, match=r"cannot reach the server at 127.0.0.1:\d+: .*: check host and port"
+    ) as caught:
         await ReplicationConnection.open(dsn)
 
     assert not caught.value.permanent

@@ -1,0 +1,5 @@
+"""``python -m aiorepl``: the console script."""
+
+from aiorepl.cli import main
+
+main()

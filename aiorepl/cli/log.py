@@ -1,0 +1,82 @@
+"""What commands log to standard error: lines of text, or of JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+SHORT: Final = "aiorepl: %(message)s"
+LONG: Final = "%(asctime)s %(levelname)s %(message)s"
+
+# What every record has; whatever else it has is a field of its own.
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON: time, level, logger, message, and the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record."""
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _USUAL}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Formats the time as RFC 3339, in UTC."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's name
+        """Format a record's time."""
+        return _time(record)
+
+
+class Log:
+    """The log of one command on standard error."""
+
+    def __init__(self) -> None:
+        self._handler = logging.StreamHandler(sys.stderr)
+        self._handler.setFormatter(TextFormatter(SHORT))
+        # The command reports the error itself that ends a pipeline.
+        self._handler.addFilter(lambda record: not hasattr(record, "fatal"))
+        self._level = logging.WARNING
+
+    def begin(self, verbose: int, *, as_json: bool) -> None:
+        """Log what the packages log.
+
+        :param verbose: 0 for warnings, 1 for what happens, 2 for everything.
+        """
+        if as_json:
+            self._handler.setFormatter(JsonFormatter())
+        self._level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+        logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
+        # Only our own logger: verbose logs of client libraries may contain secrets and rows.
+        logging.getLogger("aiorepl").setLevel(self._level)
+        # aiorepl logs retries itself, with their reason.
+        logging.getLogger("stamina").setLevel(logging.ERROR)
+
+    def be_a_service(self) -> None:
+        """Give lines of text a time and a level, and log when the pipeline begins and ends."""
+        if isinstance(self._handler.formatter, TextFormatter):
+            self._handler.setFormatter(TextFormatter(LONG))
+        logging.getLogger("aiorepl.run").setLevel(min(self._level, logging.INFO))
+
+    def error(self, text: str) -> None:
+        """Write an error that ends the command."""
+        record = logging.LogRecord("aiorepl", logging.ERROR, "", 0, text, None, None)
+        click.echo(self._handler.format(record), err=True)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
