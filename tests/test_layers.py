@@ -49,7 +49,7 @@ ORDER = (
 )
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
 # These stand beside the stages and may use any; so may the facade.
-BESIDE = {"cli", "testing", "__init__"}
+BESIDE = {"cli", "testing", "__init__", "__main__"}
 
 PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
