@@ -31,9 +31,8 @@ from aiorepl.history.catalog import (
     write_sealed,
     write_table,
 )
-from aiorepl.history.collecting import Collecting
+from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.cursor import compacted, moved, protect, require_newest
-from aiorepl.history.journal import Stretch, beginning, stretch
 from aiorepl.history.manifest import (
     MESSAGES_TABLE,
     File,
@@ -53,6 +52,7 @@ from aiorepl.history.names import (
     pending_name,
 )
 from aiorepl.history.planning import Limits
+from aiorepl.history.uncompacted import Stretch, beginning, stretch
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
@@ -142,7 +142,7 @@ class Compaction:
         with self._owning():
             while self.history.end.lsn < until and self._pass():
                 pass
-            while self._keep_house():
+            while self._maintain():
                 pass
 
     def follow(self, stopped: threading.Event, poll: float = 5.0) -> None:
@@ -153,7 +153,7 @@ class Compaction:
         self.claim()
         with self._owning():
             while not stopped.is_set():
-                if not (self._keep_house() or self._pass(wait=True)):
+                if not (self._maintain() or self._pass(wait=True)):
                     stopped.wait(poll)
 
     def claim(self) -> None:
@@ -241,7 +241,7 @@ class Compaction:
             return written.size
 
         with Buffers(self._bounds, finish) as buffers:
-            collecting = Collecting(self._reader, buffers, lambda table: self._list(table).versions)
+            collecting = ChangeCollector(self._reader, buffers, lambda table: self._list(table).versions)
             for segment in found.segments:
                 collecting.segment(segment)
             buffers.flush()
@@ -262,7 +262,7 @@ class Compaction:
             changed[folder] = replace(listed, pending=(*listed.pending, replace(file, version=number)))
         return changed
 
-    def _keep_house(self) -> bool:
+    def _maintain(self) -> bool:
         """Carry out the merges that are recorded. If there are none, record those that are due, and delete expired files.
 
         :returns: whether there was anything to do.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +11,17 @@ import pytest
 
 from aiorepl import history
 from aiorepl.history.compaction import Compaction
-from aiorepl.journal import Cursors, JournalReader, JournalSink
+from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
-from aiorepl.pgoutput.relations import Attribute
-from aiorepl.sink import Batch, SinkContext
-from aiorepl.testing.stream import Stream
-from aiorepl.transactions.changes import RowChange
+from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
 
 
-class Journal:
-    """A journal that grows when told to: ``stream`` is what its slot sends."""
+class Journal(GrowingJournal):
+    """A journal that grows when told to, and how it is read."""
 
     def __init__(self, folder: Path, **stream: Any) -> None:
-        self.folder = folder
-        self.stream = Stream(**stream)
+        super().__init__(folder, **stream)
         self.store = LocalStore(folder / "history")
-
-    def write(
-        self,
-        attributes: Mapping[str, Attribute] | None = None,
-        at_once: int | None = None,
-        **options: Any,
-    ) -> None:
-        """Make a segment, or more, of all that was committed since the last call.
-
-        :param attributes: what a look-up in the catalog found for the columns of each name.
-        :param at_once: the number of messages in a slice.
-        """
-        slices = tuple(self.stream.slices(at_once))
-        for change in (change for part in slices for change in part.changes if isinstance(change, RowChange)):
-            names = set(change.relation.names) & set(attributes or ())
-            change.relation.attributes.update({name: attributes[name] for name in names})
-
-        async def write() -> None:
-            sink = JournalSink(self.folder, **options)
-            await sink.open(SinkContext("journal", self.stream.position))
-            await sink.write(Batch(slices))
-            await sink.flush()
-            await sink.close()
-
-        asyncio.run(write())
 
     def compaction(self, store: LocalStore | None = None, **options: Any) -> Compaction:
         return Compaction(JournalReader(self.folder), store or self.store, Cursors(self.folder), **options)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiorepl.journal import JournalReader, JournalSink
-from aiorepl.pgoutput.relations import Attribute
-from aiorepl.sink import Batch, SinkContext
-from aiorepl.testing.stream import Stream
-from aiorepl.transactions.changes import RowChange
+from aiorepl.journal import JournalReader
+from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
 
 
 class Query:
@@ -81,32 +77,12 @@ def spark() -> Iterator[Any]:
         patch.undo()
 
 
-class Journal:
-    """A journal that grows when told to: ``stream`` is what its slot sends."""
+class Journal(GrowingJournal):
+    """A journal that grows when told to, and how it is read."""
 
     def __init__(self, folder: Path, **stream: Any) -> None:
-        self.folder = folder
-        self.stream = Stream(**stream)
+        super().__init__(folder, **stream)
         self.applied = 0
-
-    def write(self, attributes: Mapping[str, Attribute] | None = None, **options: Any) -> None:
-        """Make a segment, or more, of all that was committed since the last call.
-
-        :param attributes: what a look-up in the catalog found for the columns of each name.
-        """
-        slices = tuple(self.stream.slices())
-        for change in (change for part in slices for change in part.changes if isinstance(change, RowChange)):
-            names = set(change.relation.names) & set(attributes or ())
-            change.relation.attributes.update({name: attributes[name] for name in names})
-
-        async def write() -> None:
-            sink = JournalSink(self.folder, **options)
-            await sink.open(SinkContext("journal", self.stream.position))
-            await sink.write(Batch(slices))
-            await sink.flush()
-            await sink.close()
-
-        asyncio.run(write())
 
     @property
     def segments(self) -> int:

@@ -24,7 +24,7 @@ from aiorepl.durable import reason
 from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
-from aiorepl.history.collecting import Collecting
+from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.manifest import File, Table, Version
 from aiorepl.journal.checked_json import integer, lsn, text
 from aiorepl.journal.reader import JournalReader
@@ -140,7 +140,7 @@ def stage(
         return written.size
 
     with Buffers(bounds, finish) as buffers:
-        collecting = Collecting(reader, buffers, lambda table: (), wanted)
+        collecting = ChangeCollector(reader, buffers, lambda table: (), wanted)
         try:
             for span in spans:
                 collecting.segment(span.segment, span.blocks, span.after)

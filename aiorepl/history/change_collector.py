@@ -14,8 +14,8 @@ from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.formats.arrow.table import MESSAGES, MessageRow, message_rows
 from aiorepl.history.buffers import Buffers, TableBuffer
-from aiorepl.history.journal import blocks
 from aiorepl.history.manifest import MESSAGES_TABLE, Table, Version
+from aiorepl.history.uncompacted import blocks
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import Segment
@@ -31,7 +31,7 @@ Known = Callable[[Table], tuple[Version, ...]]
 _OF_MESSAGES: Final = Version(0, (), MESSAGES)
 
 
-class Collecting:
+class ChangeCollector:
     """Puts the changes of segments into buffers.
 
     :param known: returns the versions of a table that the history has.
