@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from aiorepl.errors import DataError
 from aiorepl.formats.arrow import timestamps
+from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.options import Options
 from aiorepl.values.registry import Types
-from aiorepl.values.types import DOMAIN, TypeInfo
+from aiorepl.values.types import ARRAY, COMPOSITE, DOMAIN, TypeInfo
 
 BOOL, BYTEA, INT8, INT4, TEXT, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, INT4_ARRAY, DATE_ARRAY = (
     16, 17, 20, 23, 25, 701, 1082, 1114, 1184, 1700, 1007, 1182,
@@ -86,6 +87,80 @@ def test_forms() -> None:
     ]  # fmt: skip
     assert read(FLOAT8, pa.float64(), b"1e+300", b"Infinity").to_pylist() == [1e300, float("inf")]
     assert read(NUMERIC, pa.decimal128(38, 0), b"1e3").to_pylist() == [Decimal(1000)]
+
+
+PAIR, PAIRS, DEEP = 90002, 90003, 90004
+COMPOSITES = Types(
+    [
+        TypeInfo(PAIR, "public", "pair", COMPOSITE, fields=(("a", INT4), ("b", TEXT))),
+        TypeInfo(PAIRS, "public", "_pair", ARRAY, PAIR),
+        TypeInfo(DEEP, "public", "deep", COMPOSITE, fields=(("pairs", PAIRS), ("days", DATE_ARRAY))),
+    ]
+)
+
+
+def test_composites() -> None:
+    """Composites are structs, nested as their types are; attributes are matched by name."""
+    kind = arrow_type(DEEP, -1, COMPOSITES)
+    assert (
+        str(kind)
+        == "struct<pairs: list<element: struct<a: int32, b: string>>, days: list<element: date32[day]>>"
+    )
+    values = [rb'("{""(1,x)"",NULL,""(,\\""\\"")""}",{2026-11-21})', None, b"(,)"]
+    assert read(DEEP, kind, *values, types=COMPOSITES).to_pylist() == [
+        {"pairs": [{"a": 1, "b": "x"}, None, {"a": None, "b": ""}], "days": [dt.date(2026, 11, 21)]},
+        None,
+        {"pairs": None, "days": None},
+    ]
+    later = pa.struct([("later", pa.int32()), ("b", pa.string())])
+    assert read(PAIR, later, b"(1,x)", types=COMPOSITES).to_pylist() == [{"later": None, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("oid", "value", "rest"),
+    [
+        (PAIR, b"(x,)", {"a": None, "b": None}),
+        (PAIR, b"(1,\xff)", {"a": 1, "b": None}),
+        (PAIR, b"(1)", None),
+        (PAIR, b"1", None),
+        (PAIRS, b'{"(4294967296,)"}', [{"a": None, "b": None}]),
+        (PAIRS, b'{"(1,2,3)"}', [None]),
+        (DEEP, b"({},{infinity})", {"pairs": [], "days": [None]}),
+    ],
+)
+def test_parts_that_do_not_fit(oid: int, value: bytes, rest: object) -> None:
+    """A part that does not fit makes the value unrepresentable, or is null itself."""
+    kind = arrow_type(oid, -1, COMPOSITES)
+    with pytest.raises(DataError, match=r"public\.t\.c: a value of type"):
+        read(oid, kind, value, types=COMPOSITES)
+    assert read(oid, kind, value, types=COMPOSITES, null=True).to_pylist() == [rest]
+
+
+def test_dimensions() -> None:
+    """Lists of lists hold arrays of as many dimensions, and empty ones."""
+    kind = pa.list_(pa.list_(pa.int32()))
+    values = [b"{{1,2},{3,NULL}}", b"{}", None, b"[0:0][5:6]={{4,5}}"]
+    assert read(INT4_ARRAY, kind, *values).to_pylist() == [[[1, 2], [3, None]], [], None, [[4, 5]]]
+    for value in (b"{1}", b"{{{1}}}"):
+        assert read(INT4_ARRAY, kind, value, null=True).to_pylist() == [None]
+
+
+def test_composites_that_no_file_holds() -> None:
+    """A composite without attributes is text, and so is one of composites of composites, however many columns it has."""
+    tower = [TypeInfo(100_000, "public", "t0", COMPOSITE, fields=(("a", INT4), ("b", INT4)))]
+    tower += [
+        TypeInfo(
+            100_000 + level,
+            "public",
+            f"t{level}",
+            COMPOSITE,
+            fields=tuple((name, 99_999 + level) for name in "ab"),
+        )
+        for level in range(1, 60)
+    ]
+    types = Types([*tower, TypeInfo(90005, "public", "none", COMPOSITE)])
+    assert arrow_type(100_059, -1, types) == arrow_type(90005, -1, types) == pa.string()
+    assert pa.types.is_struct(arrow_type(100_002, -1, types))
 
 
 @given(st.datetimes())

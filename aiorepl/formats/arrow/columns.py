@@ -1,8 +1,9 @@
 """Convert a column's values from PostgreSQL's text to an Arrow array of a given type. Pure.
 
 Arrow casts a whole column at a time. If the cast fails, the values of that column are converted one by one: years before
-1 or after 9999 are kept, and a value that the type cannot represent (infinity, NaN in a decimal, an array of more than one
-dimension) raises ``Unrepresentable`` or becomes null, as the caller chose.
+1 or after 9999 are kept, and a value that the type cannot represent (infinity, NaN in a decimal, an array with more or fewer
+dimensions than the list has levels) raises ``Unrepresentable`` or becomes null, as the caller chose. The parts of arrays and
+composites are converted in the same way, a level of all values at a time.
 
 Arrow's error messages quote values, so they are never passed on.
 """
@@ -18,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.formats.arrow import timestamps
-from aiorepl.values.arrays import parse
-from aiorepl.values.codec import Malformed
+from aiorepl.formats.arrow.parts import attributes, elements
+from aiorepl.formats.arrow.variant import encode, is_variant
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY, TypeInfo
+from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
 Raw = bytes | None
 Convert = Callable[[Sequence[Raw]], Any]
@@ -57,11 +58,15 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
     if pa.types.is_binary(wanted):
         is_bytea = info is not None and info.name == "bytea" and info.namespace == "pg_catalog"
         return _bytea if is_bytea else lambda values: pa.array(values, wanted)
-    if pa.types.is_list(wanted):
-        if info is None or info.kind != ARRAY:
-            return lambda values: _each(values, wanted, _unconvertible, null=null)
-        element = _converter(types.base(info.element), types, wanted.value_type, null=null)
-        return lambda values: _lists(values, info.delimiter, element, wanted, null=null)
+    if pa.types.is_list(wanted) and info is not None and info.kind == ARRAY:
+        return _list_converter(info, types, wanted, null=null)
+    if is_variant(wanted):
+        is_json = info is not None and info.name in ("json", "jsonb") and info.namespace == "pg_catalog"
+        return lambda values: _variants(values, wanted, encode if is_json else _unconvertible, null=null)
+    if pa.types.is_struct(wanted) and info is not None and info.kind == COMPOSITE:
+        return _struct_converter(info, types, wanted, null=null)
+    if pa.types.is_nested(wanted):
+        return lambda values: _each(values, wanted, _unconvertible, null=null)
     if pa.types.is_boolean(wanted):
         return lambda values: _booleans(values, null=null)
     one = _ONE_BY_ONE.get(wanted.id, _by_cast(wanted))
@@ -69,7 +74,8 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
 
 
 def _cast(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any], *, null: bool) -> Any:
-    with contextlib.suppress(pa.ArrowInvalid):
+    # There is no cast from text to times.
+    with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.array(values, pa.string()).cast(wanted)
     return _each(values, wanted, one, null=null)
 
@@ -95,30 +101,80 @@ def _bytea(values: Sequence[Raw]) -> Any:
     )
 
 
-def _lists(
-    values: Sequence[Raw], delimiter: str, element: Convert, wanted: pa.DataType, *, null: bool
+def _list_converter(info: TypeInfo, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
+    element = types.base(info.element)
+    levels, inner = 1, wanted.value_type
+    # The elements of an array are no arrays, except those of a domain over arrays.
+    while pa.types.is_list(inner) and (element is None or element.kind != ARRAY):
+        levels, inner = levels + 1, inner.value_type
+    delimiter = info.delimiter if element is None else element.delimiter
+    convert = _converter(element, types, inner, null=null)
+
+    def lists(values: Sequence[Raw]) -> Any:
+        found = elements(values, delimiter, levels)
+        if found.unfit and not null:
+            raise Unrepresentable
+        return _nested_lists(wanted, found.offsets, found.missing, convert(found.flat))
+
+    return lists
+
+
+def _nested_lists(
+    wanted: pa.DataType, offsets: Sequence[Sequence[int]], missing: Sequence[bool], flat: Any
 ) -> Any:
-    offsets, missing = [0], []
-    flat: list[Raw] = []
-    for value in values:
-        items: list[Any] | None = None
-        if value is not None:
-            try:
-                items = parse(value, delimiter)
-            except Malformed:
-                raise Unrepresentable from None
-            if items and type(items[0]) is list:
-                if not null:
-                    raise Unrepresentable
-                items = None
-        flat += items or ()
-        offsets.append(len(flat))
-        missing.append(items is None)
+    first, *inner = offsets
+    values = _nested_lists(wanted.value_type, inner, (), flat) if inner else flat
     mask = pa.array(missing) if any(missing) else None
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), element(flat), mask=mask).cast(wanted)
+    return pa.ListArray.from_arrays(pa.array(first, pa.int32()), values, type=wanted, mask=mask)
+
+
+def _struct_converter(info: TypeInfo, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
+    """Attributes are matched by name: one that the composite does not have is null, as after ``ADD ATTRIBUTE``."""
+    names = [name for name, _ in info.fields]
+    oids = dict(info.fields)
+    fields = list(wanted)
+    converters = [
+        _converter(types.base(oids[field.name]), types, field.type, null=null)
+        if field.name in oids
+        else lambda values, kind=field.type: pa.nulls(len(values), kind)
+        for field in fields
+    ]
+
+    def structs(values: Sequence[Raw]) -> Any:
+        found = attributes(values, names)
+        if found.unfit and not null:
+            raise Unrepresentable
+        nothing: list[Raw] = [None] * len(values)
+        arrays = [
+            convert(found.columns.get(field.name, nothing))
+            for field, convert in zip(fields, converters, strict=True)
+        ]
+        mask = pa.array(found.missing) if any(found.missing) else None
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+    return structs
+
+
+def _variants(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any], *, null: bool) -> Any:
+    found = _read(values, one, null=null)
+    documents = [(b"", b"") if each is None else each for each in found]
+    arrays = [pa.array([each[part] for each in documents], field.type) for part, field in enumerate(wanted)]
+    mask = pa.array([each is None for each in found]) if None in found else None
+    return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)
 
 
 def _each(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any], *, null: bool) -> Any:
+    read = _read(values, one, null=null)
+    if wanted.id in _ONE_BY_ONE:
+        width = pa.int32() if wanted.id == pa.date32().id else pa.int64()
+        try:
+            return pa.array(read, width).cast(wanted)
+        except (OverflowError, pa.ArrowInvalid):
+            raise Unrepresentable from None
+    return pa.array(read, wanted)
+
+
+def _read(values: Sequence[Raw], one: Callable[[str], Any], *, null: bool) -> list[Any]:
     read: list[Any] = []
     for value in values:
         item = None
@@ -130,13 +186,7 @@ def _each(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any],
             if item is None and not null:
                 raise Unrepresentable
         read.append(item)
-    if wanted.id in _ONE_BY_ONE:
-        width = pa.int32() if wanted.id == pa.date32().id else pa.int64()
-        try:
-            return pa.array(read, width).cast(wanted)
-        except (OverflowError, pa.ArrowInvalid):
-            raise Unrepresentable from None
-    return pa.array(read, wanted)
+    return read
 
 
 def _by_cast(wanted: pa.DataType) -> Callable[[str], Any]:
@@ -157,4 +207,5 @@ def _unconvertible(text: str) -> None:
 _ONE_BY_ONE: Final[dict[int, Callable[[str], Any]]] = {
     pa.date32().id: timestamps.days,
     pa.timestamp("us").id: timestamps.microseconds,
+    pa.time64("ns").id: timestamps.nanoseconds_of_day,
 }

@@ -1,4 +1,4 @@
-"""Parses dates and timestamps that Arrow's cast does not: years before 1 and after 9999, and unwanted offsets. Pure.
+"""Parses what Arrow's cast does not: years before 1 and after 9999, unwanted offsets, and times of day. Pure.
 
 Results are days or microseconds since 1970 in the proleptic Gregorian calendar, as in PostgreSQL, Arrow and Spark.
 """
@@ -14,6 +14,7 @@ _FORM: Final = re.compile(
     r"(?:([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?"
     r"( BC)?"
 )
+_CLOCK: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _DAY: Final = 86_400_000_000
 
 
@@ -37,6 +38,16 @@ def microseconds(text: str) -> int | None:
     if sign is not None:
         moment -= (-1 if sign == "-" else 1) * _seconds(*offset) * 1_000_000
     return moment if -(2**63) <= moment < 2**63 else None
+
+
+def nanoseconds_of_day(text: str) -> int | None:
+    """Return nanoseconds since midnight; ``None`` for 24:00:00, a time with an offset, and other text."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return None
+    hour, minute, second, fraction = match.groups()
+    moment = _seconds(hour, minute, second) * 1_000_000 + int((fraction or "").ljust(6, "0"))
+    return moment * 1000 if moment < _DAY else None
 
 
 def _seconds(hour: str | None, minute: str | None, second: str | None) -> int:

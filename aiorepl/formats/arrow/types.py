@@ -7,12 +7,14 @@
     bytea                         binary
     date                          date32
     timestamp, timestamptz        timestamp[us], timestamp[us, UTC]
+    a composite                   struct, by the names of its attributes
     a domain                      as its base type
     an array of these             list: one-dimensional values only
     every other type              string: PostgreSQL's text (json, jsonb, uuid, enums, ranges, time, interval …)
 
-A domain over numeric(p,s) is a string, because pgoutput does not send its precision. Spark reads no file with a Parquet TIME or
-with a decimal of more than 38 digits, not even its other columns; so these are strings, too.
+A numeric(p,s) in a domain or a composite is a string, because pgoutput does not send its precision. Spark reads no file with a
+Parquet TIME or with a decimal of more than 38 digits, not even its other columns; so these are strings, too. Parquet has no
+struct without fields, so a composite without attributes is a string.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY
+from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
 META: Final = pa.schema(
     [
@@ -53,6 +55,8 @@ _SCALARS: Final = {
     "timestamptz": pa.timestamp("us", tz="UTC"),
 }
 _MAX_PRECISION: Final = 38
+_MOST_COLUMNS: Final = 1000
+"""A struct with more columns is a string: composites of composites can have any number, and readers hold a page of each."""
 
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
@@ -66,6 +70,8 @@ def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
     if info.kind == ARRAY:
         element = arrow_type(info.element, modifier, types)
         return pa.string() if pa.types.is_list(element) else pa.list_(pa.field("element", element))
+    if info.kind == COMPOSITE:
+        return _struct(info, types)
     if info.namespace != "pg_catalog":
         return pa.string()
     if info.name == "numeric":
@@ -84,6 +90,22 @@ def decimal_digits(modifier: int) -> tuple[int, int] | None:
     # A negative scale rounds left of the point; a scale above the precision fixes zeros right of it.
     precision = precision - scale if scale < 0 else max(precision, scale)
     return precision, max(scale, 0)
+
+
+def _struct(info: TypeInfo, types: Types) -> pa.DataType:
+    if not info.fields or _columns(info, types, {}) > _MOST_COLUMNS:
+        return pa.string()
+    return pa.struct([pa.field(name, arrow_type(oid, -1, types)) for name, oid in info.fields])
+
+
+def _columns(info: TypeInfo | None, types: Types, known: dict[int, int]) -> int:
+    """Return the number of columns that a type takes in a file."""
+    if info is None or info.kind not in (ARRAY, COMPOSITE):
+        return 1
+    if info.oid not in known:
+        parts = [info.element] if info.kind == ARRAY else [oid for _, oid in info.fields]
+        known[info.oid] = sum(_columns(types.base(oid), types, known) for oid in parts)
+    return known[info.oid]
 
 
 def _decimal(modifier: int) -> pa.DataType:

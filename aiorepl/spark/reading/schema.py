@@ -26,6 +26,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
+    VariantType,
 )
 
 from aiorepl.errors import ConfigurationError
@@ -101,6 +103,8 @@ _READABLE: Final = (
     DateType,
     TimestampType,
     TimestampNTZType,
+    TimeType,
+    VariantType,
 )
 
 
@@ -140,6 +144,8 @@ def spark_type(oid: int, modifier: int, types: Types) -> DataType:
 def _of_arrow(kind: pa.DataType) -> DataType:
     if pa.types.is_list(kind):
         return ArrayType(_of_arrow(kind.value_type))
+    if pa.types.is_struct(kind):
+        return StructType([StructField(field.name, _of_arrow(field.type)) for field in kind])
     return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _SCALARS[kind]
 
 
@@ -155,8 +161,16 @@ def require_readable(schema: StructType) -> None:
             if expected != found:
                 raise ConfigurationError(f"column {field.name!r} is {expected}, not {found}")
             continue
-        inner = field.dataType.elementType if isinstance(field.dataType, ArrayType) else field.dataType
-        if not isinstance(inner, _READABLE):
+        if (kind := _unreadable(field.dataType)) is not None:
             raise ConfigurationError(
-                f"column {field.name!r} cannot be read as {field.dataType.simpleString()}: read it as string and convert it"
+                f"column {field.name!r} cannot be read as {kind.simpleString()}: read it as string and convert it"
             )
+
+
+def _unreadable(kind: DataType) -> DataType | None:
+    """Return the part of a type as which no value can be read, if there is one."""
+    if isinstance(kind, ArrayType):
+        return _unreadable(kind.elementType)
+    if isinstance(kind, StructType):
+        return next(filter(None, (_unreadable(field.dataType) for field in kind.fields)), None)
+    return None if isinstance(kind, _READABLE) else kind

@@ -1,0 +1,104 @@
+"""Splits the text of arrays and composites into the texts of their parts, for the conversion of many at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiorepl.values.arrays import parse
+from aiorepl.values.codec import Malformed
+from aiorepl.values.composites import CompositeText
+from aiorepl.values.forms import FunctionForm
+
+Raw = bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The elements of arrays.
+
+    :param offsets: for each level of nested lists, the outermost first, where each list begins, and the end of the last.
+    :param missing: for each array, whether it is NULL or does not fit.
+    :param unfit: whether some array does not fit: it has other dimensions, or is not an array.
+    :param flat: the elements of the innermost lists.
+    """
+
+    offsets: Sequence[Sequence[int]]
+    missing: Sequence[bool]
+    unfit: bool
+    flat: Sequence[Raw]
+
+
+def elements(values: Sequence[Raw], delimiter: str, levels: int) -> Elements:
+    """Split arrays.
+
+    :param levels: the dimensions of an array that fits; an empty one always does.
+    """
+    lists: list[list[Any]] = []
+    missing = []
+    unfit = False
+    for value in values:
+        found: list[Any] | None = None
+        if value is not None:
+            try:
+                found = parse(value, delimiter)
+            except Malformed:
+                found = None
+            if found is None or (found and _dimensions(found) != levels):
+                found, unfit = None, True
+        lists.append(found or [])
+        missing.append(found is None)
+    offsets = [_offsets(lists)]
+    for _ in range(levels - 1):
+        lists = [inner for outer in lists for inner in outer]
+        offsets.append(_offsets(lists))
+    return Elements(offsets, missing, unfit, [element for each in lists for element in each])
+
+
+def _dimensions(tree: list[Any]) -> int:
+    # All lists of a level are equally long.
+    return 1 + (_dimensions(tree[0]) if tree and type(tree[0]) is list else 0)
+
+
+def _offsets(lists: Sequence[Sequence[Any]]) -> list[int]:
+    found = [0]
+    for each in lists:
+        found.append(found[-1] + len(each))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The attributes of composites.
+
+    :param columns: the values by attribute.
+    :param missing: for each composite, whether it is NULL or does not fit.
+    :param unfit: whether some composite does not fit: it has another number of attributes, or is not a composite.
+    """
+
+    columns: Mapping[str, Sequence[Raw]]
+    missing: Sequence[bool]
+    unfit: bool
+
+
+def attributes(values: Sequence[Raw], names: Sequence[str]) -> Attributes:
+    """Split composites.
+
+    :param names: their attributes.
+    """
+    form = CompositeText(names, [FunctionForm(bytes)] * len(names))
+    nothing = dict.fromkeys(names)
+    rows: list[Mapping[str, Raw]] = []
+    missing = []
+    unfit = False
+    for value in values:
+        found: Mapping[str, Raw] | None = None
+        if value is not None:
+            try:
+                found = form.read(value)
+            except Malformed:
+                unfit = True
+        rows.append(nothing if found is None else found)
+        missing.append(found is None)
+    return Attributes({name: [row[name] for row in rows] for name in names}, missing, unfit)
