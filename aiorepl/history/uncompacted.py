@@ -71,5 +71,6 @@ def blocks(
     :raises JournalError: the segment is damaged.
     """
     index = reader.index(segment)
-    for block in index.blocks if numbers is None else (index.blocks[number] for number in numbers):
-        yield index, block, reader.read(segment, block), block_decoder(index, block)
+    chosen = index.blocks if numbers is None else [index.blocks[number] for number in numbers]
+    for block, data in reader.read_all(segment, chosen):
+        yield index, block, data, block_decoder(index, block)

@@ -27,6 +27,7 @@ MEMORY_BYTES: Final = 4 * 1024 * 1024
 """An upload that is larger is staged in a temporary file."""
 _CONCURRENT_PARTS: Final = 4
 _READ_BYTES: Final = 1024 * 1024
+_RANGE_BYTES: Final = 4 * 1024 * 1024
 _PROBE: Final = "conditional-writes"
 
 
@@ -49,6 +50,11 @@ class RemoteStore:
     def url(self) -> str:
         """The URL, without a slash at its end."""
         return self._location.url
+
+    @property
+    def range_bytes(self) -> int:
+        """A request takes as long as some megabytes."""
+        return _RANGE_BYTES
 
     def within(self, folder: str) -> RemoteStore:
         """Return the store of a longer prefix."""

@@ -47,6 +47,10 @@ class Store(Protocol):
     def url(self) -> str:
         """The folder's normalized address: equal for all users of one folder."""
 
+    @property
+    def range_bytes(self) -> int:
+        """The size up to which adjacent ranges of a file are worth one read; 0: none are."""
+
     def within(self, folder: str) -> Store:
         """Return the store of a folder in this one."""
 
@@ -159,6 +163,11 @@ class LocalStore:
     def url(self) -> str:
         """The absolute path."""
         return str(self.path)
+
+    @property
+    def range_bytes(self) -> int:
+        """A read costs next to nothing."""
+        return 0
 
     def within(self, folder: str) -> LocalStore:
         """Return the store of a subfolder."""

@@ -9,6 +9,7 @@ import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader, JournalSink
+from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.transactions.slices import Slice
@@ -98,6 +99,52 @@ async def test_damage_is_found(tmp_path, tools, place: float) -> None:
     path.unlink()
     with pytest.raises(JournalError, match=path.name):
         await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
+
+
+class Distant(LocalStore):
+    """A store whose reads are worth joining."""
+
+    most = 0
+    reads = 0
+
+    @property
+    def range_bytes(self) -> int:
+        return self.most
+
+    def read(self, name: str, offset: int = 0, length: int = -1) -> bytes:
+        self.reads += name.startswith("segments/") and length >= 0
+        return super().read(name, offset, length)
+
+
+async def test_adjacent_blocks_are_read_together(tmp_path, tools) -> None:
+    """As many blocks as the store says are one read; each is verified, and some may be left out."""
+    stream = tools.shop(3)
+    slices = stream.slices()
+    await tools.write(tmp_path, stream.position, slices, block_bytes=100)
+    store = Distant(tmp_path)
+    reader = JournalReader("", store=store)
+    (segment,) = reader.segments()
+    blocks = reader.index(segment).blocks
+    alone = [reader.read(segment, block) for block in blocks]
+    for most, chosen, reads in (
+        (1 << 20, blocks, 1),
+        (0, blocks, len(blocks)),
+        (1 << 20, blocks[:2] + blocks[3:], 2),
+    ):
+        store.most, store.reads = most, 0
+        read = list(reader.read_all(segment, chosen))
+        assert ([block for block, _ in read], store.reads) == (list(chosen), reads)
+        assert [data for _, data in read] == [alone[blocks.index(block)] for block in chosen]
+    store.most = blocks[0].length + blocks[1].length
+    assert tools.flat(await tools.read(reader, LSN(0), stream.ends[-1])) == tools.flat(slices)
+    path = tmp_path / segment.file
+    data = bytearray(path.read_bytes())
+    data[blocks[2].offset] ^= 1
+    path.write_bytes(data)
+    store.most, read = 1 << 20, []
+    with pytest.raises(JournalError, match=f"the block at {blocks[2].offset} of .* is damaged"):
+        read.extend(block for block, _ in reader.read_all(segment, blocks))
+    assert read == list(blocks[:2])
 
 
 async def test_missing_segment_is_found(tmp_path, tools) -> None:

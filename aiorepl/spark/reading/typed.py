@@ -106,9 +106,9 @@ class Typed:
         for span in spans:
             index = reader.index(span.segment)
             rows.segment = index
-            for number in span.blocks:
-                block = index.blocks[number]
-                data = reader.read(span.segment, block)
+            for block, data in reader.read_all(
+                span.segment, [index.blocks[number] for number in span.blocks]
+            ):
                 decoder = block_decoder(index, block)
                 try:
                     rows.scan.run(data, block.continuation, decoder, index.attributes_of, span.after)
