@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import gc
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +40,7 @@ _MIXED = [
     column("doc", 3802),
 ]
 _ROWS_OF_A_TRANSACTION = 1000
+_SPARK_ROWS = 4_000_000
 
 
 def main() -> None:
@@ -165,17 +167,25 @@ def _spark(folder: Path, rows: int) -> None:
 
     found = history.files(str(folder), "public", "t0")
     assert found is not None
-    paths = [f"{found.url}/{file.path}" for file in found.files]
+    # As in a table of some size: both cores have work, and planning a query, which takes a tenth of a second, does not count.
+    copies = folder / "copies"
+    copies.mkdir()
+    for number in range(max(1, _SPARK_ROWS // rows)):
+        for file in found.files:
+            shutil.copy(f"{found.url}/{file.path}", copies / f"{number}-{Path(file.path).name}")
+    rows *= max(1, _SPARK_ROWS // rows)
     spark = local_session(cores=2, memory="1g")
 
     def run(query: Any) -> tuple[float, float]:
-        for _ in range(4):  # the first ones compile
+        runs = []
+        for _ in range(8):  # the first ones compile
             began, used = time.monotonic(), tree_cpu(os.getpid())
             query.write.format("noop").mode("overwrite").save()
-            found = time.monotonic() - began, tree_cpu(os.getpid()) - used
-        return found
+            runs.append((time.monotonic() - began, tree_cpu(os.getpid()) - used))
+        walls, cpus = zip(*runs[-4:], strict=True)
+        return min(walls), min(cpus)
 
-    table = spark.read.parquet(*paths)
+    table = spark.read.parquet(str(copies))
     seconds, cpu = run(table)
     _print(
         "Spark's Parquet reader on two cores, all columns",
