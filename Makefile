@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast coverage compiled wheel sanitize servers lint bench bench-journal bench-sinks bench-snapshot lock clean
+.PHONY: demo test test-fast chaos coverage compiled wheel sanitize servers lint bench bench-journal bench-sinks bench-snapshot lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -33,6 +33,10 @@ test: $(STAMP)
 test-fast: $(STAMP)
 	$(BIN)/$(PYTEST) -m "not server or one_path" $(COMPILED) tests/journal tests/source tests/transforms tests/delivery tests/pipeline \
 	  tests/snapshot tests/live $(ARGS)
+
+# Random programs of workloads, configurations and faults, verified: ARGS="--minutes 60 --seed 1", or ARGS="--replay 1".
+chaos: compiled servers
+	$(BIN)/python tests/chaos/suite.py --report chaos.md $(ARGS)
 
 # Lines and branches, in plain Python because compiled code is not traced; ARGS choose tests.
 coverage: $(STAMP) servers

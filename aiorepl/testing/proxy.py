@@ -36,6 +36,7 @@ class CuttingProxy:
         self._flowing.set()
         self._refusing = False
         self._cut_at: int | None = None
+        self._dripping = 0
 
     @property
     def port(self) -> int:
@@ -76,6 +77,10 @@ class CuttingProxy:
         self._flowing.set()
         for link in self._links:
             link.flowing.set()
+
+    def drip(self, count: int) -> None:
+        """Forward the next ``count`` bytes from the server one by one, as the slowest network would."""
+        self._dripping = count
 
     def refuse(self) -> None:
         """Close every new connection at once, until ``accept``."""
@@ -141,10 +146,21 @@ class CuttingProxy:
                 return
             if from_server:
                 self.received += len(data)
+                data = await self._drip(data, writer)
             writer.write(data)
             await writer.drain()
         if not writer.is_closing():
             writer.write_eof()
+
+    async def _drip(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
+        """Write bytes one by one as long as asked for; return the rest."""
+        while self._dripping and data and not writer.is_closing():
+            self._dripping -= 1
+            writer.write(data[:1])
+            await writer.drain()
+            await asyncio.sleep(0)
+            data = data[1:]
+        return data
 
 
 class _Link:

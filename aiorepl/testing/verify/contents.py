@@ -1,0 +1,221 @@
+"""Compares what was delivered with what was written: whole transactions, nothing aborted, each row as it was. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables, Transaction
+from aiorepl.testing.verify.log import Delivered
+from aiorepl.testing.verify.promise import Promise, Verdict
+from aiorepl.testing.verify.sequence import name
+
+VERSION = "version"
+
+
+class Contents:
+    """Replays the changes beside the history, transaction by transaction.
+
+    :param history: resolved.
+    """
+
+    def __init__(self, history: History, promise: Promise, verdict: Verdict) -> None:
+        self._history = history
+        self._promise = promise
+        self._verdict = verdict
+        # After a crash, a server uses xids again whose transactions had left no trace in its WAL.
+        self._of_xid: dict[int, Transaction] = {}
+        for one in history.transactions:
+            if one.outcome == "committed" or one.xid not in self._of_xid:
+                self._of_xid[one.xid] = one
+        self._seen: set[int] = set()
+        # The last transaction of each writer.
+        self._numbers: dict[int, int] = {}
+        # The tables of the source and of the sink, as of the transaction that is compared.
+        self._source: Tables = {table: dict(rows) for table, rows in history.initial.items()}
+        self._sink: Tables = {}
+        if not promise.snapshot:
+            for table, rows in history.initial.items():
+                for key, row in rows.items():
+                    self._put(Operation("insert", table, key, row))
+
+    def compare(self, changes: Iterable[Delivered]) -> None:
+        """Compare all changes, which are in commit order, and find transactions that are missing."""
+        for _, group in groupby(changes, key=lambda change: change.commit_lsn):
+            delivered = list(group)
+            if delivered[0].xid:
+                self._transaction(delivered)
+            else:
+                self._chunk(delivered)
+        for one in self._history.transactions:
+            if one.outcome == "committed" and id(one) not in self._seen and self._expected(one):
+                self._verdict.add(f"{one} is missing: it committed before {one.latest}")
+
+    def compare_final(self, final: Tables) -> None:
+        """Compare the rows that the changes add up to with the tables' rows."""
+        expected: Tables = {}
+        for table, rows in final.items():
+            for key, row in rows.items():
+                operation = self._promise.expected(Operation("insert", table, key, row))
+                if operation is not None:
+                    expected.setdefault(operation.table, {})[operation.key] = operation.new or {}
+        for table in sorted(expected.keys() | self._sink.keys()):
+            there, here = expected.get(table, {}), self._sink.get(table, {})
+            lost, invented = len(there.keys() - here.keys()), len(here.keys() - there.keys())
+            other = sum(not self._same(table, row, here[key]) for key, row in there.items() if key in here)
+            if lost or invented or other:
+                self._verdict.add(
+                    f"table {table} differs at the end: {lost} rows are missing, {invented} are not in the source, "
+                    f"{other} have other values"
+                )
+
+    def _transaction(self, delivered: list[Delivered]) -> None:
+        first = delivered[0]
+        one = self._of_xid.get(first.xid)
+        if one is None:
+            self._verdict.add(f"{name(first)} was invented: nobody wrote xid {first.xid}")
+            return
+        if one.outcome != "committed":
+            self._verdict.add(f"{name(first)} was delivered, but {one} was rolled back")
+            return
+        if id(one) in self._seen:
+            self._verdict.add(
+                f"{one} was delivered under another LSN before, and again at {first.commit_lsn}"
+            )
+            return
+        self._seen.add(id(one))
+        self._verdict.transactions += 1
+        self._place(one, first)
+        expected = self._expected(one)
+        if len(expected) != len(delivered):
+            self._verdict.add(f"{one} has {len(expected)} changes, but {len(delivered)} were delivered")
+        for operation, change in zip(expected, delivered, strict=False):
+            if not self._matches(operation, change):
+                self._verdict.add(
+                    f"{name(change)} is not what {one} did: {operation.kind} of {operation.table}"
+                )
+            self._apply(change)
+        for operation in one.operations:
+            self._replay(operation, first)
+
+    def _place(self, one: Transaction, first: Delivered) -> None:
+        """Check that the transaction committed where its writer says."""
+        if first.commit_lsn < one.earliest or (one.latest is not None and first.commit_lsn >= one.latest):
+            self._verdict.add(
+                f"{one} committed from {one.earliest} to {one.latest}, not at {first.commit_lsn}"
+            )
+        if one.number <= self._numbers.get(one.writer, 0):
+            self._verdict.add(f"{one} was delivered after a later transaction of its writer")
+        self._numbers[one.writer] = one.number
+
+    def _expected(self, one: Transaction) -> list[Operation]:
+        found = map(self._promise.expected, one.operations)
+        return [operation for operation in found if operation is not None]
+
+    def _matches(self, operation: Operation, change: Delivered) -> bool:
+        if (operation.kind, (operation.table,)) != (change.kind, change.tables):
+            return False
+        if operation.kind == "truncate":
+            return True
+        if operation.kind == "delete":
+            return self._key(change, change.old or change.key) == operation.key
+        assert operation.new is not None
+        assert change.new is not None
+        if operation.moved is not None and self._key(change, change.old) != operation.moved:
+            return False
+        if not change.unchanged <= operation.untouched:
+            return False
+        # With REPLICA IDENTITY FULL, the old row has an unchanged value.
+        absent = change.unchanged - change.new.keys()
+        sent = {column: value for column, value in operation.new.items() if column not in absent}
+        return self._same(operation.table, sent, change.new)
+
+    def _same(self, table: str, expected: Row, row: Row) -> bool:
+        """Whether the rows are equal; the second may also have columns that were added, with their defaults."""
+        masked = self._promise.masked.get(table, frozenset())
+        for column in masked & expected.keys() & row.keys():
+            if expected[column] is not None and expected[column] == row[column]:
+                return False
+        expected = {column: value for column, value in expected.items() if column not in masked}
+        defaults = self._promise.defaults.get(table, {})
+        return all(column in row and row[column] == value for column, value in expected.items()) and all(
+            column in defaults and row[column] == defaults[column]
+            for column in row.keys() - expected.keys() - masked
+        )
+
+    def _key(self, change: Delivered, row: Row | None) -> Key:
+        columns = self._history.keys[change.tables[0]]
+        return tuple((row or {}).get(column) for column in columns)
+
+    def _replay(self, operation: Operation, first: Delivered) -> None:
+        """Change the source's tables. The version of a row says which change was the one before."""
+        rows = self._source.setdefault(operation.table, {})
+        if operation.kind == "truncate":
+            rows.clear()
+        elif operation.kind == "delete":
+            if rows.pop(operation.key, None) is None:
+                self._verdict.add(
+                    f"the transaction at {first.commit_lsn} deleted a row that was not there yet"
+                )
+        else:
+            before = rows.pop(operation.key if operation.moved is None else operation.moved, None)
+            assert operation.new is not None
+            version = operation.new.get(VERSION)
+            if version is not None and operation.kind == "update":
+                known = None if before is None else before.get(VERSION)
+                if known is None or known + 1 != version:
+                    self._verdict.add(
+                        f"the transaction at {first.commit_lsn} made version {version} of a row of "
+                        f"{operation.table} out of version {known}"
+                    )
+            rows[operation.key] = operation.new
+
+    def _apply(self, change: Delivered) -> None:
+        """Change the sink's tables, as a consumer does that knows nothing of the history."""
+        if change.kind == "truncate":
+            for table in change.tables:
+                self._sink.setdefault(table, {}).clear()
+            return
+        rows = self._sink.setdefault(change.tables[0], {})
+        if change.kind == "delete":
+            rows.pop(self._key(change, change.old or change.key), None)
+            return
+        assert change.new is not None
+        key = self._key(change, change.new)
+        before = rows.get(key, {})
+        if change.kind == "update" and change.old is not None:
+            before = rows.pop(self._key(change, change.old), {})
+        new: dict[str, Any] = dict(change.new)
+        for column in change.unchanged - new.keys():
+            new[column] = before.get(column)
+        rows[key] = new
+
+    def _put(self, operation: Operation) -> None:
+        """Give the sink a row that it has from before, as it would have come."""
+        expected = self._promise.expected(operation)
+        if expected is not None and expected.new is not None:
+            masked = self._promise.masked.get(expected.table, frozenset())
+            row = {column: value for column, value in expected.new.items() if column not in masked}
+            self._sink.setdefault(expected.table, {})[expected.key] = row
+
+    def _chunk(self, delivered: list[Delivered]) -> None:
+        """Check that rows of a snapshot are as new as the stream is where they come."""
+        for change in delivered:
+            self._apply(change)
+            if change.kind == "truncate":
+                continue
+            self._verdict.rows += 1
+            if not self._current(change):
+                self._verdict.add(f"{name(change)} is not the row that the table had there")
+
+    def _current(self, change: Delivered) -> bool:
+        """Whether a row of a snapshot is the source's row at this point of the stream."""
+        table, key = change.tables[0], self._key(change, change.new)
+        row = self._source.get(table, {}).get(key)
+        expected = None if row is None else self._promise.expected(Operation("insert", table, key, row))
+        return (
+            expected is not None
+            and expected.new is not None
+            and self._same(table, expected.new, change.new or {})
+        )

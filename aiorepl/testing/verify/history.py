@@ -1,0 +1,158 @@
+"""What the writers did: every transaction with its operations and its outcome. Pure.
+
+A history is written down by the clients of the database, not read from its WAL, so it is independent of everything that a
+verifier has to judge. Only two facts come from the database: the rows that a statement says it has changed (``RETURNING``), and
+which transactions have committed (a row that each of them adds to a table of its own, the ledger).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from aiorepl.lsn import LSN, ZERO
+
+Key = tuple[Any, ...]
+Row = Mapping[str, Any]
+Tables = dict[str, dict[Key, Row]]
+
+_LONG: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A change of one row, or a TRUNCATE.
+
+    :param kind: ``insert``, ``update``, ``delete`` or ``truncate``.
+    :param table: the table's name.
+    :param key: the key that the row has after the change; that of the deleted row; empty for a TRUNCATE.
+    :param new: the row after the change; ``None`` for a DELETE and a TRUNCATE.
+    :param moved: the key that the row had before an UPDATE, if it was another one.
+    :param untouched: columns that an UPDATE did not set; the server may leave them out if they are large.
+    """
+
+    kind: str
+    table: str
+    key: Key = ()
+    new: Row | None = None
+    moved: Key | None = None
+    untouched: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction of a writer.
+
+    :param writer: the writer's number.
+    :param number: its number among the writer's transactions, from 1.
+    :param xid: the top-level xid; 0 if the writer never learned it.
+    :param operations: what the transaction did and did not roll back to a savepoint, in order.
+    :param outcome: ``unknown`` if the connection was lost before the answer; the ledger decides.
+    :param earliest: WAL's end before the COMMIT was sent: the commit record is there or later.
+    :param latest: WAL's end after the COMMIT: the commit record is before; ``None`` if it is not known.
+    """
+
+    writer: int
+    number: int
+    xid: int = 0
+    operations: list[Operation] = field(default_factory=list)
+    outcome: Literal["committed", "aborted", "unknown"] = "unknown"
+    earliest: LSN = ZERO
+    latest: LSN | None = None
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of writer {self.writer} (xid {self.xid})"
+
+
+@dataclass(slots=True)
+class History:
+    """The transactions of all writers.
+
+    :param keys: the key columns of each table.
+    :param initial: the rows that the tables had when the slot was created; the transactions come after.
+    :param transactions: each writer's are in its order.
+    """
+
+    keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    initial: Tables = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+
+    def resolve(self, ledger: Iterable[tuple[int, int]]) -> None:
+        """Decide the transactions whose outcome is unknown.
+
+        :param ledger: writer and number of each committed transaction.
+        :raises AssertionError: the database contradicts what it told a writer, so nothing can be verified.
+        """
+        committed = set(ledger)
+        for one in self.transactions:
+            there = (one.writer, one.number) in committed
+            if one.outcome != "unknown":
+                assert (one.outcome == "committed") == there, f"the database has lost or invented {one}"
+            one.outcome = "committed" if there else "aborted"
+
+    def save(self, path: Path) -> None:
+        """Write the history as JSON lines, so that another process can verify."""
+        with path.open("w", encoding="utf-8") as file:
+            for line in self._lines():
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> History:
+        """Read what ``save`` wrote."""
+        history = cls()
+        with path.open(encoding="utf-8") as file:
+            for line in map(json.loads, file):
+                if "keys" in line:
+                    history.keys = {table: tuple(columns) for table, columns in line["keys"].items()}
+                elif "initial" in line:
+                    history.initial.setdefault(line["initial"], {})[tuple(line["key"])] = line["row"]
+                else:
+                    history.transactions.append(_transaction(line))
+        return history
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        yield {"keys": self.keys}
+        for table, rows in self.initial.items():
+            for key, row in rows.items():
+                yield {"initial": table, "key": key, "row": row}
+        for one in self.transactions:
+            yield {
+                "writer": one.writer,
+                "number": one.number,
+                "xid": one.xid,
+                "outcome": one.outcome,
+                "earliest": str(one.earliest),
+                "latest": None if one.latest is None else str(one.latest),
+                "operations": [
+                    [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched)]
+                    for op in one.operations
+                ],
+            }
+
+
+def digest(value: Any) -> Any:
+    """Replace a long text by its digest, as ``md5(…)`` in PostgreSQL computes it; return other values as they are."""
+    if isinstance(value, str) and len(value) > _LONG:
+        return "md5:" + hashlib.md5(value.encode(), usedforsecurity=False).hexdigest()
+    return value
+
+
+def _transaction(line: dict[str, Any]) -> Transaction:
+    operations = [
+        Operation(kind, table, tuple(key), new, None if moved is None else tuple(moved), frozenset(untouched))
+        for kind, table, key, new, moved, untouched in line["operations"]
+    ]
+    latest = line["latest"]
+    return Transaction(
+        line["writer"],
+        line["number"],
+        line["xid"],
+        operations,
+        line["outcome"],
+        LSN.parse(line["earliest"]),
+        None if latest is None else LSN.parse(latest),
+    )

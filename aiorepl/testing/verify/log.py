@@ -1,0 +1,101 @@
+"""What a sink received, in the order in which it became durable there, between restarts and confirmations. Pure.
+
+The entries are put together by whoever watches the sink: a test that reads its files while it polls the slot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.verify.history import Key, Row, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A change that is durable in the sink.
+
+    :param commit_lsn, ordinal: its identity.
+    :param xid: the transaction's; 0 for a row of a snapshot.
+    :param kind: ``insert``, ``read``, ``update``, ``delete`` or ``truncate``.
+    :param tables: the table's name; those of a TRUNCATE may be several.
+    :param key: the key's columns.
+    :param new: the row, without unchanged columns.
+    :param old: the key or the row before the change, if the server sent it.
+    :param unchanged: columns whose values the server did not send.
+    """
+
+    commit_lsn: LSN
+    ordinal: int
+    xid: int
+    kind: str
+    tables: tuple[str, ...]
+    key: Row | None = None
+    new: Row | None = None
+    old: Row | None = None
+    unchanged: frozenset[str] = frozenset()
+
+    @property
+    def identity(self) -> tuple[LSN, int]:
+        """Commit LSN and ordinal."""
+        return self.commit_lsn, self.ordinal
+
+    def keys(self, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Key]]:
+        """Return table and key of the rows that it concerns: two for a changed key, none for a TRUNCATE.
+
+        :param columns: the key columns of each table.
+        """
+        if self.kind == "truncate":
+            return
+        table = self.tables[0]
+        for row in (self.new, self.old if self.new is not None else self.old or self.key):
+            if row is not None:
+                yield table, tuple(row.get(column) for column in columns[table])
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The consumer was started again, or may repeat a call whose answer it has lost: what comes next may have come before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The slot's ``confirmed_flush_lsn``, read before the entries up to here were read from the sink.
+
+    Everything that committed before it will never be sent again, so it has to be among these entries.
+    """
+
+    lsn: LSN
+
+
+Entry = Delivered | Restarted | Confirmed
+
+
+def of_native(lines: Iterable[bytes | str]) -> Iterator[Delivered]:
+    """Read native events (``format = "native"``); boundaries, messages and descriptions are left out."""
+    for line in lines:
+        event = json.loads(line)
+        if event["kind"] in ("insert", "read", "update", "delete", "truncate"):
+            yield _delivered(event)
+
+
+def _delivered(event: dict[str, Any]) -> Delivered:
+    tables = event["tables"] if event["kind"] == "truncate" else [event]
+    return Delivered(
+        LSN.parse(event["commit_lsn"]),
+        event["ordinal"],
+        event["xid"],
+        event["kind"],
+        tuple(table["table"] for table in tables),
+        _digested(event.get("key")),
+        _digested(event.get("new")),
+        _digested(event.get("old")),
+        frozenset(event.get("unchanged", ())),
+    )
+
+
+def _digested(row: dict[str, Any] | None) -> Row | None:
+    return None if row is None else {column: digest(value) for column, value in row.items()}

@@ -1,0 +1,131 @@
+"""Puts a sink's deliveries into one sequence without duplicates, and judges how they came. Pure.
+
+Judged here, from identities alone: order, duplicates without a reason, changes that were left out of a repetition, and
+positions that were confirmed before the changes below them were durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.verify.history import Key
+from aiorepl.testing.verify.log import Delivered, Entry, Restarted
+from aiorepl.testing.verify.promise import Promise, Verdict
+
+
+def sequence(
+    log: Iterable[Entry], promise: Promise, verdict: Verdict, keys: Mapping[str, tuple[str, ...]]
+) -> list[Delivered]:
+    """Return the changes by identity, each once. Violations are added to the verdict.
+
+    :param keys: the key columns of each table.
+    """
+    judge = _CommitOrder(promise, verdict) if promise.order == "commit" else _KeyOrder(promise, verdict, keys)
+    for entry in log:
+        if isinstance(entry, Delivered):
+            judge.add(entry)
+        elif isinstance(entry, Restarted):
+            judge.restarted = True
+        else:
+            judge.confirm(entry.lsn)
+    return sorted(judge.changes, key=lambda change: change.identity)
+
+
+class _Judge:
+    def __init__(self, promise: Promise, verdict: Verdict) -> None:
+        self.changes: list[Delivered] = []
+        self.restarted = False
+        self._promise = promise
+        self._verdict = verdict
+        self._places: dict[tuple[LSN, int], int] = {}
+        self._confirmed = LSN(0)
+
+    def add(self, change: Delivered) -> None:
+        raise NotImplementedError
+
+    def confirm(self, lsn: LSN) -> None:
+        if lsn < self._confirmed:
+            self._verdict.add(f"confirmed_flush_lsn moved back from {self._confirmed} to {lsn}")
+        self._confirmed = max(self._confirmed, lsn)
+
+    def _append(self, change: Delivered) -> None:
+        if change.xid and change.commit_lsn < self._confirmed:
+            self._verdict.add(f"{name(change)} became durable only after {self._confirmed} was confirmed")
+        self._places[change.identity] = len(self.changes)
+        self.changes.append(change)
+
+    def _repeat(self, change: Delivered, place: int) -> None:
+        if self.changes[place] != change:
+            self._verdict.add(f"{name(change)} came again with other contents")
+        if self._promise.exactly_once:
+            self._verdict.add(f"{name(change)} came twice, where exactly once is promised")
+        self._verdict.duplicates += 1
+
+
+class _CommitOrder(_Judge):
+    """All changes come in commit order. After a restart they may step back once, to the beginning of a transaction."""
+
+    def __init__(self, promise: Promise, verdict: Verdict) -> None:
+        super().__init__(promise, verdict)
+        # Where the next change is expected: before the end while changes are repeated.
+        self._next = 0
+
+    def add(self, change: Delivered) -> None:
+        restarted, self.restarted = self.restarted or self._promise.repeats, False
+        place = self._places.get(change.identity)
+        if place is None:
+            self._append_in_order(change)
+        else:
+            if place != self._next:
+                self._step(change, place, restarted=restarted)
+            self._repeat(change, place)
+            self._next = place + 1
+
+    def _append_in_order(self, change: Delivered) -> None:
+        if self._next < len(self.changes):
+            left_out = self.changes[self._next]
+            self._verdict.add(f"{name(left_out)} was not repeated before {name(change)} came")
+        if self.changes and change.identity < self.changes[-1].identity:
+            self._verdict.add(f"{name(change)} came after {name(self.changes[-1])}")
+        self._append(change)
+        self._next = len(self.changes)
+
+    def _step(self, change: Delivered, place: int, *, restarted: bool) -> None:
+        if place > self._next:
+            self._verdict.add(f"{name(self.changes[self._next])} was left out before {name(change)}")
+            return
+        if not restarted:
+            self._verdict.add(f"{name(change)} came again without a restart")
+        if change.xid and change.commit_lsn < self._confirmed:
+            self._verdict.add(f"{name(change)} came again, although {self._confirmed} was confirmed")
+        if place and self.changes[place - 1].commit_lsn == change.commit_lsn:
+            self._verdict.add(f"{name(change)} came again without the beginning of its transaction")
+
+
+class _KeyOrder(_Judge):
+    """The changes of a key come in commit order, and those of different keys in any order."""
+
+    def __init__(self, promise: Promise, verdict: Verdict, keys: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(promise, verdict)
+        self._keys = keys
+        self._last: dict[tuple[str, Key], tuple[LSN, int]] = {}
+
+    def add(self, change: Delivered) -> None:
+        place = self._places.get(change.identity)
+        if place is not None:
+            # Batches are written at the same time, so it is not known which of them were interrupted.
+            if not (self.restarted or self._promise.repeats):
+                self._verdict.add(f"{name(change)} came again without a restart")
+            self._repeat(change, place)
+            return
+        for key in change.keys(self._keys):
+            if self._last.get(key, change.identity) > change.identity:
+                self._verdict.add(f"{name(change)} came after a later change of its key")
+            self._last[key] = change.identity
+        self._append(change)
+
+
+def name(change: Delivered) -> str:
+    """Name a change without its row."""
+    return f"{change.kind} {change.commit_lsn}-{change.ordinal} of {', '.join(change.tables)}"

@@ -1,0 +1,208 @@
+"""One writer: a client of the database that draws transactions, runs them, and writes down what it was told.
+
+It survives everything that may happen to a client: errors of its statements, lost connections, a server that is away. A transaction
+whose end it does not learn is ``unknown`` until the ledger is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.verify import actions
+from aiorepl.testing.verify.history import Operation, Transaction
+from aiorepl.testing.verify.tables import SCHEMA
+
+_AWAY: Final = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,  # of a connection that broke while it was used
+)
+# Numbers of entries that belong to one writer.
+_ENTRIES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What the writers do.
+
+    :param keys: how many keys there are.
+    :param largest: the most rows that one statement writes.
+    :param schema_changes: whether columns are added and dropped, and replica identities changed.
+    :param prepared: whether transactions are prepared.
+    :param pause: the longest pause between two transactions, in seconds.
+    """
+
+    keys: int = 60
+    largest: int = 1000
+    schema_changes: bool = True
+    prepared: bool = True
+    pause: float = 0.02
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes transaction after transaction.
+
+    :param dsn: a DSN of asyncpg.
+    :param number: the writer's number, from 1.
+    """
+
+    dsn: str
+    number: int
+    chance: random.Random
+    mixture: Mixture
+    schema: str = SCHEMA
+    transactions: list[Transaction] = field(default_factory=list)
+    added: dict[str, Any] = field(default_factory=dict)
+    """The columns that were added to ``accounts``, with their defaults; some of them were rolled back."""
+    _connection: Any = None
+    _next_entry: int = 0
+    # The prepared transaction that is not ended yet.
+    _prepared: Transaction | None = None
+
+    async def step(self) -> None:
+        """Run one transaction, or wait a moment if the server is away."""
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '20s'")
+            if self._prepared is not None:
+                await self._end_prepared(self._prepared)
+            await self._transaction()
+        except _AWAY:
+            self.close()
+            await asyncio.sleep(0.05)
+        except asyncpg.PostgresError:
+            # The transaction is rolled back with the connection, unless the connection is sound.
+            try:
+                await self._connection.execute("ROLLBACK")
+            except (*_AWAY, asyncpg.PostgresError):
+                self.close()
+
+    async def settle(self) -> None:
+        """End a prepared transaction that is left over."""
+        while self._prepared is not None:
+            with contextlib.suppress(*_AWAY):
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                await self._end_prepared(self._prepared)
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
+
+    @property
+    def _gid(self) -> str:
+        # The same for all transactions of the writer, as a transaction manager may reuse names.
+        return f"aiorepl_verify_{self.number}"
+
+    async def _transaction(self) -> None:
+        chance = self.chance
+        number = len(self.transactions) + 1
+        one = Transaction(self.number, number)
+        self.transactions.append(one)
+        scope = actions.Scope(
+            self._connection,
+            self.schema,
+            chance,
+            f"{self.number}.{number}",
+            self.mixture.keys,
+            self.mixture.largest,
+            self.number * _ENTRIES + self._next_entry,
+            self.added,
+        )
+        await self._connection.execute("BEGIN")
+        try:
+            await self._record(one)
+            for _ in range(chance.choice([1, 1, 2, 4])):
+                one.operations += await self._savepoint(scope, chance.choice([0, 0, 0, 1, 2]))
+        finally:
+            self._next_entry = scope.next_entry - self.number * _ENTRIES
+        await self._end(one)
+        if self.mixture.pause:
+            await asyncio.sleep(chance.uniform(0, self.mixture.pause))
+
+    async def mark(self) -> None:
+        """Commit a transaction that does nothing but add to the ledger."""
+        self._connection = await asyncpg.connect(self.dsn)
+        one = Transaction(self.number, len(self.transactions) + 1)
+        self.transactions.append(one)
+        await self._connection.execute("BEGIN")
+        await self._record(one)
+        await self._commit(one, "COMMIT")
+        self.close()
+
+    async def _record(self, one: Transaction) -> None:
+        """Add the transaction to the ledger, from its beginning: so its xid is known even if it never ends."""
+        statement = (
+            f"INSERT INTO {self.schema}.ledger VALUES ($1, $2) RETURNING pg_current_xact_id()::text::bigint"
+        )
+        one.xid = await self._connection.fetchval(statement, one.writer, one.number) & 0xFFFFFFFF
+        row = {"writer": one.writer, "number": one.number}
+        one.operations.append(Operation("insert", "ledger", (one.writer, one.number), row))
+
+    async def _savepoint(self, scope: actions.Scope, depth: int) -> list[Operation]:
+        """Run actions, in savepoints of this depth, and return what remains of them."""
+        if depth == 0:
+            return await self._action(scope)
+        await scope.connection.execute(f"SAVEPOINT s{depth}")
+        done = await self._action(scope)
+        done += await self._savepoint(scope, depth - 1)
+        if scope.chance.random() < 0.4:
+            await scope.connection.execute(f"ROLLBACK TO SAVEPOINT s{depth}")
+            done = []
+        if scope.chance.random() < 0.5:
+            await scope.connection.execute(f"RELEASE SAVEPOINT s{depth}")
+        return done
+
+    async def _action(self, scope: actions.Scope) -> list[Operation]:
+        drawn = dict(actions.ACTIONS)
+        if self.mixture.schema_changes:
+            drawn |= actions.SCHEMA_CHANGES
+        (action,) = scope.chance.choices(list(drawn), list(drawn.values()))
+        return await action(scope)
+
+    async def _end(self, one: Transaction) -> None:
+        way = self.chance.choices(["commit", "roll back", "prepare", "disconnect"], [75, 12, 12, 1])[0]
+        if way == "roll back":
+            await self._connection.execute("ROLLBACK")
+            one.outcome = "aborted"
+        elif way == "disconnect":
+            self.close()
+            one.outcome = "aborted"
+        elif way == "prepare" and self.mixture.prepared:
+            self._prepared = one
+            await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
+            await asyncio.sleep(self.chance.choice([0, 0, 0.01, 0.2]))
+            await self._end_prepared(one)
+        else:
+            await self._commit(one, "COMMIT")
+
+    async def _end_prepared(self, one: Transaction) -> None:
+        there = await self._connection.fetchval("SELECT 1 FROM pg_prepared_xacts WHERE gid = $1", self._gid)
+        if there and self.chance.random() < 0.7:
+            await self._commit(one, f"COMMIT PREPARED '{self._gid}'")
+        elif there:
+            await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
+        self._prepared = None
+
+    async def _commit(self, one: Transaction, statement: str) -> None:
+        one.earliest = await self._end_of_wal()
+        await self._connection.execute(statement)
+        one.outcome = "committed"
+        one.latest = await self._end_of_wal()
+
+    async def _end_of_wal(self) -> LSN:
+        return LSN.parse(await self._connection.fetchval("SELECT pg_current_wal_insert_lsn()::text"))

@@ -1,0 +1,201 @@
+"""Fault points of the process under test. Installed from outside: the product knows nothing of them.
+
+There are three kinds of points, and an *arm* strikes at the n-th passage through those of its kind:
+
+- ``file``: each call of a function that changes files, before it is made, and again after it;
+- ``await``: each suspension of any task;
+- ``name:<name>``: before and after a function of ``NAMED``, the steps between accepting changes and confirming them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import inspect
+import io
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Generator
+from importlib import import_module
+from typing import Any
+
+from aiorepl import durable
+
+ERRORS = ("ENOSPC", "EIO", "EMFILE")
+NAMED = {
+    "status": "aiorepl.source.feedback.status_updates:StatusUpdates.report",
+    "accepted": "aiorepl.delivery.worker:SinkWorker._accept",
+    "sink flush": "aiorepl.delivery.writer:SinkWriter.flush",
+    "journal step": "aiorepl.journal.store:LocalStore.reached",
+    "journal commit": "aiorepl.journal.publisher:Publisher.finish",
+    "journal part": "aiorepl.journal.writer:JournalWriter._upload_part",
+    "prepared": "aiorepl.journal.writer:JournalWriter._write_prepared",
+    "cursor": "aiorepl.journal.cursors:Cursors.advance",
+    "jsonl write": "aiorepl_sinks.jsonl:JsonLinesSink.write",
+    "jsonl flush": "aiorepl_sinks.jsonl:JsonLinesSink.flush",
+    "spool": "aiorepl.transactions.spool:Spool.write",
+    "chunk ledger": "aiorepl.snapshot.ledger_file:LedgerFile.update",
+}
+_FILE_CALLS = ("fsync", "rename", "replace", "link", "unlink", "mkdir", "pwrite", "ftruncate")
+
+
+class Arms:
+    """The faults that this process meets.
+
+    :param arms: ``{"at": …, "nth": …, "action": …}``.
+    :param fired: a file to which each fault is written before it strikes.
+    """
+
+    def __init__(self, arms: list[dict[str, Any]], fired: str) -> None:
+        self._arms = arms
+        self._passed: defaultdict[str, int] = defaultdict(int)
+        self._fired = os.open(fired, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.cancel: Callable[[], object] = lambda: None
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of points that are armed."""
+        return {arm["at"] for arm in self._arms}
+
+    def passed(self, at: str, *, may_fail: bool = False) -> None:
+        """Pass a point.
+
+        :param may_fail: whether an operating system's error may be raised here.
+        """
+        self._passed[at] += 1
+        for arm in self._arms:
+            if arm["at"] != at or arm["nth"] > self._passed[at]:
+                continue
+            if arm["action"] in ERRORS and not may_fail:
+                continue  # strikes at the next point where it can
+            self._arms.remove(arm)
+            self._strike(arm["action"], at)
+            return
+
+    def _strike(self, action: str, at: str) -> None:
+        os.write(self._fired, f"{action} at {at.partition(':')[0]}\n".encode())
+        if action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif action in ERRORS:
+            raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
+        elif action == "slow":
+            time.sleep(0.3)
+        elif action == "cancel":
+            self.cancel()
+
+
+def install(arms: Arms) -> None:
+    """Patch what is armed; nothing else gets slower."""
+    if "file" in arms.kinds:
+        _install_files(arms)
+    for kind in arms.kinds:
+        if kind.startswith("name:"):
+            _install_named(arms, kind)
+
+
+def task_factory(arms: Arms) -> Callable[..., asyncio.Task[Any]] | None:
+    """Make tasks whose suspensions are points; ``None`` if none is armed."""
+    if "await" not in arms.kinds:
+        return None
+
+    def start(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Steps(work, arms) if inspect.iscoroutine(work) else work, loop=loop, **options)
+
+    return start
+
+
+def resolve(path: str) -> tuple[Any, str, Any]:
+    """Return the owner of a named point, the attribute and its value."""
+    module, _, name = path.partition(":")
+    owner: Any = import_module(module)
+    *owners, attribute = name.split(".")
+    for one in owners:
+        owner = getattr(owner, one)
+    return owner, attribute, getattr(owner, attribute)
+
+
+def _install_files(arms: Arms) -> None:
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def patched(*arguments: Any, **options: Any) -> Any:
+            arms.passed("file", may_fail=True)
+            result = call(*arguments, **options)
+            arms.passed("file")
+            return result
+
+        return patched
+
+    for name in _FILE_CALLS:
+        setattr(os, name, around(getattr(os, name)))
+
+    class File(io.FileIO):
+        """A file whose writes are points; before one, half of the data may have been written."""
+
+        def write(self, data: Any) -> int:
+            half = len(data) // 2
+            if half:
+                super().write(memoryview(data)[:half])
+                arms.passed("file")
+                self.seek(-half, os.SEEK_CUR)
+            arms.passed("file", may_fail=True)
+            written = super().write(data)
+            arms.passed("file")
+            return written
+
+    opened = durable._open
+
+    def open_file(path: Any, flags: int) -> File:
+        with opened(path, flags) as file:
+            return File(os.dup(file.fileno()), "wb")
+
+    durable._open = open_file
+
+
+def _install_named(arms: Arms, kind: str) -> None:
+    owner, attribute, function = resolve(NAMED[kind.removeprefix("name:")])
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def patched(*arguments: Any, **options: Any) -> Any:
+            arms.passed(kind)
+            result = await function(*arguments, **options)
+            arms.passed(kind)
+            return result
+    else:
+
+        @functools.wraps(function)
+        def patched(*arguments: Any, **options: Any) -> Any:
+            arms.passed(kind)
+            result = function(*arguments, **options)
+            arms.passed(kind)
+            return result
+
+    setattr(owner, attribute, patched)
+
+
+class _Steps(Coroutine[Any, Any, Any]):
+    """A coroutine that passes a point whenever it is suspended."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], arms: Arms) -> None:
+        self._work = work
+        self._arms = arms
+
+    def send(self, value: Any) -> Any:
+        awaited = self._work.send(value)
+        self._arms.passed("await")
+        return awaited
+
+    def throw(self, *error: Any) -> Any:
+        awaited = self._work.throw(*error)
+        self._arms.passed("await")
+        return awaited
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise NotImplementedError

@@ -1,0 +1,194 @@
+"""Random programs: a workload, a configuration and faults, all drawn from one seed.
+
+A program is data. Its JSON replays it, and the shrinker leaves parts of it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hooks import ERRORS, NAMED
+
+VERSIONS = (13, 14, 15, 16, 17, 18)
+_PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
+# Faults that come from outside of the process, and how often each is drawn.
+STRIKES = {
+    "walsender": 4,
+    "backends": 2,
+    "cut": 3,
+    "cut after": 3,
+    "stall": 2,
+    "hold": 2,
+    "drip": 2,
+    "refuse": 2,
+    "freeze": 2,
+    "restart": 1,
+    "crash": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of the process.
+
+    :param arms: faults within the process, see ``hooks``.
+    :param strikes: faults from outside: the kind, the seconds before it, and its size or length from 0 to 1.
+    :param seconds: how long the process lives, if no fault ends it before.
+    :param end: ``kill`` or ``stop``.
+    """
+
+    arms: tuple[dict[str, Any], ...] = ()
+    strikes: tuple[tuple[str, float, float], ...] = ()
+    seconds: float = 1.0
+    end: str = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A random program.
+
+    :param source: options of ``Source``.
+    :param pipeline: options of ``Pipeline`` that JSON can hold, and ``journal`` as a boolean.
+    :param sinks: each sink's options, see ``worker``.
+    :param mixture: options of ``Mixture``.
+    """
+
+    seed: int
+    version: int
+    writers: int
+    mixture: dict[str, Any]
+    source: dict[str, Any]
+    pipeline: dict[str, Any]
+    sinks: dict[str, dict[str, Any]]
+    runs: tuple[Run, ...] = field(default=())
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Read what ``to_json`` wrote."""
+        fields = json.loads(text)
+        runs = tuple(
+            Run(tuple(run["arms"]), tuple(map(tuple, run["strikes"])), run["seconds"], run["end"])
+            for run in fields.pop("runs")
+        )
+        return cls(**fields, runs=runs)
+
+    def shorter(self) -> Iterator[Program]:
+        """Return simpler programs, the simplest first."""
+        for number, run in enumerate(self.runs):
+            rest = self.runs[:number], self.runs[number + 1 :]
+            if len(self.runs) > 1:
+                yield replace(self, runs=(*rest[0], *rest[1]))
+            for left_out in range(len(run.arms)):
+                arms = (*run.arms[:left_out], *run.arms[left_out + 1 :])
+                yield replace(self, runs=(*rest[0], replace(run, arms=arms), *rest[1]))
+            for left_out in range(len(run.strikes)):
+                strikes = (*run.strikes[:left_out], *run.strikes[left_out + 1 :])
+                yield replace(self, runs=(*rest[0], replace(run, strikes=strikes), *rest[1]))
+        if self.writers > 1:
+            yield replace(self, writers=1)
+        for name in self.sinks if len(self.sinks) > 1 else ():
+            yield replace(self, sinks={other: sink for other, sink in self.sinks.items() if other != name})
+        for part in ("source", "pipeline"):
+            options = getattr(self, part)
+            for name in options:
+                without: dict[str, Any] = {part: {key: options[key] for key in options if key != name}}
+                yield replace(self, **without)
+        for sink, options in self.sinks.items():
+            for name in options.keys() - {"type"}:
+                less = {key: options[key] for key in options if key != name}
+                yield replace(self, sinks={**self.sinks, sink: less})
+
+
+def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = None) -> Program:
+    """Draw the program of a seed.
+
+    :param versions: servers that are there.
+    :param runs: how many times the process is started with faults; ``None``: one to eight.
+    """
+    chance = random.Random(seed)
+    version = chance.choice(versions)
+    journal = chance.random() < 0.6
+    return Program(
+        seed,
+        version,
+        chance.choice([1, 2, 3]),
+        {
+            "keys": chance.choice([8, 60, 60]),
+            "largest": chance.choice([50, 500, 2000]),
+            "schema_changes": chance.random() < 0.6,
+            "prepared": chance.random() < 0.7,
+        },
+        _source(chance, version),
+        _pipeline(chance, journal=journal),
+        {f"sink{number}": _sink(chance) for number in range(chance.choice([1, 1, 2]))},
+        tuple(_run(chance) for _ in range(runs or chance.choice([1, 2, 4, 8]))),
+    )
+
+
+def _source(chance: random.Random, version: int) -> dict[str, Any]:
+    options: dict[str, Any] = {"proto_version": chance.randint(1, _PROTOCOL[version])}
+    if chance.random() < 0.15:
+        options["interface"] = "sql"
+    if version >= 14:
+        options["binary"] = chance.random() < 0.4
+    if options["proto_version"] >= 2 and chance.random() < 0.7:
+        options["streaming"] = "parallel" if options["proto_version"] >= 4 and chance.random() < 0.5 else "on"
+    if options["proto_version"] >= 3 and chance.random() < 0.5:
+        options["two_phase"] = True
+    if chance.random() < 0.4:
+        options["transaction_buffer_bytes"] = 1
+    return options
+
+
+def _pipeline(chance: random.Random, *, journal: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"journal": journal}
+    if chance.random() < 0.5:
+        options["buffer_bytes"] = chance.choice([1, 20_000])
+    if chance.random() < 0.7:
+        options["max_bytes"] = chance.choice([1, 2_000, 50_000])
+    if chance.random() < 0.5:
+        options["flush_bytes"] = chance.choice([1, 10_000])
+    options["flush_seconds"] = chance.choice([0.01, 0.1, 0.3])
+    if journal and chance.random() < 0.5:
+        options["segment_bytes"] = chance.choice([500, 20_000])
+    return options
+
+
+def _sink(chance: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {"type": "jsonl", "rotate_bytes": chance.choice([2_000, 100_000, 10_000_000])}
+    if chance.random() < 0.3:
+        options["tables"] = chance.choice([["accounts", "ledger"], ["accounts", "entries", "ledger"]])
+    if chance.random() < 0.2:
+        options["mask"] = ["accounts.note"]
+    if chance.random() < 0.2:
+        options["transform"] = "every other"
+    if chance.random() < 0.3:
+        options["schema_changes"] = True
+    if chance.random() < 0.4:
+        options["faulty"] = chance.randrange(1 << 30)
+    return options
+
+
+def _run(chance: random.Random) -> Run:
+    arms = []
+    if chance.random() < 0.6:
+        at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in NAMED)])
+        nth = int(2 ** chance.uniform(0, {"file": 9, "await": 13}.get(at, 6)))
+        arms.append({"at": at, "nth": nth, "action": chance.choice(["kill", "kill", "kill", "cancel"])})
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        action = chance.choice([*ERRORS, "slow"])
+        arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 9)), "action": action})
+    kinds = chance.choices(list(STRIKES), list(STRIKES.values()), k=chance.choice([0, 1, 1, 2, 4]))
+    strikes = tuple((kind, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)) for kind in kinds)
+    return Run(
+        tuple(arms), strikes, round(chance.uniform(0.1, 1.5), 3), chance.choice(["kill", "kill", "stop"])
+    )

@@ -1,0 +1,75 @@
+"""The report of ``make chaos``."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from program import Program
+from rounds import Outcome
+
+
+class Report:
+    """What came of all programs."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.seconds = 0.0
+        self.transactions = 0
+        self.changes = 0
+        self.duplicates = 0
+        self.faults: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
+        self.versions: Counter[int] = Counter()
+        self.violations: list[tuple[int, list[str]]] = []
+
+    def add(self, program: Program, outcome: Outcome) -> None:
+        """Add a round."""
+        self.rounds += 1
+        self.seconds += outcome.seconds
+        self.transactions += outcome.transactions
+        self.changes += outcome.changes
+        self.duplicates += outcome.duplicates
+        self.faults += outcome.faults
+        self.ends += outcome.ends
+        self.versions[program.version] += 1
+        if outcome.violations:
+            self.violations.append((program.seed, outcome.violations))
+
+    def line(self, program: Program, outcome: Outcome) -> str:
+        """Return a line about a round."""
+        head = (
+            f"seed {program.seed}: PostgreSQL {program.version}, {sum(outcome.faults.values())} faults, "
+            f"{outcome.transactions} transactions, {outcome.duplicates} duplicates, {outcome.seconds:.0f} s"
+        )
+        return "\n".join([head, *(f"  VIOLATION: {violation}" for violation in outcome.violations[:4])])
+
+    @property
+    def summary(self) -> str:
+        """The report in a sentence."""
+        return (
+            f"{self.rounds} rounds in {self.seconds / 60:.0f} minutes, {sum(self.faults.values())} faults; {self.transactions} "
+            f"transactions with {self.changes} changes were verified, {self.duplicates} changes came again; "
+            f"{len(self.violations)} rounds with violations."
+        )
+
+    def text(self) -> str:
+        """Return the report as Markdown."""
+        lines = [
+            self.summary,
+            "",
+            "| fault | times |",
+            "|---|---:|",
+            *(f"| {kind} | {times} |" for kind, times in self.faults.most_common()),
+            "",
+            "| how the process ended | times |",
+            "|---|---:|",
+            *(f"| {kind} | {times} |" for kind, times in self.ends.most_common()),
+            "",
+            "Servers: "
+            + ", ".join(f"{version}: {times}" for version, times in sorted(self.versions.items())),
+            "",
+            "Violations: none" if not self.violations else "Violations:",
+        ]
+        for seed, violations in self.violations:
+            lines += [f"- seed {seed}: {violation}" for violation in violations]
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,165 @@
+"""``make chaos``: runs programs for as long as told, and writes a report.
+
+python tests/chaos/suite.py --minutes 10 --seed 1 --report chaos.md
+python tests/chaos/suite.py --replay 4711          # one program again
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from processes import Processes
+from program import VERSIONS, Program, draw
+from report import Report
+from rounds import Outcome, Round
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.testing import EmbeddedServer
+
+SETTINGS = {
+    "logical_decoding_work_mem": "64kB",
+    "wal_sender_timeout": "60s",
+    "deadlock_timeout": "50ms",
+    "max_prepared_transactions": "64",
+}
+
+
+class Servers:
+    """One server of each version, started when it is first needed, and started anew when it does not answer."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, EmbeddedServer] = {}
+
+    def __call__(self, version: int) -> EmbeddedServer:
+        """Return the running server of this version."""
+        if version not in self._running:
+            settings = dict(SETTINGS)
+            server = EmbeddedServer(version, bin_dir=programs(version), settings=settings)
+            server.start()
+            self._running[version] = server
+        return self._running[version]
+
+    def stop(self) -> None:
+        """Stop all servers."""
+        for server in self._running.values():
+            server.stop()
+
+
+def programs(version: int) -> Path | None:
+    """Return where ``scripts/servers.py`` or Debian have put the programs; ``None`` for those of the wheel."""
+    folders = (Path(f"/usr/lib/postgresql/{version}/bin"), Path(sys.prefix, "servers", str(version), "bin"))
+    return None if version in (16, 18) else next(filter(Path.is_dir, folders), Path("nowhere"))
+
+
+def available() -> tuple[int, ...]:
+    """Return the versions whose programs are there."""
+    found = []
+    for version in VERSIONS:
+        try:
+            EmbeddedServer(version, bin_dir=programs(version))
+        except ConfigurationError:
+            continue
+        found.append(version)
+    return tuple(found)
+
+
+def run(program: Program, servers: Servers, processes: Processes) -> Outcome:
+    """Run one program in a folder of its own, which is kept if it finds a violation."""
+    folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
+    (folder / "program.json").write_text(program.to_json())
+    outcome = asyncio.run(Round(program, servers(program.version), processes, folder).run())
+    if outcome.violations:
+        sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
+    else:
+        shutil.rmtree(folder)
+    return outcome
+
+
+def shrink(program: Program, servers: Servers, processes: Processes, *, seconds: float = 300) -> Program:
+    """Leave out what is not needed for a violation. A simpler program gets two chances to show it."""
+    deadline = time.monotonic() + seconds
+    simpler = True
+    while simpler:
+        simpler = False
+        for candidate in program.shorter():
+            if time.monotonic() > deadline:
+                return program
+            if any(run(candidate, servers, processes).violations for _ in range(2)):
+                program, simpler = candidate, True
+                break
+    return program
+
+
+@contextmanager
+def machinery() -> Iterator[tuple[Servers, Processes]]:
+    """The servers, and the server of processes."""
+    servers, processes = Servers(), Processes()
+    try:
+        yield servers, processes
+    finally:
+        servers.stop()
+
+
+def main() -> int:
+    """Run programs, and return the exit code: 1 if there was a violation."""
+    options = _options()
+    report = Report()
+    with machinery() as (servers, processes):
+        for program in _programs(options):
+            outcome = run(program, servers, processes)
+            report.add(program, outcome)
+            _say(report.line(program, outcome))
+            if outcome.violations and options.shrink:
+                _say(f"shrunk: {shrink(program, servers, processes).to_json()}")
+            if options.report is not None:
+                options.report.write_text(report.text())
+    _say(report.summary)
+    return 1 if report.violations else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin no program after this time")
+    parser.add_argument("--programs", type=int, help="run this many programs, however long it takes")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first program")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run the program of this seed only")
+    parser.add_argument("--program", type=Path, metavar="FILE", help="run the program in this file only")
+    parser.add_argument(
+        "--shrink", action="store_true", help="look for the shortest program with the violation"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report in Markdown")
+    return parser.parse_args()
+
+
+def _programs(options: argparse.Namespace) -> Iterator[Program]:
+    """Draw the programs that the options ask for."""
+    versions = available()
+    if options.program is not None:
+        yield Program.from_json(options.program.read_text())
+    elif options.replay is not None:
+        yield draw(options.replay, versions=versions)
+    elif options.programs is not None:
+        yield from (draw(options.seed + number, versions=versions) for number in range(options.programs))
+    else:
+        deadline = time.monotonic() + options.minutes * 60
+        seed = options.seed
+        while time.monotonic() < deadline:
+            yield draw(seed, versions=versions)
+            seed += 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""The verifier finds each kind of violation; every test here plants one in a run that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from aiorepl.lsn import LSN
+from aiorepl.testing.verify import (
+    Confirmed,
+    Delivered,
+    Entry,
+    History,
+    Operation,
+    Promise,
+    Restarted,
+    Transaction,
+    of_native,
+    verify,
+)
+
+KEYS = {"accounts": ("id",), "entries": ("n",)}
+FIRST = {"id": 1, "version": 1, "note": "a", "doc": "long"}
+SECOND = {"id": 1, "version": 2, "note": "b", "doc": "long"}
+THIRD = {"id": 2, "version": 3, "note": "b", "doc": "long"}
+INITIAL = {"id": 9, "version": 1, "note": "i", "doc": "long"}
+
+
+def written() -> History:
+    """An insert, an update, an aborted transaction, a changed key, and a truncate with two inserts."""
+    insert = Operation("insert", "accounts", (1,), FIRST)
+    update = Operation("update", "accounts", (1,), SECOND, untouched=frozenset({"doc"}))
+    moved = Operation("update", "accounts", (2,), THIRD, moved=(1,), untouched=frozenset({"doc"}))
+    entries = [Operation("truncate", "entries")]
+    entries += [Operation("insert", "entries", (n,), {"n": n}) for n in (1, 2)]
+    return History(
+        keys=KEYS,
+        initial={"accounts": {(9,): INITIAL}, "entries": {(0,): {"n": 0}}},
+        transactions=[
+            Transaction(1, 1, 701, [insert], "committed", LSN(100), LSN(110)),
+            Transaction(2, 1, 702, [update], "committed", LSN(110), LSN(120)),
+            Transaction(1, 2, 703, [insert], "aborted"),
+            Transaction(2, 2, 704, [moved], "committed", LSN(130), LSN(140)),
+            Transaction(1, 3, 705, entries, "committed", LSN(140), LSN(150)),
+        ],
+    )
+
+
+def change(lsn: int, ordinal: int, xid: int, kind: str, table: str, **more: object) -> Delivered:
+    """Make a delivery."""
+    return Delivered(LSN(lsn), ordinal, xid, kind, (table,), **more)
+
+
+INSERT = change(100, 0, 701, "insert", "accounts", key={"id": 1}, new=FIRST)
+UPDATE = change(
+    110,
+    0,
+    702,
+    "update",
+    "accounts",
+    key={"id": 1},
+    new={"id": 1, "version": 2, "note": "b"},
+    unchanged=frozenset({"doc"}),
+)
+MOVE = change(130, 0, 704, "update", "accounts", key={"id": 2}, new=THIRD, old={"id": 1})
+TRUNCATE = change(140, 0, 705, "truncate", "entries")
+ENTRIES = [change(140, n, 705, "insert", "entries", new={"n": n}) for n in (1, 2)]
+GOOD: list[Entry] = [INSERT, UPDATE, Confirmed(LSN(120)), MOVE, TRUNCATE, *ENTRIES, Confirmed(LSN(150))]
+FINAL = {"accounts": {(9,): INITIAL, (2,): THIRD}, "entries": {(1,): {"n": 1}, (2,): {"n": 2}}}
+
+
+def violations(log: list[Entry], **promise: object) -> list[str]:
+    """Verify a log."""
+    return verify(written(), log, Promise(**promise), final=FINAL).violations
+
+
+def at(place: int, *entries: Entry, instead: int = 0) -> list[Entry]:
+    """Put entries into the good log, in place of this many."""
+    return [*GOOD[:place], *entries, *GOOD[place + instead :]]
+
+
+def test_a_run_without_violations():
+    """A log that keeps all promises has none, and everything in it was compared."""
+    verdict = verify(written(), GOOD, Promise(exactly_once=True), final=FINAL)
+
+    assert ([], 4, 6, 0) == (verdict.violations, verdict.transactions, verdict.changes, verdict.duplicates)
+
+
+def test_duplicates_after_a_restart():
+    """After a restart, whole transactions may come again that are not confirmed."""
+    log = at(6, Restarted(), TRUNCATE, ENTRIES[0], Restarted(), MOVE, TRUNCATE, ENTRIES[0])
+
+    assert [] == violations(log)
+    assert 5 == verify(written(), log).duplicates
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        pytest.param(
+            at(0, instead=1), "transaction 1 of writer 1 (xid 701) is missing", id="a lost transaction"
+        ),
+        pytest.param(at(5, instead=1), "has 3 changes, but 2 were delivered", id="a lost change"),
+        pytest.param(at(6, instead=1), "has 3 changes, but 2 were delivered", id="a torn transaction"),
+        pytest.param(
+            at(2, change(125, 0, 799, "insert", "accounts", new=FIRST)),
+            "nobody wrote xid 799",
+            id="an invented one",
+        ),
+        pytest.param(
+            at(3, change(125, 0, 703, "insert", "accounts", new=FIRST)),
+            "(xid 703) was rolled back",
+            id="an aborted one",
+        ),
+        pytest.param(at(0, UPDATE, INSERT, instead=2), "0/64-0 of accounts came after", id="another order"),
+        pytest.param(at(4, ENTRIES[0], TRUNCATE, instead=2), "came after", id="another order within one"),
+        pytest.param(
+            at(0, replace(INSERT, commit_lsn=LSN(115)), replace(UPDATE, commit_lsn=LSN(105)), instead=2),
+            "came after",
+            id="other LSNs",
+        ),
+        pytest.param(
+            at(0, replace(INSERT, commit_lsn=LSN(112)), replace(UPDATE, commit_lsn=LSN(113)), instead=2),
+            "committed from 0/64 to 0/6E, not at 0/70",
+            id="an LSN that the writer excludes",
+        ),
+        pytest.param(at(1, INSERT), "came again without a restart", id="a duplicate without a reason"),
+        pytest.param(
+            at(4, Restarted(), UPDATE, MOVE),
+            "came again, although 0/78 was confirmed",
+            id="a duplicate below the position",
+        ),
+        pytest.param(
+            at(7, Restarted(), ENTRIES[0], ENTRIES[1]),
+            "without the beginning of its transaction",
+            id="a torn duplicate",
+        ),
+        pytest.param(at(4, Restarted(), MOVE, ENTRIES[0]), "came after", id="a repetition that skips"),
+        pytest.param(
+            at(7, Restarted(), MOVE, ENTRIES[0]),
+            "was left out before insert",
+            id="a repetition that skips later",
+        ),
+        pytest.param(
+            at(4, Restarted(), replace(MOVE, new=FIRST)),
+            "came again with other contents",
+            id="another duplicate",
+        ),
+        pytest.param(
+            at(1, Confirmed(LSN(111))), "durable only after 0/6F was confirmed", id="confirmed too early"
+        ),
+        pytest.param(
+            at(3, Confirmed(LSN(119))), "moved back from 0/78 to 0/77", id="confirmed less than before"
+        ),
+        pytest.param(
+            at(0, replace(INSERT, new=SECOND), instead=1), "is not what transaction 1", id="another row"
+        ),
+        pytest.param(
+            at(0, replace(INSERT, kind="read"), instead=1), "is not what transaction 1", id="another kind"
+        ),
+        pytest.param(
+            at(1, replace(UPDATE, unchanged=frozenset({"doc", "note"})), instead=1),
+            "is not what transaction 1",
+            id="a column that was changed and not sent",
+        ),
+        pytest.param(
+            at(1, replace(UPDATE, new={"id": 1, "version": 2}), instead=1),
+            "is not what",
+            id="a column that is absent",
+        ),
+        pytest.param(
+            at(3, replace(MOVE, old=None), instead=1),
+            "is not what transaction 2",
+            id="a changed key's old one",
+        ),
+        pytest.param(
+            at(0, change(99, 0, 0, "read", "accounts", new=FIRST)),
+            "is not the row that the table had there",
+            id="a row of a snapshot before its time",
+        ),
+        pytest.param(
+            at(2, change(115, 0, 0, "read", "accounts", new=FIRST)),
+            "is not the row that the table had there",
+            id="an old row of a snapshot",
+        ),
+    ],
+)
+def test_violations(log, found):
+    """Each of them is found, and named."""
+    assert any(found in violation for violation in violations(log)), violations(log)
+
+
+def test_where_exactly_once_is_promised():
+    """A restart does not excuse a duplicate there."""
+    assert ["update 0/82-0 of accounts came twice, where exactly once is promised"] == violations(
+        at(4, Restarted(), MOVE), exactly_once=True
+    )
+
+
+def test_versions_that_the_order_contradicts():
+    """The versions of a row prove the commit order without any LSN."""
+    history = written()
+    for one in history.transactions:
+        one.earliest, one.latest = LSN(0), None
+    log = [replace(UPDATE, commit_lsn=LSN(99)), *(entry for entry in GOOD if entry is not UPDATE)]
+
+    assert any("made version 2" in violation for violation in verify(history, log).violations)
+
+
+def test_a_writer_that_was_overtaken_by_itself():
+    """A writer's transactions come in its order."""
+    history = written()
+    history.transactions[1].number, history.transactions[3].number = 2, 1
+
+    assert any(
+        "later transaction of its writer" in violation for violation in verify(history, GOOD).violations
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda rows: rows["accounts"].pop((9,)), "1 are not in the source"),
+        (lambda rows: rows["accounts"].update({(8,): INITIAL}), "1 rows are missing"),
+        (lambda rows: rows["accounts"].update({(2,): FIRST}), "1 have other values"),
+    ],
+    ids=["invented", "missing", "other"],
+)
+def test_final_tables(spoil: Callable[[dict], object], found: str):
+    """What the changes add up to is compared with the tables."""
+    final = {table: dict(rows) for table, rows in FINAL.items()}
+    spoil(final)
+
+    assert any(found in violation for violation in verify(written(), GOOD, final=final).violations)
+
+
+def test_order_by_key():
+    """Changes of other keys may overtake, those of a key may not."""
+    other = at(0, TRUNCATE, *ENTRIES, INSERT, UPDATE, MOVE, instead=8)
+
+    assert [] == violations(other, order="key")
+    assert any(
+        "came after a later change of its key" in violation
+        for violation in violations(at(0, UPDATE, INSERT, instead=2), order="key")
+    )
+
+
+def test_rows_of_a_snapshot():
+    """Rows that are as new as the stream is where they come are right, and a consumer may begin with them."""
+    initial = change(90, 0, 0, "read", "accounts", new=INITIAL)
+    entries = change(91, 0, 0, "read", "entries", new={"n": 0})
+
+    assert [] == violations([initial, entries, *GOOD], snapshot=True)
+    assert any("1 rows are missing" in violation for violation in violations([entries, *GOOD], snapshot=True))
+
+
+def test_a_masked_column_comes_as_it_is():
+    """A mask that does not hide is a violation."""
+    masked = {"accounts": frozenset({"note"})}
+    hidden = [
+        replace(entry, new={**entry.new, "note": "…"})
+        if isinstance(entry, Delivered) and entry.new and "note" in entry.new
+        else entry
+        for entry in GOOD
+    ]
+
+    assert [] == violations(hidden, masked=masked)
+    assert violations(GOOD, masked=masked)
+
+
+def test_what_the_database_contradicts():
+    """A database that lost a transaction after it had said that it committed is no ground for a verdict."""
+    history = written()
+
+    with pytest.raises(AssertionError, match="has lost or invented transaction 3 of writer 1"):
+        history.resolve([(1, 1), (2, 1), (2, 2)])
+
+
+def test_unknown_outcomes():
+    """The ledger decides on transactions whose end their writer did not learn."""
+    history = written()
+    for one in history.transactions:
+        one.outcome = "unknown"
+    history.resolve([(1, 1), (2, 1), (2, 2), (1, 3)])
+
+    assert [] == verify(history, GOOD, final=FINAL).violations
+
+
+def test_a_saved_history(tmp_path):
+    """A history survives its file."""
+    written().save(tmp_path / "history")
+
+    assert written() == History.load(tmp_path / "history")
+
+
+def test_native_events():
+    """Events are read as they are; long values become digests."""
+    line = (
+        '{"kind":"update","schema":"s","table":"accounts","xid":702,"commit_lsn":"0/6E","ordinal":0,"commit_time":"…",'
+        '"origin":null,"key":{"id":1},"new":{"id":1,"note":"%s"},"old":null,"unchanged":["doc"]}' % ("x" * 65)
+    )
+    (read,) = of_native(['{"kind":"begin"}', line])
+
+    assert ("update", ("accounts",), LSN(110), frozenset({"doc"})) == (
+        read.kind,
+        read.tables,
+        read.commit_lsn,
+        read.unchanged,
+    )
+    assert "md5:" == read.new["note"][:4]
