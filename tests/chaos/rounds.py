@@ -257,6 +257,9 @@ class Round:
             await asyncio.to_thread(self._server.restart)
         elif kind == "crash":
             await asyncio.to_thread(self._server.kill)
+            self._last_confirmed = None
+            for watch in self._watches.values():
+                watch.crashed()
             await asyncio.to_thread(self._server.start)
 
     async def _for_a_while(self, kind: str, size: float, process: Process) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify import Confirmed, Delivered, Entry, Restarted, of_native
+from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 
 
 class FolderWatch:
@@ -49,6 +49,11 @@ class FolderWatch:
         """The process has ended, and another one begins."""
         self.look()
         self.log.append(Restarted())
+
+    def crashed(self) -> None:
+        """The server that confirms has crashed."""
+        self.look()
+        self.log.append(Crashed())
 
     def _read_lines(self, file: BinaryIO) -> None:
         inode = os.fstat(file.fileno()).st_ino
@@ -92,6 +97,9 @@ class JournalWatch:
     def restarted(self) -> None:
         """The process has ended."""
         self.look()
+
+    def crashed(self) -> None:
+        """The server has crashed."""
 
     async def follow(self) -> None:
         """Read the journal, as far as it is, until cancelled."""

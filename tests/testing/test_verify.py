@@ -10,6 +10,7 @@ import pytest
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify import (
     Confirmed,
+    Crashed,
     Delivered,
     Entry,
     History,
@@ -94,6 +95,13 @@ def test_duplicates_after_a_restart():
 
     assert [] == violations(log)
     assert 5 == verify(written(), log).duplicates
+
+
+def test_duplicates_after_a_crash_of_the_server():
+    """A server that crashed may have forgotten a position, so what was confirmed there may come again."""
+    assert [] == violations(
+        at(4, Crashed(), Restarted(), UPDATE, MOVE, Confirmed(LSN(110)), Confirmed(LSN(130)))
+    )
 
 
 @pytest.mark.parametrize(

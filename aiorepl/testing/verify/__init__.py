@@ -7,7 +7,7 @@ made durable, and when it was restarted, as a log. ``verify`` compares both. ``d
 from __future__ import annotations
 
 from aiorepl.testing.verify.history import History, Operation, Tables, Transaction
-from aiorepl.testing.verify.log import Confirmed, Delivered, Entry, Restarted, of_native
+from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 from aiorepl.testing.verify.promise import Promise, Verdict
 from aiorepl.testing.verify.verifier import verify
 from aiorepl.testing.verify.workload import Workload
@@ -15,6 +15,7 @@ from aiorepl.testing.verify.writer import Mixture
 
 __all__ = [
     "Confirmed",
+    "Crashed",
     "Delivered",
     "Entry",
     "History",

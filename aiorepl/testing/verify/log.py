@@ -62,6 +62,11 @@ class Restarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Crashed:
+    """The server has crashed. It may have forgotten confirmed positions: it does not write each of them to disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """The slot's ``confirmed_flush_lsn``, read before the entries up to here were read from the sink.
 
@@ -71,7 +76,7 @@ class Confirmed:
     lsn: LSN
 
 
-Entry = Delivered | Restarted | Confirmed
+Entry = Delivered | Restarted | Crashed | Confirmed
 
 
 def of_native(lines: Iterable[bytes | str]) -> Iterator[Delivered]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify.history import Key
-from aiorepl.testing.verify.log import Delivered, Entry, Restarted
+from aiorepl.testing.verify.log import Crashed, Delivered, Entry, Restarted
 from aiorepl.testing.verify.promise import Promise, Verdict
 
 
@@ -27,6 +27,8 @@ def sequence(
             judge.add(entry)
         elif isinstance(entry, Restarted):
             judge.restarted = True
+        elif isinstance(entry, Crashed):
+            judge.crashed()
         else:
             judge.confirm(entry.lsn)
     return sorted(judge.changes, key=lambda change: change.identity)
@@ -48,6 +50,9 @@ class _Judge:
         if lsn < self._confirmed:
             self._verdict.add(f"confirmed_flush_lsn moved back from {self._confirmed} to {lsn}")
         self._confirmed = max(self._confirmed, lsn)
+
+    def crashed(self) -> None:
+        self._confirmed = LSN(0)
 
     def _append(self, change: Delivered) -> None:
         if change.xid and change.commit_lsn < self._confirmed:
