@@ -1,7 +1,7 @@
 """PostgreSQL logical replication for Python: consume a database's changes with asyncio or on Spark.
 
 ``connect`` opens a slot for one consumer, ``Pipeline`` delivers a slot to sinks, and ``aiorepl.spark`` reads the journal
-of a pipeline. Every name, and the packages ``formats``, ``spark`` and ``testing``, are imported on first use.
+of a pipeline. Every name, and the packages ``formats``, ``monitoring``, ``spark`` and ``testing``, are imported on first use.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorepl import formats as formats
+    from aiorepl import monitoring as monitoring
     from aiorepl import spark as spark
     from aiorepl import testing as testing
     from aiorepl.delivery.batching import BatchPolicy
@@ -110,7 +111,7 @@ _NAMES = {
     "aiorepl.transactions.transaction": ("SnapshotChunk", "Transaction"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_PACKAGES = ("formats", "spark", "testing")
+_PACKAGES = ("formats", "monitoring", "spark", "testing")
 
 __all__ = [  # noqa: RUF022 - by theme
     "connect",

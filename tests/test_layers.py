@@ -45,7 +45,7 @@ ORDER = (
     {"transforms"},
     {"delivery"},
     {"pipeline"},
-    {"spark"},
+    {"spark", "monitoring"},
 )
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
 # These stand beside the stages and may use any; so may the facade.
@@ -73,6 +73,7 @@ PURE = (
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("history/names.py", "history/manifest.py", "history/planning.py"),
+    *("monitoring/samples.py", "monitoring/status.py", "monitoring/progress.py"),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
@@ -80,6 +81,10 @@ THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio
 
 # Heavy and optional: where each may be imported at all, also inside functions.
 ONLY_IN = {
+    "starlette": ("monitoring/",),
+    "prometheus_client": ("monitoring/",),
+    "opentelemetry": ("monitoring/",),
+    "uvicorn": ("monitoring/",),
     "pyspark": ("spark/", "testing/"),
     "pyarrow": ("spark/", "formats/arrow/", "history/", "testing/"),
     "deltalake": (

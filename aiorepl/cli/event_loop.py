@@ -78,15 +78,15 @@ def _exit_after(seconds: float) -> None:
     timer.start()
 
 
-async def run_pipeline(pipeline: Pipeline, beside: Coroutine[Any, Any, None] | None = None) -> bool:
+async def run_pipeline(pipeline: Pipeline, *beside: Coroutine[Any, Any, None]) -> bool:
     """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
-    :param beside: runs until the pipeline ends.
+    :param beside: run until the pipeline ends.
     :returns: whether a signal has stopped it.
     :raises KeyboardInterrupt: a second signal has cancelled it.
     """
     work = asyncio.create_task(pipeline.run())
-    tasks = [] if beside is None else [asyncio.create_task(beside)]
+    tasks = [asyncio.create_task(each) for each in beside]
     signals = 0
 
     def stop() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.cli.log import Log
@@ -30,9 +31,16 @@ _LOOK_SECONDS: Final = 1.0
     is_flag=True,
     help="Recreate the slot and read the tables again; needs a [journal], or a [snapshot] with state.",
 )
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve the status page, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
+)
 @click.option("--accept-gap", is_flag=True, help="Continue without the changes that the slot has lost.")
 @click.pass_obj
-def run(log: Log, file: Path, check: bool, example: bool, resnapshot: bool, accept_gap: bool) -> int:
+def run(
+    log: Log, file: Path, check: bool, example: bool, resnapshot: bool, http: str | None, accept_gap: bool
+) -> int:
     """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT, SIGTERM or SIGHUP.
 
     The first signal stops it in order: the sinks finish, and the exit code is 0. A second one interrupts it.
@@ -57,12 +65,25 @@ def run(log: Log, file: Path, check: bool, example: bool, resnapshot: bool, acce
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    run_async(run_pipeline(loaded.pipeline, _beside(loaded)))
+    run_async(run_pipeline(loaded.pipeline, _report(loaded), *_served(loaded, http)))
     _log.info("stopped")
     return 0
 
 
-async def _beside(loaded: PipelineFile) -> None:
+def _served(loaded: PipelineFile, address: str | None) -> list[Coroutine[Any, Any, None]]:
+    if address is None:
+        return []
+    try:
+        from aiorepl.monitoring.server import listen, serve
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"--http needs {missing.name}: pip install 'aiorepl[http]'") from missing
+    bound = listen(address)
+    host, port = bound.getsockname()[:2]
+    _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
+    return [serve(loaded.pipeline, bound)]
+
+
+async def _report(loaded: PipelineFile) -> None:
     try:
         await loaded.pipeline.started()
     except (AioreplError, RuntimeError):  # it has ended before, and says why itself

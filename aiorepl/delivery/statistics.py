@@ -16,6 +16,8 @@ class SinkStatistics:
     :param changes: changes that were delivered, including dead letters and skipped changes.
     :param batches: batches that were written.
     :param flushes: flushes that succeeded.
+    :param write_seconds: time in writes that succeeded; ``batches`` is their number.
+    :param flush_seconds: time in flushes that succeeded.
     :param retries: calls that were repeated after a ``TransientError``.
     :param rewinds: how often the sink had lost accepted data, and got it again; ``changes`` and ``batches`` count it again.
     :param dead_letters: rejected changes that became dead letters.
@@ -33,6 +35,8 @@ class SinkStatistics:
     changes: int = 0
     batches: int = 0
     flushes: int = 0
+    write_seconds: float = 0.0
+    flush_seconds: float = 0.0
     retries: int = 0
     rewinds: int = 0
     dead_letters: int = 0
@@ -43,3 +47,11 @@ class SinkStatistics:
     committed: datetime | None = None
     retrying: str | None = None
     failed: str | None = None
+
+    def called(self, name: str, seconds: float) -> None:
+        """Count the time of a call that has succeeded; nothing is repeated any more."""
+        self.retrying = None
+        if name == "write":
+            self.write_seconds += seconds
+        elif name == "flush":
+            self.flush_seconds += seconds

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -273,12 +274,13 @@ class SinkWriter:
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1
+                    begin = time.perf_counter()
                     try:
                         result = await require_awaitable(self._name, name, call())
                     except TransientError as error:
                         self._statistics.retrying = str(error)
                         raise
-                    self._statistics.retrying = None
+                    self._statistics.called(name, time.perf_counter() - begin)
                     return result
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:

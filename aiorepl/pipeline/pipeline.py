@@ -282,6 +282,16 @@ class Pipeline:
             raise self._error
 
     @property
+    def source(self) -> Source:
+        """The source."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """The name of its slot."""
+        return self._source.slot
+
+    @property
     def state(self) -> PipelineState:
         """What the pipeline does."""
         if self._ended.is_set():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,11 +54,11 @@ class Deployment:
         self.slot = slot
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def running(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         """The command, once it streams."""
         environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
         process = await self.fork_server.start(
-            *COMMAND, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
+            *COMMAND, *arguments, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
         )
         try:
             await self.until(self.streams, process)
@@ -129,7 +130,7 @@ async def test_run_stop_and_go_on(deployment, journal):
         for begin in range(1, 100, 10):
             await deployment.connection.execute(insert, begin, begin + 9)
         await deployment.delivers(101 - first, process)
-        told = await deployment.stop(process, signal.SIGTERM)
+        told = await deployment.stop(process, signal.SIGHUP if journal else signal.SIGTERM)
     await deployment.connection.execute(insert, 101, 200)
     async with deployment.running() as process:
         await deployment.delivers(201 - first, process)
@@ -162,6 +163,27 @@ async def test_check_connects_to_nothing(deployment):
     assert (0, b"aiorepl.toml is valid\n") == (process.returncode, told)
     assert {"aiorepl.toml", "dsn"} == {path.name for path in deployment.folder.iterdir()}
     assert await deployment.streams() is None
+
+
+async def test_the_status_page(deployment):
+    """``--http`` serves the state of the pipeline on the address that the log names, and neither log nor page has the DSN."""
+    (deployment.folder / "aiorepl.toml").write_text(FILE)
+    async with deployment.running("--http", "127.0.0.1:0", "aiorepl.toml") as process:
+        lines = []
+        while not lines or "status page: " not in lines[-1]:
+            lines.append((await asyncio.wait_for(process.stderr.readline(), DEADLINE)).decode())
+        url = lines[-1].split()[-1]
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(url + path, timeout=60) as answer:
+                return answer.read().decode()
+
+        assert {"ready": True, "problems": []} == json.loads(await asyncio.to_thread(get, "readyz"))
+        assert ["archive", "jsonl"] == [
+            sink["name"] for sink in json.loads(await asyncio.to_thread(get, "status"))["sinks"]
+        ]
+        told = await deployment.stop(process, signal.SIGTERM)
+    assert (deployment.folder / "dsn").read_text().strip() not in told
 
 
 async def test_without_reconnect(deployment, database):

@@ -1,0 +1,150 @@
+"""The ASGI application: health checks, metrics and the status page of a pipeline.
+
+    /           the status page
+    /events     what it shows, as server-sent events, one each second
+    /status     the same once, as JSON
+    /livez      200, or 503 once the pipeline has ended
+    /readyz     200 while the pipeline makes progress, else 503 with the reasons
+    /metrics    for Prometheus
+
+Everything is read-only. There is no authentication: whoever reaches the address sees table names, positions and errors, never
+row data. So serve it on a loopback address, or behind what your other services are behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.monitoring.progress import Readiness, alive
+from aiorepl.monitoring.prometheus import PrometheusCollector
+from aiorepl.monitoring.slot_watch import SlotWatch
+from aiorepl.monitoring.status import status
+from aiorepl.pipeline.pipeline import Pipeline
+
+_EVENT_SECONDS: Final = 1.0
+# A quarter of an hour.
+_REMEMBERED: Final = 900
+# The page needs nothing but itself, and nobody may frame it.
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def status_app(pipeline: Pipeline) -> Starlette:
+    """Return the ASGI application for a pipeline. Mount it in another one, or serve it with any ASGI server."""
+    monitor = _Monitor(pipeline)
+    return Starlette(
+        routes=[
+            Route("/", monitor.page),
+            Route("/events", monitor.events),
+            Route("/status", monitor.status),
+            Route("/livez", monitor.livez),
+            Route("/readyz", monitor.readyz),
+            Route("/metrics", monitor.metrics),
+        ]
+    )
+
+
+class _Monitor:
+    """Observes a pipeline from the first request to the pipeline's end."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._readiness = Readiness()
+        self._slot = SlotWatch(pipeline.source)
+        self._lags: deque[tuple[float, dict[str, int]]] = deque(maxlen=_REMEMBERED)
+        self._registry = CollectorRegistry()
+        self._registry.register(PrometheusCollector(pipeline, slot=self._slot))
+        # A mounted application has no lifespan of its own.
+        self._task: asyncio.Task[None] | None = None
+
+    async def page(self, request: Request) -> Response:
+        """Return the status page."""
+        self._begin()
+        return HTMLResponse(files(__package__).joinpath("page.html").read_text("utf-8"), headers=_HEADERS)
+
+    async def events(self, request: Request) -> Response:
+        """Stream the status, at first with the lags of the last minutes."""
+        self._begin()
+
+        async def stream() -> AsyncIterator[bytes]:
+            described = self._describe()
+            described["lags"] = [{"time": at, "sinks": lags} for at, lags in self._lags]
+            while True:
+                yield b"data: " + json.dumps(described).encode() + b"\n\n"
+                await asyncio.sleep(_EVENT_SECONDS)
+                described = self._describe()
+
+        return StreamingResponse(stream(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def status(self, request: Request) -> Response:
+        """Return the status once."""
+        self._begin()
+        return JSONResponse(self._describe(), headers=_HEADERS)
+
+    async def livez(self, request: Request) -> Response:
+        """Return whether the pipeline runs."""
+        self._begin()
+        state = self._pipeline.state
+        return JSONResponse({"state": state.value}, 200 if alive(state) else 503, headers=_HEADERS)
+
+    async def readyz(self, request: Request) -> Response:
+        """Return whether the pipeline makes progress."""
+        self._begin()
+        problems = self._problems()
+        return JSONResponse(
+            {"ready": not problems, "problems": problems}, 503 if problems else 200, headers=_HEADERS
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics in the format that the client accepts."""
+        self._begin()
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={**_HEADERS, "Content-Type": content_type})
+
+    def _begin(self) -> None:
+        if self._task is None and alive(self._pipeline.state):
+            self._task = asyncio.create_task(self._observe(), name=f"aiorepl monitor {self._pipeline.name}")
+
+    async def _observe(self) -> None:
+        tasks = []
+        if self._pipeline.source.has_catalog:
+            tasks = [asyncio.create_task(self._slot.run(), name=f"aiorepl slot {self._pipeline.name}")]
+        try:
+            while alive(self._pipeline.state):
+                statistics = self._pipeline.statistics()
+                self._readiness.observe(statistics, time.monotonic())
+                self._lags.append((time.time(), {name: lag.durable for name, lag in statistics.lags.items()}))
+                await asyncio.sleep(_EVENT_SECONDS)
+        finally:
+            await cancel_and_wait(*tasks)
+
+    def _problems(self) -> list[str]:
+        return self._readiness.problems(self._pipeline.statistics(), time.monotonic())
+
+    def _describe(self) -> dict[str, Any]:
+        return status(
+            self._pipeline.name,
+            self._pipeline.statistics(),
+            self._slot.status,
+            self._problems(),
+            datetime.now(UTC),
+        )

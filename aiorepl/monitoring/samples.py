@@ -1,0 +1,206 @@
+"""The metrics of a pipeline, as numbers with labels. Pure; knows no exporter.
+
+LSNs are numbers, so that differences of them are bytes of WAL: the ladder from the server down is ``server``, ``received``,
+``accepted`` and ``flushed`` of ``aiorepl_lsn``, and ``aiorepl_sink_lsn`` has ``accepted`` and ``durable`` of each sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.monitoring.slot_watch import SlotStatus
+from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    :param name: as Prometheus has it: with its unit, and ``_total`` for a counter.
+    :param kind: a counter grows with the pipeline, and begins at 0 with the next one.
+    :param labels: the names of its labels, besides ``pipeline``.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+STATE: Final = Metric("aiorepl_state", "gauge", "1 for the pipeline's state, 0 for the others.", ("state",))
+LSN: Final = Metric(
+    "aiorepl_lsn",
+    "gauge",
+    "Positions in the WAL: the server's end, received, accepted by every sink, and durable (flushed), which confirms the slot.",
+    ("position",),
+)
+RECONNECTS: Final = Metric("aiorepl_reconnects_total", "counter", "Reconnects to the source.")
+IDLE: Final = Metric("aiorepl_idle_seconds", "gauge", "Seconds since the server has sent something.")
+TRANSACTION_BYTES: Final = Metric(
+    "aiorepl_transaction_buffer_bytes",
+    "gauge",
+    "Transactions that are in progress or prepared, in memory and on disk.",
+    ("place",),
+)
+BUFFER_BYTES: Final = Metric(
+    "aiorepl_buffer_bytes", "gauge", "Changes between the source and the sinks.", ("buffer",)
+)
+BUFFER_LIMIT: Final = Metric(
+    "aiorepl_buffer_limit_bytes", "gauge", "The size at which reading pauses.", ("buffer",)
+)
+BACKPRESSURED: Final = Metric(
+    "aiorepl_buffer_backpressured", "gauge", "1 while a full buffer pauses reading.", ("buffer",)
+)
+GAPS: Final = Metric("aiorepl_accepted_gaps", "gauge", "Accepted gaps: transactions that are missing.")
+SINK_UP: Final = Metric("aiorepl_sink_up", "gauge", "0 once an error has stopped the sink.", ("sink",))
+SINK_RETRYING: Final = Metric("aiorepl_sink_retrying", "gauge", "1 while the sink repeats a call.", ("sink",))
+SINK_LSN: Final = Metric(
+    "aiorepl_sink_lsn", "gauge", "What the sink has accepted, and made durable.", ("sink", "position")
+)
+SINK_LAG_BYTES: Final = Metric(
+    "aiorepl_sink_lag_bytes",
+    "gauge",
+    "WAL that the sink has not accepted, or not made durable; with a journal, behind the journal.",
+    ("sink", "position"),
+)
+SINK_LAG_SECONDS: Final = Metric(
+    "aiorepl_sink_lag_seconds",
+    "gauge",
+    "The age of the last durable transaction while the sink lags, else 0.",
+    ("sink",),
+)
+SNAPSHOT_ROWS: Final = Metric("aiorepl_snapshot_rows_total", "counter", "Rows that snapshots have read.")
+SNAPSHOT_BYTES: Final = Metric("aiorepl_snapshot_bytes_total", "counter", "Bytes of these rows.")
+SNAPSHOT_DONE: Final = Metric(
+    "aiorepl_snapshot_done_ratio", "gauge", "How much of all tables was delivered, from 0 to 1."
+)
+SNAPSHOT_TABLES: Final = Metric(
+    "aiorepl_snapshot_tables", "gauge", "Tables of snapshots by state.", ("state",)
+)
+HEARTBEATS: Final = Metric(
+    "aiorepl_heartbeats_total", "counter", "Heartbeats that were sent, skipped or failed.", ("result",)
+)
+SLOT_RETAINED: Final = Metric(
+    "aiorepl_slot_retained_bytes", "gauge", "WAL that the slot keeps on the server."
+)
+SLOT_SAFE: Final = Metric(
+    "aiorepl_slot_safe_bytes", "gauge", "WAL that can still be written before the slot may be lost."
+)
+SLOT_ACTIVE: Final = Metric("aiorepl_slot_active", "gauge", "1 while a consumer is connected to the slot.")
+SLOT_STATUS: Final = Metric(
+    "aiorepl_slot_wal_status", "gauge", "1 for the slot's wal_status, as PostgreSQL names it.", ("status",)
+)
+SLOT_UNKNOWN: Final = Metric(
+    "aiorepl_slot_unknown", "gauge", "1 while the slot's state cannot be read from the server."
+)
+
+
+def _sink_counter(name: str, text: str) -> Metric:
+    return Metric(f"aiorepl_sink_{name}_total", "counter", text, ("sink",))
+
+
+_COUNTERS: Final = {
+    "changes": _sink_counter("changes", "Changes that were delivered, with dead letters and skipped ones."),
+    "batches": _sink_counter("batches", "Batches that were written."),
+    "flushes": _sink_counter("flushes", "Flushes that succeeded."),
+    "write_seconds": _sink_counter("write_seconds", "Time in writes that succeeded."),
+    "flush_seconds": _sink_counter("flush_seconds", "Time in flushes that succeeded."),
+    "retries": _sink_counter("retries", "Calls that were repeated."),
+    "rewinds": _sink_counter("rewinds", "How often the sink had lost accepted changes, and got them again."),
+    "dead_letters": _sink_counter("dead_letters", "Changes that became dead letters."),
+    "skipped": _sink_counter("skipped", "Rejected changes that were skipped."),
+    "blocked": _sink_counter("blocked", "How often the sink blocked the event loop."),
+}
+METRICS: Final = (
+    *(STATE, LSN, RECONNECTS, IDLE, TRANSACTION_BYTES, BUFFER_BYTES, BUFFER_LIMIT, BACKPRESSURED, GAPS),
+    *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
+    *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, HEARTBEATS),
+    *(SLOT_RETAINED, SLOT_SAFE, SLOT_ACTIVE, SLOT_STATUS, SLOT_UNKNOWN),
+)
+"""All metrics."""
+
+Sample = tuple[Metric, tuple[str, ...], float]
+"""A metric, the values of its labels, and its value."""
+
+_WAL_STATUS: Final = ("reserved", "extended", "unreserved", "lost")
+
+
+def samples(statistics: PipelineStatistics, slot: SlotStatus | None, now: datetime) -> Iterator[Sample]:
+    """Convert statistics to samples.
+
+    :param slot: the slot on the server; ``None`` if nobody asks for it.
+    :param now: an aware datetime, for ages.
+    """
+    for state in PipelineState:
+        yield STATE, (state.value,), float(statistics.state is state)
+    if slot is not None and slot.server_lsn is not None:
+        yield LSN, ("server",), float(slot.server_lsn)
+    for position in ("received", "accepted", "flushed"):
+        yield LSN, (position,), float(getattr(statistics, position))
+    yield RECONNECTS, (), float(statistics.reconnects)
+    if statistics.idle_seconds is not None:
+        yield IDLE, (), statistics.idle_seconds
+    yield TRANSACTION_BYTES, ("memory",), float(statistics.transaction_buffer.memory)
+    yield TRANSACTION_BYTES, ("disk",), float(statistics.transaction_buffer.spooled)
+    for name, buffer in statistics.buffers.items():
+        yield BUFFER_BYTES, (name,), float(buffer.bytes)
+        yield BUFFER_LIMIT, (name,), float(buffer.limit)
+        yield BACKPRESSURED, (name,), float(buffer.backpressured)
+    yield GAPS, (), float(len(statistics.gaps))
+    for name, sink in statistics.sinks.items():
+        yield from _of_sink(name, sink)
+    for name, lag in statistics.lags.items():
+        yield SINK_LAG_BYTES, (name, "accepted"), float(lag.accepted)
+        yield SINK_LAG_BYTES, (name, "durable"), float(lag.durable)
+        yield SINK_LAG_SECONDS, (name,), lag_seconds(statistics, name, now)
+    yield from _of_snapshots(statistics)
+    if slot is not None:
+        yield from _of_slot(slot)
+
+
+def lag_seconds(statistics: PipelineStatistics, sink: str, now: datetime) -> float:
+    """Return the age of a sink's last durable transaction while it lags, else 0."""
+    committed = statistics.sinks[sink].committed
+    if committed is None or not statistics.lags[sink].durable:
+        return 0.0
+    return max((now - committed).total_seconds(), 0.0)
+
+
+def _of_sink(name: str, sink: SinkStatistics) -> Iterator[Sample]:
+    yield SINK_UP, (name,), float(sink.failed is None)
+    yield SINK_RETRYING, (name,), float(sink.retrying is not None)
+    yield SINK_LSN, (name, "accepted"), float(sink.accepted)
+    yield SINK_LSN, (name, "durable"), float(sink.durable)
+    for attribute, metric in _COUNTERS.items():
+        yield metric, (name,), float(getattr(sink, attribute))
+
+
+def _of_snapshots(statistics: PipelineStatistics) -> Iterator[Sample]:
+    snapshot, heartbeat = statistics.snapshot, statistics.heartbeat
+    if snapshot is not None:
+        yield SNAPSHOT_ROWS, (), float(snapshot.rows)
+        yield SNAPSHOT_BYTES, (), float(snapshot.bytes)
+        yield SNAPSHOT_DONE, (), snapshot.done
+        for state in dict.fromkeys(table.state for table in snapshot.tables):
+            count = sum(table.state == state for table in snapshot.tables)
+            yield SNAPSHOT_TABLES, (state,), float(count)
+    if heartbeat is not None:
+        for result in ("sent", "skipped", "failed"):
+            yield HEARTBEATS, (result,), float(getattr(heartbeat, result))
+
+
+def _of_slot(slot: SlotStatus) -> Iterator[Sample]:
+    yield SLOT_UNKNOWN, (), float(slot.error is not None)
+    if slot.error is not None:
+        return
+    yield SLOT_ACTIVE, (), float(slot.active)
+    if slot.retained_bytes is not None:
+        yield SLOT_RETAINED, (), float(slot.retained_bytes)
+    if slot.safe_bytes is not None:
+        yield SLOT_SAFE, (), float(slot.safe_bytes)
+    for status in _WAL_STATUS if slot.wal_status is not None else ():
+        yield SLOT_STATUS, (status,), float(slot.wal_status == status)

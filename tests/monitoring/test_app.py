@@ -1,0 +1,79 @@
+"""Health checks, metrics and status over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+
+from aiorepl import Pipeline
+from aiorepl.monitoring import observe
+from aiorepl.testing import MemorySink, MemorySource
+
+
+async def test_a_pipeline_that_works(monitor):
+    """It is alive and ready until it ends."""
+    pipeline = Pipeline(MemorySource(), [MemorySink()])
+    served = monitor(pipeline)
+    assert (200, 503) == ((await served.get("/livez"))[0], (await served.get("/readyz"))[0])
+    async with pipeline:
+        assert (200, '{"ready":true,"problems":[]}') == await served.get("/readyz")
+        assert (200, '{"state":"running"}') == await served.get("/livez")
+    assert (503, '{"state":"stopped"}') == await served.get("/livez")
+    assert (503, '{"ready":false,"problems":["the pipeline is stopped"]}') == await served.get("/readyz")
+
+
+async def test_a_sink_that_has_stopped(troubled):
+    """The pipeline is alive and not ready; the status says which sink, and what it does. No row is in any answer."""
+    await troubled.until("/status", lambda text: '"stopped"' in text and '"retrying"' in text)
+    code, text = await troubled.get("/readyz")
+    assert 503 == code
+    assert json.loads(text)["problems"][0].startswith("sink broken has stopped: refused")
+    assert 200 == (await troubled.get("/livez"))[0]
+    status = await troubled.status()
+    assert {"journal": "running", "good": "running", "busy": "retrying", "broken": "stopped"} == {
+        sink["name"]: sink["state"] for sink in status["sinks"]
+    }
+    assert "degraded" == status["state"]
+    assert ["received", "accepted", "durable"] == [rung["name"] for rung in status["ladder"]]
+    for path in ("/", "/status", "/metrics", "/readyz"):
+        assert "s3cret" not in (await troubled.get(path))[1]
+
+
+async def test_metrics(troubled):
+    """Prometheus and OpenTelemetry get the same numbers, under names that Prometheus accepts."""
+    await troubled.until("/status", lambda text: '"stopped"' in text and '"retrying"' in text)
+    families = {
+        family.name: family for family in text_string_to_metric_families((await troubled.get("/metrics"))[1])
+    }
+    up = {each.labels["sink"]: each.value for each in families["aiorepl_sink_up"].samples}
+    assert {"journal": 1.0, "good": 1.0, "busy": 1.0, "broken": 0.0} == up
+    changes = {each.labels["sink"]: each.value for each in families["aiorepl_sink_changes"].samples}
+    assert {"journal": 1.0, "good": 1.0, "busy": 0.0, "broken": 0.0} == changes
+
+    reader = InMemoryMetricReader()
+    observe(MeterProvider([reader]).get_meter("aiorepl"), troubled.pipeline)
+    data = json.loads(reader.get_metrics_data().to_json())
+    found = {
+        metric["name"]: metric["data"]["data_points"]
+        for metric in data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    }
+    assert up == {point["attributes"]["sink"]: point["value"] for point in found["aiorepl_sink_up"]}
+    assert {"memory"} == {point["attributes"]["pipeline"] for point in found["aiorepl_sink_changes"]}
+
+
+async def test_events(troubled):
+    """The stream begins with the lags of the last minutes, and goes on each second."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(troubled.url.rpartition(":")[2]))
+    writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    events = []
+    while len(events) < 2:
+        line = await asyncio.wait_for(reader.readline(), 60)
+        if line.startswith(b"data: "):
+            events.append(json.loads(line[6:]))
+    writer.close()
+    assert ("lags" in events[0], "lags" in events[1]) == (True, False)
+    assert events[1]["time"] > events[0]["time"]

@@ -1,0 +1,58 @@
+"""The status page in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, async_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
+    async with async_playwright() as playwright:
+        # A container may have no user namespaces for the sandbox.
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+async def test_the_page(browser: Browser, troubled: Any):
+    """It shows each sink with its state and error, as text, without a message on the console, on a phone without scrolling
+    sideways, and a screen reader finds its landmarks.
+    """
+    await troubled.until("/status", lambda text: '"stopped"' in text and '"retrying"' in text)
+    context = await browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = await context.new_page()
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    await page.goto(troubled.url)
+    await page.wait_for_selector("#sinks tr")
+
+    assert "memory: degraded" == await page.title()
+    assert "degraded" == await page.get_by_role("status").inner_text()
+    rows = [await row.inner_text() for row in await page.get_by_role("row").all()]
+    assert ["journal", "good", "busy", "broken"] == [row.split()[0] for row in rows[1:5]]
+    assert "<img src=x" in rows[4]
+    assert "stopped" in rows[4]
+    assert "retrying" in rows[3]
+    for role, name in (("region", "Positions in the WAL"), ("img", "Lag of the sinks"), ("region", "Sinks")):
+        assert await page.get_by_role(role, name=name).first.is_visible(), name
+    assert 1 == await page.get_by_role("main").count() == await page.get_by_role("banner").count()
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert await page.evaluate("document.querySelectorAll('#lag polyline').length") == 4
+    dark = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    await page.emulate_media(color_scheme="light")
+    assert dark != await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    await page.keyboard.press("Tab")
+    assert "Sinks" == await page.evaluate(
+        "document.getElementById(document.activeElement.getAttribute('aria-labelledby')).textContent"
+    )
+    assert [] == told

@@ -1,0 +1,93 @@
+"""When a pipeline is ready. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.lsn import LSN
+from aiorepl.monitoring.progress import Readiness
+from aiorepl.monitoring.samples import METRICS, samples
+from aiorepl.monitoring.slot_watch import SlotStatus
+from aiorepl.pipeline.statistics import Lag, PipelineState, PipelineStatistics
+from aiorepl.source.session import TransactionBufferStatistics
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def statistics(
+    durable: int = 0, lag: int = 0, state: PipelineState = PipelineState.RUNNING, **sink
+) -> PipelineStatistics:
+    return PipelineStatistics(
+        state=state,
+        error=None,
+        received=LSN(durable + lag),
+        accepted=LSN(durable),
+        flushed=LSN(durable),
+        reconnects=0,
+        last_error=None,
+        idle_seconds=None,
+        transaction_buffer=TransactionBufferStatistics(),
+        buffers={},
+        sinks={"s": SinkStatistics("s", durable=LSN(durable), **sink)},
+        lags={"s": Lag(lag, lag)},
+        gaps=(),
+        snapshot=None,
+        heartbeat=None,
+    )
+
+
+def test_a_sink_that_lags_and_moves():
+    """A lag alone is no problem; one in which nothing becomes durable for a minute is, until something does."""
+    readiness = Readiness()
+    for second in range(0, 200, 10):
+        now = statistics(durable=second + 1, lag=1000)
+        readiness.observe(now, second)
+        assert [] == readiness.problems(now, second)
+    stuck = statistics(durable=191, lag=1000)
+    readiness.observe(stuck, 249)
+    assert [] == readiness.problems(stuck, 249)
+    assert ["nothing has become durable in sink s for 60 s"] == readiness.problems(stuck, 250)
+    readiness.observe(statistics(durable=192, lag=1000), 251)
+    assert [] == readiness.problems(stuck, 251)
+    readiness.observe(statistics(durable=192), 252)
+    assert [] == readiness.problems(stuck, 1000)
+
+
+@pytest.mark.parametrize("state", [PipelineState.STARTING, PipelineState.FAILED, PipelineState.STOPPED])
+def test_a_pipeline_that_does_not_run(state):
+    """It is not ready, and the state says why."""
+    assert [f"the pipeline is {state.value}"] == Readiness().problems(statistics(state=state), 0)
+
+
+def test_the_age_of_a_lag():
+    """Seconds count from the last durable commit, and only while the sink lags."""
+    committed = NOW - timedelta(seconds=90)
+
+    def seconds(**options):
+        found = samples(statistics(committed=committed, **options), None, NOW)
+        return {metric.name: value for metric, _, value in found}["aiorepl_sink_lag_seconds"]
+
+    assert (0.0, 90.0) == (seconds(), seconds(lag=5))
+
+
+def test_every_sample_has_its_labels():
+    """Each sample is of a listed metric, with a value for each of its labels; and names and units are Prometheus'."""
+    slot = SlotStatus(LSN(9), 5, 7, "reserved", True)
+    found = list(samples(statistics(), slot, NOW))
+    assert {metric for metric, _, _ in found} <= set(METRICS)
+    assert all(len(metric.labels) == len(labels) for metric, labels, _ in found)
+    assert len(METRICS) == len({metric.name for metric in METRICS})
+    assert all(
+        metric.name.startswith("aiorepl_") and (metric.kind == "counter") == metric.name.endswith("_total")
+        for metric in METRICS
+    )
+
+
+def test_a_slot_that_cannot_be_read():
+    """What was known of it is not shown as if it were so still."""
+    names = {metric.name for metric, _, _ in samples(statistics(), SlotStatus(LSN(9), error="gone"), NOW)}
+    assert "aiorepl_slot_unknown" in names
+    assert "aiorepl_slot_active" not in names
