@@ -8,6 +8,7 @@
      ├── SlotError                 the slot is missing, in use, lost, or another one               3
      ├── ProtocolError             the server violated the replication protocol                    1
      ├── DataError                 a value does not have the form of its type                      1
+     ├── SchemaChanged             a table's columns changed while a Spark query read it           1
      ├── SpoolError                there is no room for the transactions in progress               1
      ├── JournalError              the journal is locked, unreadable, or another source's          1
      │    └── DamagedJournal       a file of the journal is missing or was changed                 1
@@ -214,6 +215,13 @@ class DataError(AioreplError):
 
     Raised when the value is read, not when it is received. ``raw_new`` and ``raw_old`` of the
     change still return its bytes.
+    """
+
+
+class SchemaChanged(AioreplError):
+    """A table's columns changed while a Spark query was reading it. The query has read everything before the change.
+
+    The text says what has changed, and whether to start the query again or to give it other columns first.
     """
 
 

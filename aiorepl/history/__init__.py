@@ -24,6 +24,6 @@ Modules with I/O:
 
 from __future__ import annotations
 
-from aiorepl.history.reading import HistoryFile, HistoryFiles, end, files, messages, tables
+from aiorepl.history.reading import HistoryFile, HistoryFiles, end, files, messages, read_file, tables
 
-__all__ = ["HistoryFile", "HistoryFiles", "end", "files", "messages", "tables"]
+__all__ = ["HistoryFile", "HistoryFiles", "end", "files", "messages", "read_file", "tables"]

@@ -82,8 +82,8 @@ def read(store: Store, file: File) -> bytes:
     """
     try:
         data = store.read(file.name)
-    except FileNotFoundError:
-        raise DamagedJournal(f"{file.name} in {store.url} is missing", REMEDY) from None
+    except FileNotFoundError as error:
+        raise DamagedJournal(f"{file.name} in {store.url} is missing", REMEDY) from error
     if len(data) != file.size:
         problem = f"it has {len(data)} bytes instead of {file.size}"
         raise DamagedJournal(f"{file.name} in {store.url} is damaged: {problem}", REMEDY)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from aiorepl.history.catalog import read_history, read_sealed, read_tables
+from aiorepl.formats.arrow.collected import attribute_of
+from aiorepl.history import parquet
+from aiorepl.history.catalog import accessing, read_history, read_sealed, read_tables
 from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Version
 from aiorepl.history.names import FOLDER, MESSAGES, folder_of
 from aiorepl.history.opening import open_history
@@ -31,6 +33,7 @@ class HistoryFile:
     :param oid: the oid that the table had.
     :param description: the Relation message and its Type messages.
     :param published: whether it stays; another file will replace a pending one, which is then kept for a day.
+    :param digest: BLAKE2b of its bytes, in hexadecimal digits.
     """
 
     path: str
@@ -42,6 +45,7 @@ class HistoryFile:
     oid: int
     description: tuple[bytes, ...]
     published: bool
+    digest: str
 
     def relation(self) -> Relation | None:
         """Decode the description that the rows came with; ``None`` for messages."""
@@ -49,7 +53,13 @@ class HistoryFile:
         found = None
         for payload in (*self.description[1:], *self.description[:1]):
             found = decoder.decode(payload)
-        return found if isinstance(found, Relation) else None
+        if not isinstance(found, Relation):
+            return None
+        # The table's columns come first, in the order of the description.
+        for column, field in zip(found.columns, self.schema, strict=False):
+            if (attribute := attribute_of(field)) is not None:
+                found.attributes[column.name] = attribute
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,20 @@ def files(
     return replace(found, incomplete=lacking[0].reason if lacking else None)
 
 
+def read_file(url: Location | Store, file: HistoryFile) -> bytes:
+    """Read a file of the history and verify its checksum.
+
+    :param url: the journal.
+    :raises DamagedJournal: it is missing, or not the file that was written.
+    :raises JournalError: it cannot be read.
+    """
+    store = open_history(url)
+    with accessing(store):
+        return parquet.read(
+            store, File(file.path, 0, file.rows, file.size, file.first, file.last, 0, file.digest)
+        )
+
+
 def messages(
     url: Location | Store,
     *,
@@ -175,4 +199,5 @@ def _file(file: File, version: Version, *, published: bool) -> HistoryFile:
         version.oid,
         version.description,
         published,
+        file.digest,
     )

@@ -22,17 +22,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorepl.spark.mirroring.apply_changes import apply_changes
+    from aiorepl.spark.reading.changes import changes
     from aiorepl.spark.session.local import local_session, register
     from aiorepl.spark.snapshot.snapshot import Snapshot
 
 _HOME_OF = {
     "apply_changes": "aiorepl.spark.mirroring.apply_changes",
+    "changes": "aiorepl.spark.reading.changes",
     "local_session": "aiorepl.spark.session.local",
     "register": "aiorepl.spark.session.local",
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
 }
 
-__all__ = ["Snapshot", "apply_changes", "local_session", "register"]
+__all__ = ["Snapshot", "apply_changes", "changes", "local_session", "register"]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 

@@ -15,7 +15,7 @@ from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors
 from aiorepl.journal.store import LocalStore
 from aiorepl.spark.reading.options import Options
-from aiorepl.spark.reading.source import _StreamReader
+from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing import MemorySink, MemorySource
 from aiorepl.testing.messages import column
 
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(self, journal: Any, **options: str) -> None:
         texts = {"journal": str(journal.folder), "table": "public.t", **options}
-        self.reader = _StreamReader(Options.parse(texts), SCHEMA)
+        self.reader = StreamReader(Options.parse(texts), SCHEMA)
 
     def first_batch(self) -> dict[str, Any]:
         end = self.reader.latestOffset(self.reader.initialOffset(), ReadAllAvailable())

@@ -236,7 +236,7 @@ def test_renamed_and_added_columns(spark, journal) -> None:
         {"_op": "delete", "id": 1, "z": None, "b": None, "n": None},
     ] == [{name: row[name] for name in ("_op", "id", "z", "b", "n")} for row in journal.rows(spark)]
     assert [[], ["z"], [], []] == [row["_unchanged"] for row in journal.rows(spark)]
-    assert {"aiorepl.missing": "7"} == journal.read(spark).schema["n"].metadata
+    assert {"aiorepl.number": "5", "aiorepl.missing": "7"} == journal.read(spark).schema["n"].metadata
 
 
 def test_unrepresentable(spark, journal) -> None:

@@ -15,7 +15,7 @@ from aiorepl.journal import Cursors, JournalReader, JournalSink, prune
 from aiorepl.lsn import LSN
 from aiorepl.sink import SinkContext
 from aiorepl.spark.reading.options import Options
-from aiorepl.spark.reading.source import _StreamReader
+from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
@@ -157,14 +157,14 @@ def test_a_checkpoint_ahead_of_the_journal(spark, five, tmp_path) -> None:
 
 def test_a_checkpoint_in_the_pruned_part(spark, five, tmp_path) -> None:
     """A query without a cursor whose position was pruned is rejected, whatever its options say."""
-    assert stream(spark, five, tmp_path / "c") == [0, 1, 2, 3, 4]
+    assert stream(spark, five, tmp_path / "c", consumer="") == [0, 1, 2, 3, 4]
     table = five.stream.table("t", ID)
     for key in (5, 6, 7):
         five.stream.transaction(table.insert(str(key)))
         five.write()
     pruned(five, 7)
     with pytest.raises(Exception, match="the query's checkpoint is before that"):
-        stream(spark, five, tmp_path / "c", startingPosition="earliest")
+        stream(spark, five, tmp_path / "c", startingPosition="earliest", consumer="")
 
 
 @pytest.mark.parametrize("read", [batch, stream])
@@ -190,7 +190,7 @@ def test_an_accepted_gap(spark, five, read) -> None:
 
 def test_a_query_is_told_what_it_lacks(journal, caplog) -> None:
     """A new query is told why its table is not whole, and not of other tables; one that goes on, when its table is replaced."""
-    reader = _StreamReader(
+    reader = StreamReader(
         Options.parse({"journal": str(journal.folder), "table": "public.t"}),
         StructType().add("id", IntegerType()),
     )

@@ -22,11 +22,15 @@ from aiorepl.formats.arrow.filled import FilledColumn, filled_columns
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import OPERATIONS, RowCollector, fill, fill_before
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE, arrow_type
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.transactions.rows import Layout
 
 BEFORE: Final = "_before"
 NUMBER: Final = b"PARQUET:field_id"
 """The metadata key of a column's attribute number, which a rename keeps. Parquet files have it as the field's id."""
+
+MISSING: Final = b"aiorepl.missing"
+"""The metadata key of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
 
 RefuseValue = Callable[[int, int, str], None]
 _OPERATIONS: Final = pa.array(OPERATIONS, pa.string())
@@ -51,8 +55,7 @@ class CollectedRows:
             while name in taken or (name != each.name and name in relation.names):
                 name += "_"
             taken.add(name)
-            number = relation.attributes.get(each.name)
-            metadata = None if number is None else {NUMBER: str(number.number).encode()}
+            metadata = _metadata_of(relation.attributes.get(each.name))
             kind = arrow_type(each.type_oid, each.type_modifier, types)
             self._fields.append(pa.field(name, kind, metadata=metadata))
         self._names = pa.array([field.name for field in self._fields], pa.string())
@@ -97,6 +100,24 @@ class CollectedRows:
         arrays = _arrays(self._columns, filled, rows, refuse)
         missing = pa.Array.from_buffers(pa.uint8(), rows.count, [None, pa.py_buffer(valid)])
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.equal(missing, 0))
+
+
+def _metadata_of(attribute: Attribute | None) -> dict[bytes, bytes] | None:
+    if attribute is None:
+        return None
+    metadata = {NUMBER: str(attribute.number).encode()}
+    return metadata if attribute.missing is None else metadata | {MISSING: attribute.missing.encode()}
+
+
+def attribute_of(field: pa.Field) -> Attribute | None:
+    """Return the attribute that a column's metadata has; ``None`` if it was not known."""
+    metadata = field.metadata or {}
+    if NUMBER not in metadata:
+        return None
+    missing = metadata.get(MISSING)
+    return Attribute(
+        int(metadata[NUMBER]), None if missing is None else missing.decode(), missing is not None
+    )
 
 
 def collected_arrays(

@@ -34,6 +34,7 @@ class BlockReader:
 
     :param wanted: whether to return the rows of a relation.
     :param after: skip the transactions that ended at or before this LSN; 0 skips none.
+    :param until: skip the transactions that ended after this LSN; 0 skips none.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class BlockReader:
         block: Block,
         wanted: Callable[[Relation], bool],
         after: LSN = ZERO,
+        until: LSN = ZERO,
     ) -> None:
         index = reader.index(segment)
         self._source = reader, segment, block
         self._after = after
+        self._until = until
         self._data = reader.read(segment, block)
         self._decoder = block_decoder(index, block)
         self._attributes_of = index.attributes_of
@@ -64,15 +67,14 @@ class BlockReader:
 
         :raises JournalError: the block's contents are invalid.
         """
-        return self._rows_after() if self._after else self._rows()
+        return self._rows_between() if self._after or self._until else self._rows()
 
-    def _rows_after(self) -> Iterator[Row]:
+    def _rows_between(self) -> Iterator[Row]:
         for row in self._rows():
             header = row[0]
             # A transaction ends after its commit LSN; a message between transactions ends at its own LSN.
-            if header.commit_lsn >= self._after and (
-                header.xid is not None or header.commit_lsn > self._after
-            ):
+            least = header.commit_lsn + (header.xid is not None)
+            if least > self._after and (not self._until or least <= self._until):
                 yield row
 
     def _rows(self) -> Iterator[Row]:

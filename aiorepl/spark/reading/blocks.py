@@ -61,11 +61,13 @@ class Span:
     """Blocks of one segment, by number.
 
     :param after: skip the transactions that ended at or before this LSN; 0 skips none.
+    :param until: skip the transactions that ended after this LSN; 0 skips none. Only in the last span of a partition.
     """
 
     segment: Segment
     blocks: tuple[int, ...]
     after: LSN = ZERO
+    until: LSN = ZERO
 
 
 def plan(
@@ -80,21 +82,24 @@ def plan(
 
     :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
     :param start: leave out the transactions that ended at or before its LSN, and the blocks before it in the next segment.
+    :param end: leave out the transactions that ended after its LSN, and the blocks from there on.
     """
     partitions: list[tuple[Span, ...]] = []
     spans: list[Span] = []
     size = 0
-    for segment, first, last in _between(reader, chain, table, start, end):
+    for segment, first, last in between(reader, chain, table, start, end):
         skip_to = start.lsn if segment.after < start.lsn else ZERO
+        whole = end.part or end.block or not segment.after < end.lsn < segment.last_end_lsn
+        until = ZERO if whole else end.lsn
         numbers: list[int] = []
         for number, length in _wanted(reader, segment, table, first, last):
             numbers.append(number)
             size += length
             if size >= partition_bytes:
-                partitions.append((*spans, Span(segment, tuple(numbers), skip_to)))
+                partitions.append((*spans, Span(segment, tuple(numbers), skip_to, until)))
                 spans, numbers, size = [], [], 0
         if numbers:
-            spans.append(Span(segment, tuple(numbers), skip_to))
+            spans.append(Span(segment, tuple(numbers), skip_to, until))
     return [*partitions, tuple(spans)] if spans else partitions
 
 
@@ -126,22 +131,32 @@ def latest(
     return reached
 
 
-def _between(
+def between(
     reader: JournalReader,
     chain: Chain,
     table: TableName | None,
     start: BlockPosition,
     end: BlockPosition,
 ) -> Iterator[tuple[Segment, int, int]]:
-    """Iterate over the parts between two positions, each with its first block and the one after its last block."""
+    """Iterate over the parts between two positions, each with its first block and the one after its last block.
+
+    :param table: leave out the segments without rows of this table; ``None`` leaves out none.
+    """
     begin: tuple[int, int] | None = None
     for segment in chain.walk(start.lsn, table=None if table is None else table.key):
         first, last = 0, segment.blocks
         if segment.last_end_lsn > end.lsn:
-            if segment.after > end.lsn or (segment.part, 0) >= (end.part, end.block):
+            if segment.after > end.lsn:
                 return
-            if segment.part == end.part:
-                last = end.block
+            if end.part or end.block:
+                if (segment.part, 0) >= (end.part, end.block):
+                    return
+                if segment.part == end.part:
+                    last = end.block
+            elif segment.after == end.lsn:
+                return
+            else:
+                last = _blocks_until(reader, segment, end.lsn)
         if segment.after <= start.lsn:
             if begin is None:
                 begin = start.part, start.block
@@ -154,6 +169,19 @@ def _between(
                 first = begin[1]
         if first < last:
             yield segment, first, last
+
+
+def _blocks_until(reader: JournalReader, segment: Segment, lsn: LSN) -> int:
+    """Count the blocks that may have transactions that ended at or before ``lsn``, within the segment."""
+    blocks = reader.index(segment).blocks
+    return next(
+        (
+            number
+            for number, block in enumerate(blocks)
+            if block.first_commit_lsn is not None and block.first_commit_lsn >= lsn
+        ),
+        len(blocks),
+    )
 
 
 def _wanted(

@@ -54,7 +54,12 @@ class Generic:
             texts: dict[Relation, Texts] = {}
             for number in span.blocks:
                 block = BlockReader(
-                    reader, span.segment, index.blocks[number], lambda relation: True, span.after
+                    reader,
+                    span.segment,
+                    index.blocks[number],
+                    lambda relation: True,
+                    span.after,
+                    span.until,
                 )
                 for header, ordinal, relation, payload in block.rows():
                     if relation is not None and relation not in texts:

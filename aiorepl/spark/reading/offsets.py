@@ -29,6 +29,7 @@ class Offset:
     :param start_lsn: where the query started; ``None`` if an earlier version began it.
     :param part: the number of the next part, in the segment after ``position``.
     :param block: the number of the next block in that part.
+    :param columns: a digest of the columns that the query read with; ``None`` if the user gave its schema.
     """
 
     position: Position
@@ -36,15 +37,16 @@ class Offset:
     start_lsn: LSN | None
     part: int = 0
     block: int = 0
+    columns: str | None = None
 
     @classmethod
-    def initial(cls, position: Position) -> Self:
+    def initial(cls, position: Position, columns: str | None) -> Self:
         """The first offset of a new query, with a new id."""
-        return cls(position, uuid4().hex, position.lsn)
+        return cls(position, uuid4().hex, position.lsn, columns=columns)
 
-    def at(self, position: Position, part: int = 0, block: int = 0) -> Self:
+    def at(self, position: Position, columns: str | None, part: int = 0, block: int = 0) -> Self:
         """The same query's offset at another position."""
-        return replace(self, position=position, part=part, block=block)
+        return replace(self, position=position, part=part, block=block, columns=columns)
 
     @property
     def place(self) -> BlockPosition:
@@ -67,6 +69,8 @@ class Offset:
             fields |= {"query": self.query, "start": str(self.start_lsn)}
         if self.part or self.block:
             fields |= {"part": self.part, "block": self.block}
+        if self.columns is not None:
+            fields["columns"] = self.columns
         return fields
 
     @classmethod
@@ -77,7 +81,8 @@ class Offset:
         :raises SlotError: an earlier version wrote the position.
         """
         position, inside = Position.from_json(fields), {"part": 0, "block": 0, **fields}
-        place = integer(inside, "part"), integer(inside, "block")
+        columns = fields.get("columns")
+        place = integer(inside, "part"), integer(inside, "block"), None if columns is None else str(columns)
         if "query" not in fields and "start" not in fields:
             return cls(position, "", None, *place)
         try:

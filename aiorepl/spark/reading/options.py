@@ -18,6 +18,8 @@ _OPTIONS: Final = (
     "journal",
     "table",
     "startingPosition",
+    "endingPosition",
+    "onSchemaChange",
     "consumer",
     "maxBytesPerTrigger",
     "partitionBytes",
@@ -35,6 +37,9 @@ class Options:
 
     :param journal: the journal's place, with the configuration of its object store if there is one.
     :param start: where a new query starts; ``None`` is the beginning of the journal.
+    :param end: where a batch ends; ``None`` is the journal's end.
+    :param evolve: whether a restarted query goes on with the columns that the table has by then.
+    :param consumer: the name of the cursor; ``None`` is the default name, and the empty name registers none.
     :param max_bytes: the size of a micro-batch; ``None`` is unlimited.
     :param partition_bytes: how much one task reads.
     :param null: whether a value that a column's type cannot hold becomes null instead of an error.
@@ -43,6 +48,8 @@ class Options:
     journal: Location
     table: TableName | None
     start: Literal["earliest", "latest"] | LSN | None
+    end: LSN | None
+    evolve: bool
     consumer: str | None
     max_bytes: int | None
     partition_bytes: int
@@ -62,18 +69,26 @@ class Options:
             for name, text in texts.items()
             if name.lower().startswith(_CONFIG)
         }
-        # Spark adds ``path`` for load(path).
         unknown = sorted(
-            name for name in texts if name.lower() not in known and not name.lower().startswith(_CONFIG)
+            name
+            for name in texts
+            if name.lower() not in (*known, "path") and not name.lower().startswith(_CONFIG)
         )
         if unknown:
             raise ConfigurationError(
                 f"option {unknown[0]!r} does not exist: the options are {', '.join(_OPTIONS)} and {_CONFIG}…"
             )
-        journal = texts.get("journal")
+        journal = texts.get("journal") or texts.get("path")
         if not journal:
-            raise ConfigurationError("option journal is missing: the folder or URL of the pipeline's journal")
+            raise ConfigurationError(
+                "option journal is missing: the folder or URL of the pipeline's journal, also as load(...)"
+            )
+        if "path" in texts and texts["path"] != journal:
+            raise ConfigurationError("option journal and the path of load(...) differ: give one of them")
         table, size = texts.get("table"), texts.get("maxBytesPerTrigger")
+        changes = texts.get("onSchemaChange", "evolve")
+        if changes not in ("evolve", "fail"):
+            raise ConfigurationError(f"option onSchemaChange is evolve or fail, not {changes!r}")
         unrepresentable = texts.get("unrepresentable", "error")
         if unrepresentable not in ("error", "null"):
             raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
@@ -81,6 +96,8 @@ class Options:
             journal=ObjectStore(journal, config) if config else journal,
             table=None if table is None else TableName.parse(table),
             start=_start(texts.get("startingPosition")),
+            end=_end(texts.get("endingPosition")),
+            evolve=changes == "evolve",
             consumer=texts.get("consumer"),
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
             partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "32m")),
@@ -98,6 +115,17 @@ def _start(text: str | None) -> Literal["earliest", "latest"] | LSN | None:
     except ValueError:
         raise ConfigurationError(
             f"option startingPosition is earliest, latest or an LSN like 0/171B2A8, not {text!r}"
+        ) from None
+
+
+def _end(text: str | None) -> LSN | None:
+    if text is None or text == "latest":
+        return None
+    try:
+        return LSN.parse(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"option endingPosition is latest or an LSN like 0/171B2A8, not {text!r}"
         ) from None
 
 

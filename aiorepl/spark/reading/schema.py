@@ -5,6 +5,7 @@ The types are those of ``formats.arrow.types``. A schema in the query overrides 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -37,6 +38,8 @@ from aiorepl.values.registry import Types
 
 OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
 UNCHANGED: Final = "_unchanged"
+NUMBER: Final = "aiorepl.number"
+"""The metadata of a column: its attribute number, as text, if it is known. A rename keeps it."""
 MISSING: Final = "aiorepl.missing"
 """The metadata of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
 
@@ -114,13 +117,24 @@ def table_schema(relation: Relation, types: Types) -> StructType:
     :param relation: the table's description.
     :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
+    return described_schema(
+        relation, [arrow_type(each.type_oid, each.type_modifier, types) for each in relation.columns]
+    )
+
+
+def described_schema(relation: Relation, kinds: Sequence[pa.DataType]) -> StructType:
+    """Return the schema of a table's changes.
+
+    :param kinds: the columns' Arrow types.
+    :raises ConfigurationError: the table has a column with the name of a metadata column.
+    """
     fields = [
         StructField(
             column.name,
-            spark_type(column.type_oid, column.type_modifier, types),
+            of_arrow(kind),
             metadata=_metadata(relation.attributes.get(column.name)),
         )
-        for column in relation.columns
+        for column, kind in zip(relation.columns, kinds, strict=True)
     ]
     taken = set(META.names) & set(relation.names)
     if taken:
@@ -132,20 +146,24 @@ def table_schema(relation: Relation, types: Types) -> StructType:
 
 
 def _metadata(attribute: Attribute | None) -> dict[str, str] | None:
-    """The text of the column's value in rows that existed when it was added, if it is not NULL."""
-    return None if attribute is None or attribute.missing is None else {MISSING: attribute.missing}
+    """The column's number, and the text of its value in rows that existed when it was added, if it is not NULL."""
+    if attribute is None:
+        return None
+    metadata = {NUMBER: str(attribute.number)}
+    return metadata if attribute.missing is None else metadata | {MISSING: attribute.missing}
 
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:
     """Return the Spark type of a column with this type and type modifier."""
-    return _of_arrow(arrow_type(oid, modifier, types))
+    return of_arrow(arrow_type(oid, modifier, types))
 
 
-def _of_arrow(kind: pa.DataType) -> DataType:
+def of_arrow(kind: pa.DataType) -> DataType:
+    """Return the Spark type of an Arrow type."""
     if pa.types.is_list(kind):
-        return ArrayType(_of_arrow(kind.value_type))
+        return ArrayType(of_arrow(kind.value_type))
     if pa.types.is_struct(kind):
-        return StructType([StructField(field.name, _of_arrow(field.type)) for field in kind])
+        return StructType([StructField(field.name, of_arrow(field.type)) for field in kind])
     return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _SCALARS[kind]
 
 

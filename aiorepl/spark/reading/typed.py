@@ -22,6 +22,7 @@ from aiorepl.formats.arrow.filled import FilledColumn
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.blocks import Span, TableName
 from aiorepl.spark.reading.columns import column, unfit
@@ -32,22 +33,28 @@ from aiorepl.values.types import TypeInfo
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
-_GONE: Final = pa.array(["delete", "truncate"])
+GONE: Final = pa.array(["delete", "truncate"])
+"""Changes without values, but those of a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
     """The names and missing values that the table's last description gives to the columns of earlier rows.
 
+    :param oid: the table's; 0 if it is not known.
     :param numbers: the columns' attribute numbers.
     :param missing: an array of one element for each column that was added with a default: its value in older rows.
     """
 
+    oid: int = 0
     numbers: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def names(self, relation: Relation) -> tuple[str, ...]:
         """Return the names that the columns of an earlier description have now; dropped ones keep theirs if it is free."""
+        if relation.oid != self.oid:
+            # Another table had the name.
+            return relation.names
         now = {number: name for name, number in self.numbers.items()}
         names = []
         for name in relation.names:
@@ -74,7 +81,8 @@ class Newest:
                 wanted = schema.field(each.name).type
                 convert = column(f"{relation}.{each.name}", each.type_oid, types, wanted, null=null)
                 missing[each.name] = convert([found.missing.encode()])
-        return cls({name: found.number for name, found in relation.attributes.items()}, missing)
+        numbers = {name: found.number for name, found in relation.attributes.items()}
+        return cls(relation.oid, numbers, missing)
 
 
 _UNKNOWN: Final = Newest()
@@ -102,7 +110,8 @@ class Typed:
         :raises DataError: a value does not fit into the wanted type.
         :raises JournalError: the journal is damaged.
         """
-        rows = _Rows(self)
+        spans = list(spans)
+        rows = _Rows(self, spans[-1].until if spans else ZERO)
         for span in spans:
             index = reader.index(span.segment)
             rows.segment = index
@@ -119,11 +128,21 @@ class Typed:
         yield from rows.take()
 
 
+def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
+    """Return a column that the rows did not have.
+
+    :param value: the value with which it was added, as an array of one element.
+    :param operations: those of the rows. A delete or truncate has no values but those of a key.
+    """
+    gone = pc.is_in(operations, value_set=GONE)
+    return value.take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
+
+
 class _Layout:
     """Converts the tuples of one description to the wanted columns."""
 
     def __init__(
-        self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], *, binary: bool
+        self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], until: LSN, *, binary: bool
     ) -> None:
         layout = Layout(relation, Types(types), binary=binary)
         names = wanted.newest.names(relation)
@@ -138,6 +157,7 @@ class _Layout:
             for index, name in enumerate(names)
         ]
         self._wanted = wanted
+        self._until = until
         self._layout = layout
 
     def batch(self) -> pa.RecordBatch:
@@ -149,15 +169,14 @@ class _Layout:
             if each.name in self._indexes:
                 arrays.append(columns[self._indexes[each.name]])
             elif each.name in missing:
-                # A delete or truncate has no values but those of a key.
-                gone = pc.is_in(metadata["_op"], value_set=_GONE)
-                arrays.append(missing[each.name].take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0)))
+                arrays.append(with_missing(missing[each.name], metadata["_op"]))
             elif each.name in metadata:
                 arrays.append(metadata[each.name].cast(each.type))
             else:
                 arrays.append(pa.nulls(rows.count, each.type))
         rows.clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return batch.filter(pc.less(metadata["_commit_lsn"], int(self._until))) if self._until else batch
 
     def _refuse(self, index: int, row: int, text: str) -> None:
         relation, each = self._layout.relation, self._layout.relation.columns[index]
@@ -168,10 +187,11 @@ class _Layout:
 class _Rows:
     """Collects the rows of one table over blocks and segments."""
 
-    def __init__(self, wanted: Typed) -> None:
+    def __init__(self, wanted: Typed, until: LSN) -> None:
         self.segment: SegmentIndex | None = None
         self.scan = BlockScan(self._collector, self._truncate)
         self._wanted = wanted
+        self._until = until
         # By all that a conversion depends on: the same description is a different object in every segment.
         self._layouts: dict[object, _Layout] = {}
         self._of_segment: tuple[SegmentIndex | None, dict[Relation, _Layout]] = None, {}
@@ -217,7 +237,7 @@ class _Rows:
             key = (relation.payload, index.types, frozenset(relation.attributes.items()))
             found = self._layouts.get(key)
             if found is None:
-                found = _Layout(self._wanted, relation, index.types, binary=index.binary)
+                found = _Layout(self._wanted, relation, index.types, self._until, binary=index.binary)
                 self._layouts[key] = found
             self._of_segment[1][relation] = found
         return found

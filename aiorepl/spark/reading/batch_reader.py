@@ -1,0 +1,55 @@
+"""Reads what the journal has when a batch query runs. Planned on the driver, pickled to executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.lsn import LSN
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
+from aiorepl.spark.reading.schema_changes import Inferred
+
+
+class BatchReader(DataSourceReader):
+    """Plans and reads a batch.
+
+    :param inferred: as in ``Planner``.
+    :raises ConfigurationError: an option is not for a batch, or the schema cannot be read.
+    """
+
+    def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
+        self._planner = Planner(options, schema, inferred)
+        if options.start == "latest":
+            raise ConfigurationError("option startingPosition cannot be latest for a batch, which ends there")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan everything between the options' positions.
+
+        :raises ConfigurationError: the journal does not reach the ending position.
+        :raises SchemaChanged: the table's columns have changed since its schema was read.
+        :raises JournalError: the journal is damaged, or does not continue from the start.
+        """
+        planner = self._planner
+        reader = JournalReader(planner.options.journal)
+        after = planner.start(reader).lsn
+        chain = planner.readable(reader, after, "a new query", CHOOSE_START)
+        last = planner.last(reader, chain)
+        if last <= after:
+            return []
+        log_gaps(chain, after, last)
+        start, stop = BlockPosition(LSN(after)), BlockPosition(last)
+        watch = planner.watch(reader)
+        if watch is not None and (changed := watch.first_change(reader, chain, start, stop)):
+            raise watch.outdated(*changed)
+        return planner.partitions(reader, chain, start, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition on an executor, perhaps more than once."""
+        return self._planner.read(partition)

@@ -1,0 +1,224 @@
+"""``changes``: a table's changes as one DataFrame, the compacted part by Spark's own Parquet reader, the rest by the data source.
+
+The files and the end of the tail are planned once, so the DataFrame returns the same rows however often it is used, and each row
+once: the files have what ended up to an LSN, and the tail begins there. A pending file that is merged meanwhile is kept for a day.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import MapType, StringType, StructField, StructType
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.history import HistoryFile
+from aiorepl.journal.reader import JournalReader
+from aiorepl.lsn import LSN
+from aiorepl.objects.location import ObjectStore
+from aiorepl.spark.reading.compacted_plan import covering
+from aiorepl.spark.reading.described import describe
+from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns, widens
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.planner import CHOOSE_START, Planner
+from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
+from aiorepl.spark.reading.typed import GONE
+
+_MAP: Final = MapType(StringType(), StringType())
+_LITERALS: Final = (bool, int, float, str, Decimal)
+_NO_FILE_SYSTEM: Final = (
+    "No FileSystem for scheme",
+    "ClassNotFoundException",
+    "UnsupportedFileSystemException",
+)
+
+
+def changes(
+    spark: SparkSession,
+    journal: str | os.PathLike[str] | ObjectStore,
+    table: str,
+    *,
+    start: str | None = None,
+    end: str | None = None,
+    keys: Sequence[str] = (),
+    schema: StructType | str | None = None,
+    unrepresentable: str = "error",
+) -> DataFrame:
+    """Return a table's changes as ``format("aiorepl")`` reads them, with Spark's own Parquet reader for what is compacted.
+
+    A stream goes on from there: ``end=position`` here, and ``.option("startingPosition", position)`` there.
+
+    :param journal: the folder or URL of the pipeline's journal.
+    :param table: ``schema.table``.
+    :param start: ``earliest``, or after an LSN; the default is the journal's beginning.
+    :param end: up to an LSN; the default is the journal's end now.
+    :param keys: the columns that identify a row under REPLICA IDENTITY FULL.
+    :param schema: the columns to read, instead of the table's.
+    :param unrepresentable: ``error`` or ``null``, for values that a column's type cannot hold.
+    :raises ConfigurationError: an option is malformed, or the table is not in the journal.
+    :raises JournalError: the journal is damaged, or does not continue from ``start``.
+    """
+    texts = _options(journal, table, keys, unrepresentable)
+    options = Options.parse(
+        texts
+        | ({} if start is None else {"startingPosition": start})
+        | ({} if end is None else {"endingPosition": end})
+    )
+    assert options.table is not None
+    reader = JournalReader(options.journal)
+    described = describe(reader, options.journal, options.table)
+    wanted: StructType
+    if isinstance(schema, StructType):
+        wanted = schema
+    elif schema is not None:
+        wanted = StructType.fromDDL(schema)  # type: ignore[assignment] # of several columns
+    else:
+        if described is None:
+            raise ConfigurationError(
+                f"table {options.table} is not in the journal {reader.url}: wait for a change of it"
+            )
+        wanted = described_schema(described.relation, described.kinds)
+    planner = Planner(options, wanted)
+    begin = planner.start(reader).lsn
+    chain = planner.readable(reader, begin, "a new query", CHOOSE_START)
+    last = planner.last(reader, chain)
+    found = None if described is None else covering(options.journal, options.table, chain, begin, last)
+    parts: list[DataFrame] = []
+    if found is not None and described is not None:
+        stop = min(found.end, last)
+        typed = planner.typed(reader)
+        versions: dict[tuple[tuple[bytes, ...], bytes], list[HistoryFile]] = {}
+        # The source reads up to the last file that needs it, Spark what follows.
+        others = [
+            file.last[0] for file in found.files if not _native(FileColumns(typed, file, described.types))
+        ]
+        native = LSN(max([begin, *(other + 1 for other in others)]))
+        for file in found.files:
+            if file.last[0] >= native:
+                key = file.description, file.schema.serialize().to_pybytes()
+                versions.setdefault(key, []).append(file)
+        scans = [
+            _scan(
+                spark, found.url, listed, FileColumns(typed, listed[0], described.types), wanted, options.null
+            )
+            for listed in versions.values()
+        ]
+        if None not in scans:
+            if native > begin:
+                parts.append(_source(spark, texts, wanted, begin, min(native, stop)))
+            range_ = (f.col(COMMIT_LSN) >= int(native)) & (f.col(COMMIT_LSN) < int(stop))
+            parts += [scan.where(range_) for scan in scans if scan is not None]
+            begin = stop
+    if begin < last or not parts:
+        parts.append(_source(spark, texts, wanted, begin, max(begin, last)))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    return whole
+
+
+def _options(
+    journal: str | os.PathLike[str] | ObjectStore, table: str, keys: Sequence[str], unrepresentable: str
+) -> dict[str, str]:
+    quoted = ['"' + key.replace('"', '""') + '"' for key in keys]
+    options = {"table": table, "unrepresentable": unrepresentable, "keys": ",".join(quoted)}
+    if isinstance(journal, ObjectStore):
+        return (
+            options
+            | {"journal": journal.url}
+            | {f"config.{name}": text for name, text in journal.config.items()}
+        )
+    return options | {"journal": os.fspath(journal)}
+
+
+def _source(
+    spark: SparkSession, options: dict[str, str], schema: StructType, begin: LSN, end: LSN
+) -> DataFrame:
+    positions = {"startingPosition": str(begin) if begin else "earliest", "endingPosition": str(end)}
+    return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
+
+
+def _native(columns: FileColumns) -> bool:
+    """Whether Spark's expressions give the same values as ``FileColumns.convert``."""
+    if columns.keys:
+        return False
+    for wanted in columns.wanted:
+        if wanted.name in columns.indexes:
+            if not widens(columns.field(wanted.name).type, wanted.type):
+                return False
+        elif wanted.name in columns.missing and not isinstance(
+            columns.missing[wanted.name][0].as_py(), _LITERALS
+        ):
+            return False
+    return True
+
+
+def _scan(
+    spark: SparkSession,
+    url: str,
+    files: Sequence[HistoryFile],
+    columns: FileColumns,
+    wanted: StructType,
+    null: bool,
+) -> DataFrame | None:
+    """Read files of one version; ``None`` if Spark has no file system for them."""
+    own = [
+        StructField(columns.field(name).name, of_arrow(columns.field(name).type)) for name in columns.indexes
+    ]
+    schema = StructType([*own, *META.fields]).add(UNREPRESENTABLE, _MAP)
+    try:
+        frame = spark.read.schema(schema).option("parquet.page.verify-checksum.enabled", "true")
+        read = frame.parquet(*(f"{_hadoop(url)}/{file.path}" for file in files))
+        assert read.schema
+    except Exception as error:
+        if "://" in url and any(text in str(error) for text in _NO_FILE_SYSTEM):
+            return None
+        raise
+    if not null:
+        names = [field.name for field in own]
+        fits = f.col(UNREPRESENTABLE).isNull() | ~f.exists(
+            f.map_keys(UNREPRESENTABLE), lambda name: name.isin(names)
+        )
+        refused = f.raise_error(
+            f.lit(
+                f"{columns.relation}: a value does not fit into its column's type: read the column as string with the data "
+                "source, or set unrepresentable to null"
+            )
+        )
+        read = read.where(fits | refused.cast("boolean"))
+    return read.select(*(_column(columns, field) for field in wanted.fields))
+
+
+def _column(columns: FileColumns, field: StructField) -> Column:
+    name = field.name
+    if name in columns.indexes:
+        found = f.col(_quoted(columns.field(name).name))
+    elif name in columns.missing:
+        value = f.lit(columns.missing[name][0].as_py()).cast(field.dataType)
+        found = f.when(~f.col(OP).isin(GONE.to_pylist()), value)
+    elif name == UNCHANGED and columns.renamed:
+        now = f.create_map(*(f.lit(each) for pair in columns.renamed.items() for each in pair))
+        found = f.transform(f.col(UNCHANGED), lambda each: f.coalesce(now[each], each))
+    elif name in META.names:
+        found = f.col(name)
+    else:
+        found = f.lit(None)
+    # The types of the metadata columns are the wanted ones, except that Parquet does not say what is never null.
+    converted = found if name in META.names else found.cast(field.dataType)
+    return converted.alias(name, metadata=field.metadata or {})
+
+
+def _hadoop(url: str) -> str:
+    """The folder as Spark's file systems name it."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return f"file:{url}"
+    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

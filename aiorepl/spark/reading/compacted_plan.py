@@ -1,0 +1,96 @@
+"""Plans which part of a range a query reads from the history, and which from the segments. Runs on the driver; no pyspark.
+
+The journal is read first and the history after it. A segment that retention has deleted by then is in the history, because
+compaction has passed it before; so no row is missing between both, and each LSN belongs to one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.history import HistoryFile, HistoryFiles, files
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Location
+from aiorepl.lsn import LSN
+from aiorepl.spark.reading.blocks import TableName
+from aiorepl.spark.reading.compacted import FileSpan
+
+# A query that is less far behind reads segments: they are decoded faster than the history is looked up.
+_NEAR_BYTES: Final = 32 * 1024 * 1024
+
+
+def covering(
+    journal: Location, table: TableName, chain: Chain, lsn: LSN, until: LSN | None = None
+) -> HistoryFiles | None:
+    """List the files that a table's history has after ``lsn``; ``None`` if the history does not have everything after it."""
+    found = files(journal, table.schema, table.name, after=lsn, until=until)
+    # LSN 0 is the journal's start, also before the first position of its slot.
+    first = max(lsn, chain.identity.start_lsn)
+    return None if found is None or not found.start <= first < found.end else found
+
+
+def from_history(
+    journal: Location,
+    table: TableName,
+    chain: Chain,
+    start: BlockPosition,
+    end: BlockPosition,
+    check: Callable[[HistoryFile], None],
+) -> HistoryFiles | None:
+    """Return the files to read between two positions; ``None`` if segments are read.
+
+    :param check: raises ConfigurationError for a file whose columns cannot be read as the query wants.
+    :raises ConfigurationError: by ``check``, and the segments were deleted.
+    """
+    if start.part or start.block or start.lsn >= end.lsn:
+        return None
+    pruned = start.lsn < chain.start_lsn
+    if not pruned and chain.size_after(start.lsn) - chain.size_after(end.lsn) < _NEAR_BYTES:
+        return None
+    found = covering(journal, table, chain, start.lsn, end.lsn)
+    if found is None:
+        return None
+    try:
+        for file in {file.description: file for file in found.files}.values():
+            check(file)
+    except ConfigurationError:
+        if pruned:
+            raise
+        return None
+    return found
+
+
+def spans(found: HistoryFiles, start: LSN, end: LSN, partition_bytes: int) -> Iterator[tuple[FileSpan, ...]]:
+    """Divide files into partitions of about ``partition_bytes``, in order."""
+    chosen: list[FileSpan] = []
+    size = 0
+    for file in found.files:
+        if file.last[0] >= start and file.first[0] < end:
+            chosen.append(FileSpan(file, start, end))
+            size += file.size
+            if size >= partition_bytes:
+                yield tuple(chosen)
+                chosen, size = [], 0
+    if chosen:
+        yield tuple(chosen)
+
+
+def latest_compacted(found: HistoryFiles, start: LSN, max_bytes: int, until: LSN) -> LSN:
+    """Return the LSN after about ``max_bytes`` of files, and after at least one whole transaction.
+
+    :param found: the files after ``start``.
+    :param until: not after this LSN.
+    """
+    size = 0
+    last = min(found.end, until)
+    for file, following in zip(found.files, (*found.files[1:], None), strict=True):
+        size += file.size
+        ended = following is None or following.first[0] > file.last[0]
+        # A transaction ends after its commit LSN.
+        after = LSN(file.last[0] + 1)
+        if size >= max_bytes and ended and start < after < last:
+            return after
+    return last

@@ -1,0 +1,56 @@
+"""A table's last description, from the journal's segments or, if they are gone, from the history. Runs on the driver; no pyspark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from aiorepl.formats.arrow.types import arrow_type
+from aiorepl.history import files
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Location
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.spark.reading.blocks import TableName, newest_description
+from aiorepl.spark.reading.schema_changes import Shape, file_shape, shape
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A description.
+
+    :param types: the types that are not built in.
+    :param kinds: the columns' Arrow types.
+    """
+
+    relation: Relation
+    types: tuple[TypeInfo, ...]
+    kinds: tuple[pa.DataType, ...]
+    columns: Shape
+
+    @property
+    def registry(self) -> Types:
+        """The types."""
+        return Types(self.types)
+
+
+def describe(reader: JournalReader, journal: Location, table: TableName) -> Described | None:
+    """Return the table's last description; ``None`` if neither segments nor history have a change of it.
+
+    :raises JournalError: the journal is damaged.
+    """
+    found = newest_description(reader, table)
+    if found is not None:
+        relation, types = found
+        kinds = [arrow_type(each.type_oid, each.type_modifier, types) for each in relation.columns]
+        return Described(relation, types.added, tuple(kinds), shape(relation, types))
+    compacted = files(journal, table.schema, table.name)
+    if compacted is None or not compacted.files:
+        return None
+    last = compacted.files[-1]
+    old = last.relation()
+    assert old is not None
+    fields = [last.schema.field(number) for number in range(len(old.columns))]
+    return Described(old, (), tuple(field.type for field in fields), file_shape(old, last.schema))

@@ -1,0 +1,168 @@
+"""Converts the columns of a history file to those that a query wants. Pure.
+
+Columns are matched by attribute number, or by name where it is not known, as ``typed`` does it. A file has PostgreSQL's text of
+a value that its column's type cannot represent, and of every type without one of its own in Parquet: so text is converted as
+the journal's is, and so are numbers, whose text is PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.history import HistoryFile
+from aiorepl.spark.reading.columns import column
+from aiorepl.spark.reading.moved_keys import BEFORE
+from aiorepl.spark.reading.typed import Typed, with_missing
+from aiorepl.values.registry import Types
+from aiorepl.values.types import TypeInfo
+
+UNREPRESENTABLE: Final = "_unrepresentable"
+
+_INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
+
+
+class FileColumns:
+    """The wanted columns of one file.
+
+    :ivar relation: the file's description.
+    :ivar indexes: the columns' indexes in it, by wanted name.
+    :ivar renamed: by the file's name, the names that columns have now.
+    :ivar read: the columns of the file that are needed.
+    :ivar keys: the file's names of the key's columns if the query names the key, and updates may have changed it.
+    :param types: as in ``Compacted``.
+    """
+
+    def __init__(self, typed: Typed, file: HistoryFile, types: tuple[TypeInfo, ...]) -> None:
+        relation = file.relation()
+        assert relation is not None
+        self._typed = typed
+        self.relation = relation
+        self._types = Types(types)
+        names = typed.newest.names(relation)
+        self.indexes = {name: index for index, name in enumerate(names) if name in typed.schema.names}
+        self._fields = [file.schema.field(index) for index in range(len(names))]
+        self.renamed = {
+            field.name: name for field, name in zip(self._fields, names, strict=True) if field.name != name
+        }
+        whole = BEFORE in file.schema.names and not relation.key
+        self.keys = tuple(
+            field.name
+            for field, name in zip(self._fields, names, strict=True)
+            if whole and name in typed.keys
+        )
+        metadata = [name for name in typed.schema.names if name in _META]
+        needed = ["_op", "_commit_lsn", "_ordinal", *metadata, *([BEFORE, "_unchanged"] if self.keys else [])]
+        columns = [self._fields[index].name for index in self.indexes.values()]
+        self.read = list(dict.fromkeys([*columns, *self.keys, *needed, UNREPRESENTABLE]))
+
+    @property
+    def wanted(self) -> pa.Schema:
+        """The wanted columns."""
+        return self._typed.schema
+
+    @property
+    def missing(self) -> Mapping[str, pa.Array]:
+        """As in ``Newest``."""
+        return self._typed.newest.missing
+
+    def field(self, name: str) -> pa.Field:
+        """The file's column of a wanted name."""
+        return self._fields[self.indexes[name]]
+
+    def require_convertible(self) -> None:
+        """Check the columns' types.
+
+        :raises ConfigurationError: the file's type of a column is not the wanted one, and cannot be converted.
+        """
+        for name, index in self.indexes.items():
+            if unconvertible(self._fields[index].type, self._typed.schema.field(name).type):
+                raise ConfigurationError(
+                    f"the history has the column {name!r} of {self.relation} as {self._fields[index].type}: read it as that, and "
+                    f"convert it, because its text is no longer there to be read as {self._typed.schema.field(name).type}"
+                )
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert rows of the file.
+
+        :raises DataError: a value does not fit into the wanted type.
+        """
+        schema, missing = self._typed.schema, self._typed.newest.missing
+        arrays = []
+        for each in schema:
+            if each.name in self.indexes:
+                arrays.append(self._column(batch, each))
+            elif each.name in missing:
+                arrays.append(with_missing(missing[each.name], batch["_op"]))
+            elif each.name == "_unchanged":
+                arrays.append(self._unchanged(batch["_unchanged"]).cast(each.type))
+            elif each.name in _META:
+                arrays.append(batch[each.name].cast(each.type))
+            else:
+                arrays.append(pa.nulls(batch.num_rows, each.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, batch: pa.RecordBatch, wanted: pa.Field) -> Any:
+        index = self.indexes[wanted.name]
+        found = batch[self._fields[index].name]
+        if found.type == wanted.type:
+            converted = found
+        elif pa.types.is_list(found.type) or widens(found.type, wanted.type):
+            converted = found.cast(wanted.type)
+        else:
+            texts = found if pa.types.is_string(found.type) else found.cast(pa.string())
+            converted = self._of_texts(index, wanted.type, _bytes(texts.to_pylist()))
+        unfit = batch[UNREPRESENTABLE]
+        if unfit.null_count == batch.num_rows:
+            return converted
+        name = self._fields[index].name
+        texts = [dict(each or ()).get(name) for each in unfit.to_pylist()]
+        if not any(text is not None for text in texts):
+            return converted
+        return pc.coalesce(converted, self._of_texts(index, wanted.type, _bytes(texts)))
+
+    def _of_texts(self, index: int, wanted: pa.DataType, texts: Sequence[bytes | None]) -> Any:
+        each = self.relation.columns[index]
+        name = f"{self.relation}.{each.name}"
+        return column(name, each.type_oid, self._types, wanted, null=self._typed.null)(texts)
+
+    def _unchanged(self, lists: Any) -> Any:
+        """The names that the columns have now."""
+        if not self.renamed or not len(lists.values):
+            return lists
+        names = [self.renamed.get(name, name) for name in lists.values.to_pylist()]
+        return pa.ListArray.from_arrays(lists.offsets, pa.array(names, pa.string()))
+
+
+_META: Final = ("_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts", "_unchanged")
+
+
+def unconvertible(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a file's column cannot all be converted to ``wanted`` without a loss."""
+    if found == wanted or pa.types.is_string(found):
+        return False
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return unconvertible(found.value_type, wanted.value_type) or not widens(
+            found.value_type, wanted.value_type
+        )
+    return not (_printable(found) and (pa.types.is_string(wanted) or _printable(wanted)))
+
+
+def _printable(kind: pa.DataType) -> bool:
+    """Whether the text of every value is PostgreSQL's."""
+    return kind in _INTEGERS or pa.types.is_decimal(kind) or kind in (pa.float32(), pa.float64())
+
+
+def widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast from one type to the other keeps every value."""
+    return found == wanted or (
+        found in _INTEGERS and wanted in _INTEGERS and wanted.bit_width >= found.bit_width
+    )
+
+
+def _bytes(texts: Sequence[str | None]) -> list[bytes | None]:
+    return [None if text is None else text.encode() for text in texts]

@@ -1,0 +1,267 @@
+"""Plans what a query reads: where it begins, and the partitions of a range. Runs on the driver; its reads run on executors.
+
+What the history has is read from there if the segments are gone, or the range is large; the rest from segments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.history import files as history_files
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.completeness import Gap
+from aiorepl.journal.reader import JournalReader, listed
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.position import Position
+from aiorepl.spark.reading.blocks import Span, TableName, latest, plan
+from aiorepl.spark.reading.compacted import Compacted, FileSpan
+from aiorepl.spark.reading.compacted_plan import covering, from_history, latest_compacted, spans
+from aiorepl.spark.reading.described import Described, describe
+from aiorepl.spark.reading.file_columns import FileColumns
+from aiorepl.spark.reading.generic import Generic
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.schema import GENERIC, require_readable
+from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
+from aiorepl.spark.reading.typed import Newest, Typed
+from aiorepl.values.types import TypeInfo
+
+_log = logging.getLogger("aiorepl.spark")
+
+CHOOSE_START: Final = "Set the option startingPosition: earliest starts with the oldest changes that are kept, latest at the end, an LSN after it"
+
+
+class BlocksPartition(InputPartition):
+    """The blocks that one task reads."""
+
+    def __init__(self, spans: tuple[Span, ...], newest: Newest) -> None:
+        super().__init__(None)
+        self.spans = spans
+        self.newest = newest
+
+
+class FilesPartition(InputPartition):
+    """The files of the history that one task reads."""
+
+    def __init__(self, spans: tuple[FileSpan, ...], types: tuple[TypeInfo, ...], newest: Newest) -> None:
+        super().__init__(None)
+        self.spans = spans
+        self.types = types
+        self.newest = newest
+
+
+class Planner:
+    """Plans a query; pickled to executors, which only read.
+
+    :param inferred: the columns that made the schema; ``None`` if the user gave it.
+    :raises ConfigurationError: the schema cannot be read.
+    """
+
+    def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
+        self.options = options
+        self._inferred = inferred
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._shape: Typed | Generic
+        self._newest: tuple[Described | None, Newest] | None = None
+        if options.table is None:
+            if schema != GENERIC:
+                raise ConfigurationError(
+                    ".schema(...) needs the option table: without it the schema is fixed"
+                )
+            self._shape = Generic(self._arrow)
+        else:
+            require_readable(schema)
+            self._shape = Typed(options.table, self._arrow, options.keys, options.null)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the inferred columns; ``None`` if the user gave the schema."""
+        return None if self._inferred is None else self._inferred.digest
+
+    def watch(self, reader: JournalReader) -> SchemaWatch | None:
+        """Return what watches the table's descriptions from now on; ``None`` without a table."""
+        table = self.options.table
+        if table is None:
+            return None
+        if self._inferred is not None:
+            return SchemaWatch(table, self._inferred, None)
+        described = describe(reader, self.options.journal, table)
+        # A table that is not in the journal yet has no columns to be renamed.
+        columns = () if described is None else described.columns
+        return SchemaWatch(table, Inferred(columns, reader.chain().last_segment_end), self._arrow.names)
+
+    def start(self, reader: JournalReader) -> Position:
+        """Return the position where a new query starts.
+
+        :raises JournalError: the journal does not continue from there.
+        """
+        options = self.options
+        chain = reader.chain()
+        if options.start == "latest":
+            return chain.position.at(chain.end_lsn)
+        lsn = ZERO if options.start is None or options.start == "earliest" else options.start
+        if options.start == "earliest":
+            lsn = self._earliest(chain)
+        chain = self.readable(reader, lsn, "a new query", CHOOSE_START)
+        self._tell(reader, chain, lsn)
+        following = next(chain.walk(lsn), None)
+        return (chain.position if following is None else reader.index(following).end).at(lsn)
+
+    def _earliest(self, chain: Chain) -> LSN:
+        table = self.options.table
+        if table is not None and chain.start_lsn:
+            found = history_files(self.options.journal, table.schema, table.name)
+            if found is not None and found.start < chain.start_lsn <= found.end:
+                return ZERO if found.start <= chain.identity.start_lsn else found.start
+        return chain.start_lsn
+
+    def readable(self, reader: JournalReader, lsn: LSN, holder: str, remedy: str) -> Chain:
+        """Verify that the segments, or the history and the segments after it, have everything after ``lsn``.
+
+        Parameters and errors as ``JournalReader.readable``.
+        """
+        table = self.options.table
+        if table is not None:
+            chain = reader.chain()
+            if lsn < chain.start_lsn:
+                found = covering(self.options.journal, table, chain, lsn)
+                if found is not None and found.end >= chain.start_lsn:
+                    return chain
+        return reader.readable(lsn, holder, remedy)
+
+    def compacted(self, chain: Chain, lsn: LSN) -> bool:
+        """Whether the history has the changes around ``lsn``, so that a batch may end after any transaction there."""
+        table = self.options.table
+        return table is not None and covering(self.options.journal, table, chain, LSN(lsn - 1)) is not None
+
+    def _tell(self, reader: JournalReader, chain: Chain, lsn: LSN) -> None:
+        table = self.options.table
+        key = None if table is None else table.key
+        if key is None or lsn >= chain.start_lsn:
+            text = reader.incomplete(chain, lsn, key)
+        elif lacking := chain.completeness.incomplete(lsn, key):
+            text = f"the journal {reader.url} does not have all rows of {listed(lacking)}"
+        else:
+            return
+        if text:
+            _log.warning("%s", text)
+
+    def latest(
+        self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
+    ) -> BlockPosition:
+        """Return the position after about ``max_bytes``, as ``blocks.latest``; after files of the history if segments are gone."""
+        table = self.options.table
+        if table is not None and start.lsn < chain.start_lsn and start == BlockPosition(start.lsn):
+            found = covering(self.options.journal, table, chain, start.lsn)
+            if found is not None:
+                return BlockPosition(latest_compacted(found, start.lsn, max_bytes, until))
+        return latest(reader, chain, start, max_bytes, until)
+
+    def partitions(
+        self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
+    ) -> list[InputPartition]:
+        """Divide the changes between two positions into partitions.
+
+        :raises ConfigurationError: segments are gone, and the history has a column with a type that cannot be read as the wanted one.
+        :raises JournalError: the journal is damaged.
+        """
+        options = self.options
+        partitions: list[InputPartition] = []
+        described, newest = self._newest_of(reader)
+        if options.table is not None and described is not None:
+            typed, types = self.typed(reader), described.types
+            found = from_history(
+                options.journal,
+                typed.table,
+                chain,
+                start,
+                end,
+                lambda file: FileColumns(typed, file, types).require_convertible(),
+            )
+            if found is not None:
+                stop = min(found.end, end.lsn)
+                parts = spans(found, start.lsn, stop, options.partition_bytes)
+                partitions += (FilesPartition(part, types, newest) for part in parts)
+                start = BlockPosition(stop)
+        if start < end:
+            blocks = plan(reader, chain, options.table, options.partition_bytes, start, end)
+            partitions += (BlocksPartition(part, newest) for part in blocks)
+        return partitions
+
+    def typed(self, reader: JournalReader) -> Typed:
+        """Return how a table is read."""
+        assert isinstance(self._shape, Typed)
+        return replace(self._shape, newest=self._newest_of(reader)[1])
+
+    def last(self, reader: JournalReader, chain: Chain) -> LSN:
+        """Return where a batch ends.
+
+        :raises ConfigurationError: the journal does not reach the ending position.
+        """
+        end = self.options.end
+        if end is not None and end > chain.end_lsn:
+            raise ConfigurationError(
+                f"option endingPosition is {end}, and the journal {reader.url} ends at {chain.end_lsn}: wait until it has "
+                "more, or choose an earlier position"
+            )
+        return chain.last_segment_end if end is None else min(end, chain.last_segment_end)
+
+    def _newest_of(self, reader: JournalReader) -> tuple[Described | None, Newest]:
+        """The table's last description, and how to read earlier rows by it; looked up once, because the schema is fixed."""
+        if self._newest is None:
+            table = self.options.table
+            described = None if table is None else describe(reader, self.options.journal, table)
+            newest = Newest()
+            if described is not None:
+                newest = Newest.of(
+                    described.relation, described.registry, self._arrow, null=self.options.null
+                )
+            self._newest = described, newest
+        return self._newest
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition on an executor, perhaps more than once."""
+        shape, journal = self._shape, self.options.journal
+        # If there are no partitions, Spark passes an InputPartition of its own.
+        if isinstance(partition, BlocksPartition):
+            if isinstance(shape, Typed):
+                shape = replace(shape, newest=partition.newest)
+            yield from shape.batches(JournalReader(journal), partition.spans)
+        elif isinstance(partition, FilesPartition):
+            assert isinstance(shape, Typed)
+            typed = replace(shape, newest=partition.newest)
+            yield from Compacted(journal, typed, partition.types).batches(partition.spans)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Executors get what they need with their partition.
+        return self.__dict__ | {"_newest": None}
+
+
+def log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
+    """Warn of the accepted gaps that a query crosses."""
+    for gap in chain.gaps_between(after, until):
+        _log_gap(gap)
+
+
+def _log_gap(gap: Gap) -> None:
+    _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)
+
+
+def log_appeared(chain: Chain, after: LSN, until: LSN, table: TableName | None) -> None:
+    """Warn of tables that came into the journal without a snapshot between two positions."""
+    came = [
+        each
+        for each in chain.completeness.appeared_between(after, until)
+        if table is None or table.key == (each.schema, each.table)
+    ]
+    if came:
+        _log.warning("the journal does not have all rows of %s", listed(came))

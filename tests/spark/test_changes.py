@@ -1,0 +1,291 @@
+"""The history and the segments give the same rows, and ``changes`` reads both as one DataFrame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from aiorepl import ConfigurationError, DataError
+from aiorepl.errors import JournalError
+from aiorepl.history.compaction import Compaction
+from aiorepl.history.planning import Limits
+from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.relations import Attribute
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark import changes
+from aiorepl.spark.reading import compacted_plan
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.planner import FilesPartition
+from aiorepl.spark.reading.schema import META
+from aiorepl.spark.reading.source import AioreplDataSource
+from aiorepl.spark.reading.stream_reader import StreamReader
+from aiorepl.testing.messages import column
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ID, NOTE = column("id", 23, key=True), column("note")
+PRICE = column("price", 1700, type_modifier=(12 << 16 | 2) + 4)
+
+
+@pytest.fixture
+def evolved(journal) -> Any:
+    """A table with every kind of change under three descriptions: a column was added with a default, and one renamed."""
+    stream = journal.stream
+    t = stream.table("t", ID, NOTE, column("day", 1082))
+    stream.transaction(
+        t.insert("1", "one", "2026-11-22"), t.insert("2", "two", None), t.update("1", UNCHANGED, None)
+    )
+    journal.write({"id": Attribute(1), "note": Attribute(2), "day": Attribute(3)})
+    stream.transaction(
+        t.update("3", UNCHANGED, "2026-11-22", key=["1", None, None]), t.delete("2", None, None)
+    )
+    stream.transaction(t.truncate())
+    numbers = {
+        "id": Attribute(1),
+        "text": Attribute(2),
+        "day": Attribute(3),
+        "n": Attribute(4, "7", missing_known=True),
+    }
+    journal.write({"id": Attribute(1), "note": Attribute(2), "day": Attribute(3)})
+    t = stream.table(
+        "t", column("id", 20, key=True), column("text"), column("day", 1082), column("n", 23), replaces=t
+    )
+    stream.transaction(t.insert("4", "four", "0001-01-01", "8"), t.update("4", UNCHANGED, None, None))
+    journal.write(numbers)
+    stream.transaction(t.insert("5", "five", None, "9"))
+    journal.write(numbers)
+    journal.table = t
+    return journal
+
+
+def compact(journal: Any, publish_after: float = 86_400.0, keep: float = 86_400.0) -> None:
+    """Compact what the journal has."""
+    store = LocalStore(journal.folder)
+    limits = Limits(publish_after=publish_after, keep_replaced=keep)
+    Compaction(JournalReader(store), store.within("history"), Cursors(store), limits=limits).run()
+
+
+def pruned(journal: Any, segments: int) -> None:
+    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[segments - 1]))
+    prune(journal.folder)
+    Cursors(journal.folder).remove("all")
+
+
+def source(journal: Any, schema: StructType | None = None, **options: str) -> Any:
+    """A batch reader and its partitions, as Spark makes them."""
+    texts = CaseInsensitiveDict({"journal": str(journal.folder), "table": "public.t", **options})
+    found = AioreplDataSource(texts)
+    return found.reader(found.schema() if schema is None else schema)
+
+
+def read(
+    journal: Any, schema: StructType | None = None, *, files: bool | None = None, **options: str
+) -> list[dict[str, Any]]:
+    """Read a batch without Spark; ``files`` says whether the history has to be used."""
+    reader = source(journal, schema, **options)
+    partitions = reader.partitions()
+    if files is not None:
+        assert files is any(isinstance(each, FilesPartition) for each in partitions)
+    return [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every query is far enough behind to read the history."""
+    monkeypatch.setattr(compacted_plan, "_NEAR_BYTES", 0)
+
+
+def test_history_and_segments_agree(evolved, far) -> None:
+    """Each row of the history is as its segment has it: renames, defaults, widened types, unsent values, key changes."""
+    expected = read(evolved, files=False)
+    assert [("insert", 1, "one", 7), ("insert", 2, "two", 7)] == [
+        (row["_op"], row["id"], row["text"], row["n"]) for row in expected[:2]
+    ]
+    compact(evolved)
+    assert read(evolved, files=True) == expected
+    compact(evolved, publish_after=0)
+    assert read(evolved, files=True) == expected
+    for lsn in {row["_commit_lsn"] for row in expected}:
+        position = str(LSN(lsn + 1))
+        later = [row for row in expected if row["_commit_lsn"] > lsn]
+        assert read(evolved, startingPosition=position) == later
+        assert read(evolved, files=True, endingPosition=position) == [
+            row for row in expected if row not in later
+        ]
+    some = StructType(
+        [
+            StructField("text", StringType()),
+            StructField("n", LongType()),
+            META["_commit_lsn"],
+            META["_unchanged"],
+        ]
+    )
+    assert [set(row) for row in read(evolved, some, files=True)] == [
+        {"text", "n", "_commit_lsn", "_unchanged"}
+    ] * len(expected)
+
+
+def test_named_keys(journal, far) -> None:
+    """A query that names the key of a table without one gets a key change as two rows from both."""
+    t = journal.stream.table("t", ID, NOTE, column("f", 701), replica_identity="f")
+    journal.stream.transaction(
+        t.update("2", UNCHANGED, "NaN", old=["1", "kept", "NaN"]),
+        t.update("2", "new", "1.5", old=["2", "kept", "NaN"]),
+        t.update(None, "x", "-Infinity", old=["2", "x", "1"]),
+    )
+    journal.write()
+    expected = {keys: repr(read(journal, keys=keys, files=False)) for keys in ("id", "id,f")}
+    assert [5, 6] == [rows.count("_commit_lsn") for rows in expected.values()]
+    compact(journal)
+    assert expected == {keys: repr(read(journal, keys=keys, files=True)) for keys in expected}
+
+
+def test_values_that_do_not_fit(journal, far) -> None:
+    """The history has the text of a value that its type cannot represent, so both refuse it, or both give null."""
+    t = journal.stream.table("t", ID, column("day", 1082))
+    journal.stream.transaction(t.insert("1", "infinity"))
+    journal.write()
+    compact(journal)
+    with pytest.raises(DataError, match=r"public\.t\.day: a value of type date"):
+        read(journal, files=True)
+    assert [None] == [row["day"] for row in read(journal, files=True, unrepresentable="null")]
+
+
+def test_another_type(journal, far) -> None:
+    """Numbers are read from the history as text; what has no text there is read from segments, and refused without them."""
+    t = journal.stream.table("t", ID, column("at", 1184))
+    journal.stream.transaction(t.insert("1", "2026-11-22 10:00:00+01"))
+    journal.write()
+    compact(journal)
+    assert [{"id": "1"}] == read(journal, StructType().add("id", StringType()), files=True)
+    assert [{"at": "2026-11-22 10:00:00+01"}] == read(
+        journal, StructType().add("at", StringType()), files=False
+    )
+    journal.stream.transaction(t.insert("2", None))
+    journal.write()
+    pruned(journal, 1)
+    with pytest.raises(
+        ConfigurationError, match=r"the history has the column 'at' of public\.t as timestamp"
+    ):
+        read(journal, StructType().add("at", StringType()))
+
+
+def test_a_pruned_beginning_that_is_compacted(evolved) -> None:
+    """What is compacted counts as kept: a new query begins at the journal's beginning, a stream in batches of a few files."""
+    expected = read(evolved)
+    compact(evolved)
+    t = evolved.table
+    evolved.stream.transaction(t.insert("6", "six", None, None))
+    evolved.write()
+    pruned(evolved, 3)
+    tail = read(evolved, startingPosition=str(evolved.stream.ends[-2]))
+    assert [6] == [row["id"] for row in tail]
+    assert (
+        read(evolved, files=True) == read(evolved, files=True, startingPosition="earliest") == expected + tail
+    )
+
+    def stream(limit: Any) -> tuple[list[Any], int]:
+        found = AioreplDataSource(CaseInsensitiveDict({"journal": str(evolved.folder), "table": "public.t"}))
+        reader = StreamReader(Options.parse(found.options), found.schema())
+        start, rows, batches = reader.initialOffset(), [], 0
+        while (end := reader.latestOffset(start, limit)) != start:
+            for each in reader.partitions(start, end):
+                rows += [row for batch in reader.read(each) for row in batch.to_pylist()]
+            assert rows
+            reader.commit(end)
+            start, batches = end, batches + 1
+        return rows, batches
+
+    assert stream(ReadAllAvailable()) == (expected + tail, 1)
+    rows, batches = stream(ReadMaxBytes(1))
+    assert rows == expected + tail
+    assert batches > 2
+    # Their cursors can be read, although they began before the first segment.
+    cursors = Cursors(evolved.folder)
+    assert {evolved.stream.ends[-1]} == {
+        cursors.get(name).lsn for name in cursors.names() if name.startswith("spark-")
+    }
+
+
+def test_a_history_that_begins_later(evolved) -> None:
+    """A history without the journal's beginning is not enough for a query that did not choose where to begin."""
+    pruned(evolved, 1)
+    compact(evolved)
+    t = evolved.table
+    evolved.stream.transaction(t.insert("6", "six", None, None))
+    evolved.write()
+    pruned(evolved, 5)
+    with pytest.raises(JournalError, match="startingPosition: earliest"):
+        read(evolved)
+    assert 4 in [row["id"] for row in read(evolved, files=True, startingPosition="earliest")]
+
+
+def test_files_that_are_merged_and_deleted_meanwhile(evolved, far) -> None:
+    """A task whose file was merged into another one, and deleted, reads its rows there."""
+    expected = read(evolved)
+    compact(evolved)
+    reader = source(evolved)
+    partitions = reader.partitions()
+    listed = [span.file for each in partitions for span in each.spans]
+    compact(evolved, publish_after=0, keep=0)
+    compact(evolved, publish_after=0, keep=0)
+    assert not any((evolved.folder / "history" / file.path).exists() for file in listed)
+    assert [
+        row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()
+    ] == expected
+
+
+def test_a_damaged_file(evolved, far) -> None:
+    """A changed byte in a file of the history ends the query with the file's name."""
+    compact(evolved)
+    reader = source(evolved)
+    partitions = reader.partitions()
+    path = evolved.folder / "history" / partitions[0].spans[0].file.path
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match=f"{path.name}.* is damaged"):
+        list(reader.read(partitions[0]))
+
+
+def test_endings(evolved) -> None:
+    """A batch ends after the transaction that the option names, within a segment as well, and not beyond the journal."""
+    whole = read(evolved)
+    for lsn in evolved.stream.ends:
+        assert read(evolved, endingPosition=str(lsn)) == [row for row in whole if row["_commit_lsn"] < lsn]
+    with pytest.raises(ConfigurationError, match=r"and the journal .* ends at"):
+        read(evolved, endingPosition=str(LSN(evolved.stream.ends[-1] + 1)))
+    with pytest.raises(ConfigurationError, match="endingPosition is for batches"):
+        StreamReader(
+            Options.parse({"path": str(evolved.folder), "table": "public.t", "endingPosition": "0/1"}),
+            StructType(),
+        )
+
+
+def test_one_data_frame(spark, evolved, far) -> None:
+    """``changes`` gives the rows of the source, files that Spark reads itself and the tail together, and stays as it was made."""
+    t = evolved.table
+    order = ("_commit_lsn", "_ordinal", "_op")
+    expected = [row.asDict() for row in evolved.read(spark).orderBy(*order).collect()]
+    compact(evolved)
+    evolved.stream.transaction(t.insert("6", "six", None, None))
+    evolved.write()
+    whole = changes(spark, evolved.folder, "public.t")
+    evolved.stream.transaction(t.insert("7", "seven", None, None))
+    evolved.write()
+    rows = [row.asDict() for row in whole.orderBy(*order).collect()]
+    assert rows[:-1] == expected
+    assert rows[-1]["id"] == 6
+    assert {field.name: field.metadata for field in whole.schema}["n"] == {
+        "aiorepl.number": "4",
+        "aiorepl.missing": "7",
+    }
+    scans = whole.where("id = 5")._jdf.queryExecution().executedPlan().toString()
+    assert scans.count("parquet") >= 2
+    assert scans.count("IsNotNull(id)") >= 2
