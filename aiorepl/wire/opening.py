@@ -131,6 +131,10 @@ async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[st
     if connection.get_server_version() >= (10,):
         try:
             await connection.execute(_NO_TIMEOUTS, timeout=ANSWER_SECONDS)
+        except asyncpg.InterfaceError:
+            # Not about the DSN, as an InterfaceError of connect is: the server has closed the connection.
+            connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError from None
         except BaseException:
             connection.terminate()
             raise
@@ -250,6 +254,9 @@ def connect_error(error: Exception, server: str) -> Exception:
     :param server: the server with hosts and ports, as a noun phrase.
     """
     pg = asyncpg.exceptions
+    if isinstance(error, (pg.ConnectionDoesNotExistError, pg.InternalClientError)):
+        # The second one if the server closes it between two calls of asyncpg's.
+        return ConnectionFailed(f"{server} closed the connection while it was opened")
     if isinstance(error, pg.PostgresError):
         # Only the message: asyncpg appends detail and hint on further lines.
         text = str(error.args[0])
@@ -299,8 +306,6 @@ def connect_error(error: Exception, server: str) -> Exception:
         return ConnectionFailed(
             f"cannot reach {server}: {_os_error_text(error)}: check host and port, and that it is running"
         )
-    if isinstance(error, pg.ConnectionDoesNotExistError):
-        return ConnectionFailed(f"{server} closed the connection while it was opened")
     return error
 
 

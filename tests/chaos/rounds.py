@@ -70,6 +70,7 @@ class Round:
     async def run(self) -> Outcome:
         """Run it; everything it makes on the server is dropped."""
         began = time.monotonic()
+        (self._folder / "stderr").touch()
         async with self._database(), self._proxy:
             workload = Workload(
                 self._dsn,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 
 from aiorepl import (
@@ -16,6 +17,7 @@ from aiorepl.lsn import LSN
 from aiorepl.testing import MemorySink
 from aiorepl.testing.walsender import Error, ScriptedWalsender
 from aiorepl.wire.connection import ReplicationConnection
+from aiorepl.wire.opening import connect_sql
 
 
 async def test_nobody_there():
@@ -150,3 +152,38 @@ async def test_servers_that_cannot_be_used(answers, expected):
             await Pipeline(
                 Source(server.dsn, slot="s", publication="p"), [MemorySink()], reconnect=None
             ).run()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"),
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_connection_that_is_closed_while_it_is_opened(monkeypatch, error):
+    """The server may close it between two calls of asyncpg's, which has three errors for it; connecting may succeed later."""
+    closed = []
+
+    class Connection:
+        async def execute(self, statement, timeout):
+            raise error
+
+        def get_server_version(self):
+            return (18,)
+
+        def terminate(self):
+            closed.append(self)
+
+    async def connect(dsn, **options):
+        return Connection()
+
+    monkeypatch.setattr(asyncpg, "connect", connect)
+
+    with pytest.raises(ConnectionFailed, match="closed the connection while it was opened") as raised:
+        await connect_sql("postgresql://somewhere/database")
+
+    assert not raised.value.permanent
+    assert 1 == len(closed)
