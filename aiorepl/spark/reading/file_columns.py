@@ -43,7 +43,7 @@ class FileColumns:
         self._typed = typed
         self.relation = relation
         self._types = Types(types)
-        names = typed.newest.names(relation)
+        names = typed.names(relation)
         self.indexes = {name: index for index, name in enumerate(names) if name in typed.schema.names}
         self._fields = [file.schema.field(index) for index in range(len(names))]
         self.renamed = {

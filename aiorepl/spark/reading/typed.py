@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.errors import ProtocolError
+from aiorepl.errors import ConfigurationError, ProtocolError
 from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import collected_arrays
 from aiorepl.formats.arrow.filled import FilledColumn
@@ -104,6 +104,19 @@ class Typed:
     null: bool
     newest: Newest = _UNKNOWN
 
+    def names(self, relation: Relation) -> tuple[str, ...]:
+        """As ``Newest.names``.
+
+        :raises ConfigurationError: the schema has a column under a name that it no longer has.
+        """
+        names, wanted = self.newest.names(relation), self.schema.names
+        for before, now in zip(relation.names, names, strict=True):
+            if before != now and before in wanted and now not in wanted and now in self.newest.numbers:
+                raise ConfigurationError(
+                    f"column {before!r} of {relation} is {now!r} now: give it this name in .schema(...)"
+                )
+        return names
+
     def batches(self, reader: JournalReader, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
         """Read the table's changes in ``spans``, in order.
 
@@ -145,7 +158,7 @@ class _Layout:
         self, wanted: Typed, relation: Relation, types: tuple[TypeInfo, ...], until: LSN, *, binary: bool
     ) -> None:
         layout = Layout(relation, Types(types), binary=binary)
-        names = wanted.newest.names(relation)
+        names = wanted.names(relation)
         self._indexes = {name: index for index, name in enumerate(names) if name in wanted.schema.names}
         key = relation.key or [index for index, name in enumerate(names) if name in wanted.keys]
         self.collector = RowCollector(len(names), bytes(index in key for index in range(len(names))))
