@@ -36,6 +36,7 @@ create_slot = true
 # shutdown_timeout = 10         # how long sinks may take to finish at a stop
 # buffer_bytes = "16MiB"        # between the source and the sinks
 # reconnect = true              # false: exit with code 3 when the connection is lost
+# wait_for_slot = true          # while another instance reads the slot, wait to take over
 # [pipeline.batches]
 # max_bytes = "1MiB"
 # max_rows = 500                # no limit by default

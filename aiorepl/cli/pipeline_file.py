@@ -126,6 +126,7 @@ def _pipeline(
         "shutdown_timeout": float,
         "buffer_bytes": int,
         "reconnect": bool,
+        "wait_for_slot": bool,
         "batches": BatchPolicy,
         "retry": RetryPolicy,
     }

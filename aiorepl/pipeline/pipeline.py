@@ -36,6 +36,7 @@ from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
+from aiorepl.source.takeover import wait_for_slot as wait_until_free
 from aiorepl.transforms.diagnose import require_matches
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Pipeline:
     :param accept_gap: continue without missing transactions instead of refusing to start: if the slot is ahead of the
         journal or of a sink that keeps its position, or if the journal no longer has what a sink needs. Each gap is logged,
         recorded in the journal, and in the statistics.
+    :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
+        error. A server notices a lost machine after ``wal_sender_timeout``.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the
         start.
     :param reconnect: the policy for a lost connection; ``None``: end with the error.
@@ -86,6 +89,7 @@ class Pipeline:
         compact: bool = False,
         resnapshot: bool = False,
         accept_gap: bool = False,
+        wait_for_slot: bool = False,
         until: LSN | str | None = None,
         reconnect: RetryPolicy | None = FOR_EVER,
         batches: BatchPolicy | None = None,
@@ -124,6 +128,7 @@ class Pipeline:
                 "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
             )
         self._source = source
+        self._wait_for_slot = wait_for_slot
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
@@ -352,6 +357,9 @@ class Pipeline:
         return LSN(0) if ledger is None else ledger.flushed
 
     async def _work(self) -> None:
+        if self._wait_for_slot and self._source.has_catalog:
+            # Before anything else: the other instance still writes to the sinks and the journal.
+            await wait_until_free(self._source)
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.enter_context(watching())
             cleanup.push_async_callback(self._capture.stop)

@@ -165,6 +165,27 @@ async def test_check_connects_to_nothing(deployment):
     assert await deployment.streams() is None
 
 
+async def test_a_second_instance_takes_over(deployment):
+    """It waits while the first one reads the slot, and continues where that one was when it was killed."""
+    (deployment.folder / "aiorepl.toml").write_text(
+        FILE.replace("[pipeline]", "[pipeline]\nwait_for_slot = true")
+    )
+    insert = "INSERT INTO items SELECT * FROM generate_series($1::int, $2::int)"
+    async with deployment.running() as first:
+        await deployment.connection.execute(insert, 1, 10)
+        await deployment.delivers(10, first)
+        async with deployment.running() as second:
+            line = await asyncio.wait_for(second.stderr.readline(), DEADLINE)
+            assert b"waiting to take it over" in line
+            first.kill()
+            await deployment.connection.execute(insert, 11, 20)
+            await deployment.delivers(20, second)
+            told = await deployment.stop(second, signal.SIGTERM)
+    assert "is free: taking it over" in told
+    # The first one was killed before it could confirm, so rows may come twice.
+    assert {*range(1, 21)} == {event["key"]["id"] for event in deployment.events("archive")}
+
+
 async def test_the_status_page(deployment):
     """``--http`` serves the state of the pipeline on the address that the log names, and neither log nor page has the DSN."""
     (deployment.folder / "aiorepl.toml").write_text(FILE)
