@@ -23,6 +23,7 @@ from aiorepl.cli.slots import slots
 from aiorepl.cli.snapshot import snapshot
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
+from aiorepl.cli.top import top
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError
 
@@ -53,6 +54,7 @@ command.add_command(demo)
 command.add_command(tail)
 command.add_command(run)
 command.add_command(check)
+command.add_command(top)
 command.add_command(snapshot)
 command.add_command(slots)
 command.add_command(journal)

@@ -21,7 +21,7 @@ COMMANDS = dict(commands(command))
 
 def test_the_commands():
     """These are the top-level commands."""
-    assert ["demo", "tail", "run", "check", "snapshot", "slots", "journal", "sinks", "dlq"] == list(
+    assert ["demo", "tail", "run", "check", "top", "snapshot", "slots", "journal", "sinks", "dlq"] == list(
         command.commands
     )
 

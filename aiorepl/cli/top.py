@@ -1,0 +1,147 @@
+"""``aiorepl top``: what the status page shows, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from aiorepl.errors import AioreplError
+from aiorepl.snapshot.statistics import shown_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SECONDS: Final = 1.0
+_TIMEOUT: Final = 10.0
+_STYLES: Final = {
+    "running": "green",
+    "starting": "yellow",
+    "degraded": "yellow",
+    "retrying": "yellow",
+    "failed": "bold red",
+    "stopped": "red",
+}
+
+
+class NoAnswer(AioreplError):
+    """The status page cannot be read."""
+
+    exit_code = 3
+
+
+@click.command(short_help="Show a running pipeline in the terminal.")
+@click.argument("url", default="http://127.0.0.1:8080")
+@click.option("--once", is_flag=True, help="Print it once, and end.")
+def top(url: str, once: bool) -> None:
+    """Show the pipeline whose status page is at URL (default: http://127.0.0.1:8080), until interrupted.
+
+    The pipeline serves the page with: aiorepl run --http 127.0.0.1:8080
+    """
+    # Imported here, because no other command needs them at its start.
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if once:
+        console.print(rendered(_status(url)))
+        return
+    with Live(
+        rendered(_status(url)), console=console, screen=console.is_terminal, auto_refresh=False
+    ) as live:
+        while True:
+            time.sleep(_SECONDS)
+            live.update(rendered(_status(url)), refresh=True)
+
+
+def _status(url: str) -> dict[str, Any]:
+    address = url if "://" in url else f"http://{url}"
+    if not address.startswith(("http://", "https://")):
+        raise NoAnswer(f"{url} is no address of a status page: it begins with http:// or https://")
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=_TIMEOUT) as answer:  # noqa: S310 - checked
+            return dict(json.load(answer))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NoAnswer(
+            f"no status page at {address}: {reason}: start the pipeline with aiorepl run --http HOST:PORT"
+        ) from None
+
+
+def rendered(status: dict[str, Any]) -> RenderableType:
+    """Lay out the answer of ``/status``."""
+    from rich.console import Group
+    from rich.text import Text
+
+    title = Text.assemble((status["name"], "bold"), "  ", (status["state"], _STYLES[status["state"]]))
+    # Text, not markup: errors and names come from elsewhere.
+    problems = [Text(f"! {text}", "red") for text in (status["error"], *status["problems"]) if text]
+    return Group(
+        title, *problems, "", _ladder(status), "", _sinks(status), *_slot(status), *_snapshots(status)
+    )
+
+
+def _ladder(status: dict[str, Any]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table("position", "LSN", "behind", box=None, padding=(0, 2, 0, 0))
+    for rung in status["ladder"]:
+        table.add_row(rung["name"], rung["lsn"], shown_bytes(rung["behind"]) if rung["behind"] else "")
+    return table
+
+
+def _sinks(status: dict[str, Any]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("sink", "state", box=None, padding=(0, 2, 0, 0))
+    for name in ("lag", "seconds", "changes", "retries", "dead letters"):
+        table.add_column(name, justify="right")
+    table.add_column("error", overflow="fold")
+    for sink in status["sinks"]:
+        known = sink["lag_bytes"] is not None
+        table.add_row(
+            Text(sink["name"]),
+            Text(sink["state"], _STYLES[sink["state"]]),
+            shown_bytes(sink["lag_bytes"]) if known else "",
+            f"{sink['lag_seconds']:,.0f}" if known else "",
+            f"{sink['changes']:,}",
+            f"{sink['retries']:,}",
+            f"{sink['dead_letters']:,}",
+            Text(sink["error"] or "", "red"),
+        )
+    return table
+
+
+def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    slot = status["slot"]
+    if slot is None:
+        return
+    yield ""
+    if slot["error"]:
+        yield Text(f"slot: unknown: {slot['error']}", "yellow")
+    elif slot["retained"] is not None:
+        safe = "" if slot["safe"] is None else f", {shown_bytes(slot['safe'])} until it may be lost"
+        yield Text(f"slot: keeps {shown_bytes(slot['retained'])} of WAL{safe}")
+
+
+def _snapshots(status: dict[str, Any]) -> Iterator[RenderableType]:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    if not status["tables"]:
+        return
+    table = Table("table", "state", "done", "rows", box=None, padding=(0, 2, 0, 0))
+    for each in status["tables"]:
+        bar = ProgressBar(total=1.0, completed=each["done"], width=30)
+        table.add_row(Text(each["name"]), each["state"], bar, f"{each['rows']:,}")
+    yield ""
+    yield table
