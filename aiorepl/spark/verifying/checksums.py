@@ -1,0 +1,167 @@
+"""Order-independent checksums of rows by key range, and the comparison of rows one by one. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from aiorepl.spark.verifying.canonical import Canonical, joined, joined_sql
+from aiorepl.wire.commands import identifier
+
+Bound = int | str
+"""A key's first column: a number, or a text that is compared by its bytes."""
+
+
+class Sum(NamedTuple):
+    """The checksum of a range: the number of rows, and the sum of their hashes."""
+
+    rows: int = 0
+    hashes: int = 0
+
+
+class Row(NamedTuple):
+    """A row by its key.
+
+    :param first: PostgreSQL's text of the key's first column; ``None`` for a row of the lake.
+    :param order: the key's first column, as a bound.
+    """
+
+    key: str
+    hash: int
+    order: Bound | None
+    first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The columns of a table that are compared.
+
+    :param keys: the columns that identify a row.
+    :param columns: by name, how each is printed, the keys among them.
+    :param bounds: where ranges of the key's first column begin, ascending, but for the first range.
+    :param texts: PostgreSQL's texts of the bounds.
+    """
+
+    keys: tuple[str, ...]
+    columns: Mapping[str, Canonical]
+    bounds: Sequence[Bound] = ()
+    texts: Sequence[str] = ()
+
+    @property
+    def first(self) -> str:
+        """SQL of the key's first column, as a bound."""
+        return self._order(self.keys[0])
+
+    @property
+    def selected(self) -> str:
+        """SQL of a row's range, the text of its key and its hash."""
+        form = self.columns[self.keys[0]]
+        listed = ", ".join("'" + str(bound).replace("'", "''") + "'" for bound in self.bounds)
+        bounds = f"ARRAY[{listed}]::{'numeric' if form.number else 'text'}[]"
+        number = f"coalesce(width_bucket({self.first}, {bounds}), 0)" if self.bounds else "0"
+        keys = joined_sql([self._sql(name) for name in self.keys])
+        row = joined_sql([self._sql(name) for name in self.columns])
+        digest = f"encode(substr(sha256(convert_to({row}, 'UTF8')), 1, 8), 'hex')"
+        return f"{number} AS number, {keys} AS key, ('x' || {digest})::bit(64)::bigint AS hash"
+
+    def _order(self, name: str) -> str:
+        form = self.columns[name]
+        return f"({self._sql(name)})::numeric" if form.number else f'({self._sql(name)}) COLLATE "C"'
+
+    def _sql(self, name: str) -> str:
+        return self.columns[name].sql(f"t.{identifier(name)}")
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Row]]:
+        """Yield the range and the row of each row of the lake."""
+        texts = {name: form.texts(batch[name]) for name, form in self.columns.items()}
+        keys = joined([texts[name] for name in self.keys], batch.num_rows).to_pylist()
+        whole = joined(list(texts.values()), batch.num_rows).to_pylist()
+        number = self.columns[self.keys[0]].number
+        bounds: Sequence[Any] = self.bounds if number else [_bytes(each) for each in self.bounds]
+        for key, row, first in zip(keys, whole, texts[self.keys[0]].to_pylist(), strict=True):
+            order = None if first is None else int(first) if number else first
+            place = 0 if order is None else bisect_right(bounds, order if number else _bytes(order))
+            yield place, Row(key, _hash(row), order, None)
+
+
+def _bytes(text: Any) -> bytes:
+    return str(text).encode()
+
+
+def _hash(row: str) -> int:
+    return int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big", signed=True)
+
+
+@dataclass(slots=True)
+class LakeSums:
+    """What the lake has.
+
+    :param sums: of rows that were not changed since the snapshot, by range.
+    :param changed: the ranges of rows that were changed since.
+    """
+
+    sums: defaultdict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    changed: set[int] = field(default_factory=set)
+
+    def add(self, place: int, row: Row, *, since: bool) -> None:
+        """Add a row.
+
+        :param since: whether it was changed since the snapshot.
+        """
+        if since:
+            self.changed.add(place)
+        else:
+            before = self.sums[place]
+            self.sums[place] = Sum(before.rows + 1, before.hashes + row.hash)
+
+
+def suspects(source: Mapping[int, Sum], lake: LakeSums) -> set[int]:
+    """Return the ranges whose rows have to be compared one by one."""
+    return {
+        place
+        for place in {*source, *lake.sums, *lake.changed}
+        if place in lake.changed or source.get(place, Sum()) != lake.sums.get(place, Sum())
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The rows of a range that differ.
+
+    :param missing: rows that the lake does not have; one that was deleted since the snapshot may be among them.
+    :param different: rows that have other values in the lake, as the source has them.
+    :param extra: rows that only the lake has.
+    :param changing: the number of rows that were changed since the snapshot, and are not compared.
+    """
+
+    missing: tuple[Row, ...] = ()
+    different: tuple[Row, ...] = ()
+    extra: tuple[Row, ...] = ()
+    changing: int = 0
+
+
+def differences(source: Iterable[Row], lake: Mapping[str, int], since: Collection[str]) -> Differences:
+    """Compare the rows of a range.
+
+    :param lake: the hashes of rows by key.
+    :param since: the keys of rows that were changed since the snapshot.
+    """
+    missing, different, seen = [], [], set()
+    for row in source:
+        seen.add(row.key)
+        if row.key in since:
+            continue
+        if row.key not in lake:
+            missing.append(row)
+        elif lake[row.key] != row.hash:
+            different.append(row)
+    extra = [
+        Row(key, digest, None, None) for key, digest in lake.items() if key not in seen and key not in since
+    ]
+    return Differences(tuple(missing), tuple(different), tuple(extra), len(since))

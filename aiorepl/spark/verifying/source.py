@@ -1,0 +1,182 @@
+"""Reads checksums and hashes of tables from PostgreSQL, under one snapshot whose LSN is known."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from aiorepl.lsn import LSN
+from aiorepl.snapshot.described import DescribedTable, describe
+from aiorepl.snapshot.reading_transaction import begin_reading, lock_table, translating
+from aiorepl.snapshot.signals import content
+from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.watermarks import emit
+from aiorepl.source.capture import Capture
+from aiorepl.source.source import Source
+from aiorepl.spark.verifying.checksums import Comparison, Row, Sum
+from aiorepl.transactions.control_messages import SIGNAL
+from aiorepl.values.registry import Types
+from aiorepl.wire.commands import identifier
+
+MARKER: Final = "aiorepl.verify"
+_FETCHED: Final = 10_000
+_CURSOR: Final = "aiorepl_verify"
+
+
+class SourceSnapshot:
+    """A snapshot of the published tables. A temporary slot tells its LSN.
+
+    :ivar lsn: the snapshot has the transactions that committed before this LSN, and no others.
+    :ivar tables: the published tables, by schema and name.
+    """
+
+    def __init__(self, connection: Any, lsn: LSN, tables: dict[tuple[str, str], DescribedTable]) -> None:
+        self._connection = connection
+        self.lsn = lsn
+        self.tables = tables
+
+    @classmethod
+    async def take(cls, source: Source, lock_timeout: float | None = None) -> Self:
+        """Take a snapshot.
+
+        :raises ConfigurationError, SlotError: the role may not read a table, or has no right to replicate.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        name = f"{source.slot[:46]}_verify_{secrets.token_hex(4)}"
+        slot = replace(source, slot=name, temporary=True, create_slot=True)
+        capture = Capture(slot, retry=None)
+        result = await capture.connect(snapshot="export")
+        connection = None
+        try:
+            assert result.created is not None
+            connection = await source.connect_sql()
+            with translating():
+                await begin_reading(connection, result.created.snapshot_name, lock_timeout)
+                publications = source.options().publications
+                tables = await published_tables(connection, publications)
+                described = await describe(connection, tables, Types(), binary=False)
+        except BaseException:
+            if connection is not None:
+                connection.terminate()
+            raise
+        finally:
+            await capture.stop()
+        named = {(each.table.schema, each.table.name): each for each in described.values()}
+        return cls(connection, result.created.consistent_point, named)
+
+    def close(self) -> None:
+        """End the snapshot."""
+        self._connection.terminate()
+
+    async def lock(self, table: PublishedTable, lock_timeout: float | None = None) -> None:
+        """Lock a table against alterations, until the snapshot ends.
+
+        :raises ConfigurationError: the role may not read all of its rows.
+        :raises SlotError: it was altered, or is being altered.
+        """
+        with translating():
+            role = await self._connection.fetchval("SELECT current_user::text")
+            await lock_table(self._connection, table, role, lock_timeout)
+
+    async def bounds(self, table: PublishedTable, compared: Comparison, rows: int) -> Comparison:
+        """Return the comparison with ranges of about so many rows.
+
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        name = identifier(compared.keys[0])
+        query = (
+            f"SELECT bound::text, text FROM (SELECT {compared.first} AS bound, format('%s', t.{name}) AS text, "
+            f"row_number() OVER (ORDER BY {compared.first}) AS row FROM {_published(table)}) numbered "
+            f"WHERE row % {rows} = 0 AND bound IS NOT NULL ORDER BY row"
+        )
+        with translating():
+            found = dict(await self._connection.fetch(query))
+        number = compared.columns[compared.keys[0]].number
+        bounds = tuple(int(each) if number else each for each in found)
+        return replace(compared, bounds=bounds, texts=tuple(found.values()))
+
+    async def sums(self, table: PublishedTable, compared: Comparison) -> dict[int, Sum]:
+        """Return the checksums of the ranges that have rows.
+
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        query = (
+            f"SELECT number, count(*), sum(hash)::text FROM (SELECT {compared.selected} FROM {_published(table)}) hashed "
+            "GROUP BY number"
+        )
+        with translating():
+            return {
+                number: Sum(rows, int(total)) for number, rows, total in await self._connection.fetch(query)
+            }
+
+    async def rows(
+        self, table: PublishedTable, compared: Comparison, places: Collection[int]
+    ) -> AsyncIterator[tuple[int, Row]]:
+        """Yield the rows of ranges, range by range.
+
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        name = identifier(compared.keys[0])
+        number = compared.columns[compared.keys[0]].number
+        listed = ", ".join(map(str, sorted(places)))
+        query = (
+            f"DECLARE {_CURSOR} CURSOR FOR SELECT number, key, hash, bound::text, text FROM (SELECT {compared.selected}, "
+            f"{compared.first} AS bound, format('%s', t.{name}) AS text FROM {_published(table)}{_within(compared, places)} "
+            f"OFFSET 0) hashed WHERE number IN ({listed}) ORDER BY number"
+        )
+        with translating():
+            await self._connection.execute(query)
+            while found := await self._connection.fetch(f"FETCH {_FETCHED} FROM {_CURSOR}"):
+                for place, key, digest, bound, text in found:
+                    order = None if bound is None else int(bound) if number else bound
+                    yield place, Row(key, digest, order, text)
+            await self._connection.execute(f"CLOSE {_CURSOR}")
+
+
+def _within(compared: Comparison, places: Collection[int]) -> str:
+    """Return the condition by which an index finds the rows from the first range to the last one."""
+    if not compared.columns[compared.keys[0]].number:
+        return ""
+    name, first, last = f"t.{identifier(compared.keys[0])}", min(places), max(places)
+    wanted = [f"{name} >= {_constant(compared.texts[first - 1])}"] if first else []
+    wanted += [f"{name} < {_constant(compared.texts[last])}"] if last < len(compared.texts) else []
+    return f" WHERE {' AND '.join(wanted)}" if wanted else ""
+
+
+def _constant(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _published(table: PublishedTable) -> str:
+    return f"({table.query}) AS t"
+
+
+async def mark(source: Source) -> None:
+    """Write a logical message, so that the stream goes on beyond the snapshot when nothing else is written.
+
+    :raises ConfigurationError: the server is a standby, or the role may not write messages.
+    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+    """
+    connection = await source.connect_sql()
+    try:
+        with translating():
+            await emit(connection, MARKER, "")
+    finally:
+        connection.terminate()
+
+
+async def request(source: Source, table: str, wheres: Iterable[str | None]) -> None:
+    """Ask the pipeline of the slot to read rows of a table again.
+
+    :raises ConfigurationError: the server is a standby, or the role may not write messages.
+    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+    """
+    connection = await source.connect_sql()
+    try:
+        with translating():
+            for where in wheres:
+                await emit(connection, SIGNAL, content(source.slot, "snapshot", (table,), where))
+    finally:
+        connection.terminate()

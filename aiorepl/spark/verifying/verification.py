@@ -1,0 +1,350 @@
+"""``verify``: compares the tables of a mirror with their source, at one LSN, by checksums of key ranges.
+
+1. A snapshot of the source is taken, whose LSN a temporary slot tells, and PostgreSQL computes the checksums under it.
+2. Once the mirror has passed that LSN, the checksums of the lake are computed. A row of the lake whose last change was before the
+   LSN is as it was then. Rows that were changed later are left out.
+3. Rows of ranges that differ, or that have rows which were changed later, are compared one by one, by their hashes.
+4. A row that the lake lacks may have been deleted after the LSN. So these ranges, and those of rows that were changed, are compared
+   again under another snapshot; the row is missing if it is not in the lake then either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.snapshot.described import DescribedTable
+from aiorepl.source.source import Source
+from aiorepl.spark.verifying.canonical import canonical
+from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, differences, suspects
+from aiorepl.spark.verifying.lake import COMMIT_LSN, LakeTable, is_changelog
+from aiorepl.spark.verifying.repair import conditions
+from aiorepl.spark.verifying.source import SourceSnapshot, mark, request
+
+_log = logging.getLogger("aiorepl.spark")
+
+_ROUNDS: Final = 3
+_LOOK_SECONDS: Final = 0.5
+# How many rows of the lake are compared one by one at a time.
+_ROWS_AT_ONCE: Final = 1_000_000
+_OURS: Final = (
+    COMMIT_LSN,
+    "_ordinal",
+    "_deleted",
+    "_is_current",
+    "_valid_from",
+    "_valid_to",
+    "_valid_to_lsn",
+    "_valid_to_ordinal",
+)
+
+
+class Versioned(Protocol):
+    """A version of a Delta table."""
+
+    @property
+    def path(self) -> str:
+        """Its path or URL."""
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+
+class Mirrored(Protocol):
+    """The tables of a mirror."""
+
+    @property
+    def lsn(self) -> LSN:
+        """Up to where the tables have every transaction."""
+
+    def as_of(self) -> Mapping[str, Versioned]:
+        """Return the version of each table, ``schema.table``, at that LSN."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDifference:
+    """A key range whose rows differ.
+
+    :param number: the number of the range, from 1.
+    :param lower: where it begins, as text of the key's first column; ``None``: at the beginning, or not shown.
+    :param upper: where it ends, as ``lower``; the next range begins there.
+    :param missing: the number of rows that the lake does not have.
+    :param different: the number of rows with other values in the lake.
+    :param extra: the number of rows that only the lake has.
+    :param keys: the keys of the rows, if they were asked for: texts of the columns, with their lengths.
+    """
+
+    number: int
+    lower: str | None
+    upper: str | None
+    missing: int
+    different: int
+    extra: int
+    keys: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        between = (
+            ""
+            if self.lower is None and self.upper is None
+            else f" ({self.lower or ''} to {self.upper or ''})"
+        )
+        return f"range {self.number}{between}: {self.missing} missing, {self.different} different, {self.extra} extra"
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """The result of a table.
+
+    :param lsn: where it was compared.
+    :param rows: the number of rows of the source.
+    :param ranges: the number of key ranges.
+    :param differences: the ranges that differ.
+    :param changing: the number of rows that were not compared, because they were changed whenever they were looked at.
+    :param not_compared: the columns that were not compared.
+    :param requested: the number of snapshots that were requested.
+    :param problem: why the table was not compared.
+    """
+
+    table: str
+    lsn: LSN = ZERO
+    rows: int = 0
+    ranges: int = 0
+    differences: tuple[RangeDifference, ...] = ()
+    changing: int = 0
+    not_compared: tuple[str, ...] = ()
+    requested: int = 0
+    problem: str | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether the table was compared, and no row differs."""
+        return self.problem is None and not self.differences
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table while it is compared.
+
+    :param pending: the ranges to be compared in the next round; ``None``: all.
+    :param missing: by range, the keys that were missing in the last round.
+    """
+
+    name: str
+    compared: Comparison | None = None
+    not_compared: tuple[str, ...] = ()
+    lsn: LSN = ZERO
+    rows: int = 0
+    ranges: int = 0
+    pending: set[int] | None = None
+    missing: dict[int, set[str]] = field(default_factory=dict)
+    found: dict[int, Differences] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class Verification:
+    """Compares tables.
+
+    :param storage: for deltalake, if the tables are in an object store.
+    :param keys: by table, the columns that identify a row, where the replica identity names none.
+    :param range_rows: about how many rows a key range has.
+    :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        mirrored: Mirrored,
+        *,
+        storage: Mapping[str, str] | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        range_rows: int = 100_000,
+        timeout: float = 600.0,
+    ) -> None:
+        self._source = source
+        self._mirrored = mirrored
+        self._storage = storage
+        self._keys = keys or {}
+        self._range_rows = range_rows
+        self._timeout = timeout
+
+    async def run(
+        self, tables: Collection[str] | None = None, *, show_keys: bool = False, repair: bool = False
+    ) -> list[TableResult]:
+        """Compare tables, and return the results in the order of their names.
+
+        :param tables: ``schema.table``; ``None``: all that are mirrored.
+        :param show_keys: name the keys of rows that differ.
+        :param repair: ask the pipeline to read the rows again that are missing or different.
+        :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
+        :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
+        """
+        known = self._mirrored.as_of()
+        if unknown := set(tables or ()) - known.keys():
+            raise ConfigurationError(
+                f"table {min(unknown)} is not mirrored: the tables are {', '.join(sorted(known)) or 'none'}"
+            )
+        states = [_Table(name) for name in sorted(known if tables is None else set(tables))]
+        for _ in range(_ROUNDS):
+            pending = [each for each in states if each.problem is None and each.pending != set()]
+            if not pending:
+                break
+            snapshot = await SourceSnapshot.take(self._source)
+            try:
+                await self._round(snapshot, pending)
+            finally:
+                snapshot.close()
+        return [await self._result(each, show_keys=show_keys, repair=repair) for each in states]
+
+    async def _round(self, snapshot: SourceSnapshot, pending: Sequence[_Table]) -> None:
+        described = {".".join(name): each for name, each in snapshot.tables.items()}
+        versions = self._mirrored.as_of()
+        sums = {}
+        for each in pending:
+            found, version = described.get(each.name), versions.get(each.name)
+            if found is None or version is None:
+                each.problem = "it is not published" if found is None else "the mirror has set it aside"
+                continue
+            await snapshot.lock(found.table)
+            each.lsn = snapshot.lsn
+            if each.pending is None:
+                self._choose(each, found, self._lake(version).schema())
+                if each.compared is not None:
+                    each.compared = await snapshot.bounds(found.table, each.compared, self._range_rows)
+                    each.ranges = len(each.compared.bounds) + 1
+                    sums[each.name] = await snapshot.sums(found.table, each.compared)
+                    each.rows = sum(one.rows for one in sums[each.name].values())
+        await mark(self._source)
+        await self._passed(snapshot.lsn)
+        versions = self._mirrored.as_of()
+        for each in pending:
+            if each.problem is not None or each.compared is None:
+                continue
+            lake = self._lake(versions[each.name])
+            if each.name in sums:
+                there = await asyncio.to_thread(lake.sums, each.compared, snapshot.lsn)
+                each.pending = suspects(sums[each.name], there)
+            await self._compare(each, snapshot, described[each.name], lake)
+
+    def _choose(self, state: _Table, described: DescribedTable, schema: pa.Schema) -> None:
+        """Choose the columns of a table that are compared."""
+        table, types = described.table, described.layout.types
+        keys = tuple(self._keys.get(state.name, ())) or tuple(column.name for column in table.key)
+        if is_changelog(schema):
+            state.problem = "it is a log of changes, which has no rows to compare"
+        elif not keys:
+            state.problem = "no columns identify its rows: name them with keys"
+        if state.problem is not None:
+            return
+        columns, others = {}, [name for name in schema.names if name not in _OURS]
+        for column in table.columns:
+            if column.name in others:
+                others.remove(column.name)
+                form = canonical(column.type_oid, types, schema.field(column.name).type)
+                if form is not None:
+                    columns[column.name] = form
+                    continue
+            others.append(column.name)
+        if missing := [key for key in keys if key not in columns]:
+            state.problem = f"its key's column {missing[0]!r} cannot be compared: the lake has no such column, or with another type"
+            return
+        state.compared, state.not_compared = Comparison(keys, columns), tuple(sorted(others))
+
+    async def _passed(self, lsn: LSN) -> None:
+        """Wait until the mirror has everything that committed before an LSN."""
+        end = time.monotonic() + self._timeout
+        while (at := self._mirrored.lsn) < lsn:
+            if time.monotonic() > end:
+                raise AioreplError(
+                    f"the mirror did not pass {lsn} within {self._timeout:g} s, and is at {at}: is it running, and its pipeline?"
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _compare(
+        self, state: _Table, snapshot: SourceSnapshot, described: DescribedTable, lake: LakeTable
+    ) -> None:
+        assert state.compared is not None
+        assert state.pending is not None
+        again: dict[int, set[str]] = {}
+        for places in self._groups(sorted(state.pending)):
+            hashes, changed = await asyncio.to_thread(lake.hashes, state.compared, snapshot.lsn, places)
+            rows: dict[int, list[Row]] = {place: [] for place in places}
+            async for place, row in snapshot.rows(described.table, state.compared, places):
+                rows[place].append(row)
+            for place in places:
+                found = differences(rows[place], hashes[place], changed[place])
+                before = state.missing.get(place, set())
+                missing = {row.key for row in found.missing}
+                state.found[place] = Differences(
+                    tuple(row for row in found.missing if row.key in before),
+                    found.different,
+                    found.extra,
+                    found.changing + len(missing - before),
+                )
+                if found.changing or missing - before:
+                    again[place] = missing
+        state.pending, state.missing = set(again), again
+
+    def _groups(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
+        size = max(1, _ROWS_AT_ONCE // self._range_rows)
+        for at in range(0, len(places), size):
+            yield places[at : at + size]
+
+    def _lake(self, version: Versioned) -> LakeTable:
+        return LakeTable(version.path, version.version, self._storage)
+
+    async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:
+        compared = state.compared
+        if compared is None:
+            return TableResult(state.name, state.lsn, problem=state.problem)
+        shown = show_keys or compared.columns[compared.keys[0]].number
+        found, requested = [], 0
+        for place, each in sorted(state.found.items()):
+            if not (each.missing or each.different or each.extra):
+                continue
+            rows = [*each.missing, *each.different, *each.extra]
+            found.append(
+                RangeDifference(
+                    place + 1,
+                    compared.texts[place - 1] if shown and place else None,
+                    compared.texts[place] if shown and place < len(compared.texts) else None,
+                    len(each.missing),
+                    len(each.different),
+                    len(each.extra),
+                    tuple(row.key for row in rows) if show_keys else (),
+                )
+            )
+            if repair and (each.missing or each.different):
+                ordered = compared.columns[compared.keys[0]].number
+                wheres = conditions(compared.keys[0], [*each.missing, *each.different], ordered=ordered)
+                await request(self._source, state.name, wheres)
+                requested += len(wheres)
+        changing = sum(each.changing for each in state.found.values())
+        _log.info("%s: %d of %d key ranges differ at %s", state.name, len(found), state.ranges, state.lsn)
+        return TableResult(
+            state.name,
+            state.lsn,
+            state.rows,
+            state.ranges,
+            tuple(found),
+            changing,
+            state.not_compared,
+            requested,
+            state.problem,
+        )
+
+
+def run_verification(verification: Verification, **options: Any) -> list[TableResult]:
+    """Run a verification to its end, also where a loop runs already, as in a notebook."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
+        return pool.submit(lambda: asyncio.run(verification.run(**options))).result()

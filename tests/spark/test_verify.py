@@ -1,0 +1,222 @@
+"""``verify`` on a real server: what differs is found and named, what was changed meanwhile is not taken for a difference."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, Source, history
+from aiorepl.history.compaction import Compaction
+from aiorepl.history.planning import Limits
+from aiorepl.journal import Cursors, JournalReader
+from aiorepl.journal.store import LocalStore
+from aiorepl.spark.verifying.checksums import Row
+from aiorepl.spark.verifying.repair import conditions
+from aiorepl.spark.verifying.verification import Verification
+
+from .test_types import SETUP, columns, create
+
+LATE = 2**62
+
+
+class Mirrored:
+    """Delta tables that are a mirror, and always where they should be."""
+
+    def __init__(self, **paths: Any) -> None:
+        self.paths = {f"public.{name}": str(path) for name, path in paths.items()}
+        self.lsn = LSN(LATE)
+        self.looked: Any = lambda: None
+
+    def as_of(self) -> dict[str, Any]:
+        self.looked()
+        return {
+            name: SimpleNamespace(path=path, version=DeltaTable(path).version())
+            for name, path in self.paths.items()
+        }
+
+
+def execute(dsn: str, *statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            for each in statements:
+                await connection.execute(each)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:
+    settings = {name: options.pop(name) for name in ("keys", "range_rows", "timeout") if name in options}
+    verification = Verification(Source(dsn, slot=slot, publication="p"), mirrored, **settings)
+    return asyncio.run(verification.run(**options))
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+def test_every_type(database, slot_name, tmp_path, binary) -> None:
+    """Every documented type has the same text in the source and in the lake, whatever the wire format; NULL, too."""
+    fixed, _, _ = columns()
+    journal = str(tmp_path / "journal")
+    source = Source(database, slot=slot_name, publication="p", create_slot=True, binary=binary)
+    execute(database, SETUP, "CREATE PUBLICATION p FOR ALL TABLES")
+    asyncio.run(Pipeline(source, journal=journal, until="now").run())
+    execute(database, create("fixed", fixed), "INSERT INTO fixed (id) VALUES (2)")
+    asyncio.run(Pipeline(source, journal=journal, until="now").run())
+    store = LocalStore(Path(journal))
+    Compaction(
+        JournalReader(store), store.within("history"), Cursors(store), limits=Limits(publish_after=0)
+    ).run()
+    files = history.files(journal, "public", "fixed")
+    table = ds.dataset([f"{files.url}/{file.path}" for file in files.files]).to_table()
+    ours = ["_commit_lsn", "_ordinal"]
+    table = table.select(["id", *(f"c{number}" for number in range(len(fixed))), *ours])
+    write_deltalake(tmp_path / "fixed", table.cast(plain(table.schema)))
+
+    (result,) = verified(database, slot_name, Mirrored(fixed=tmp_path / "fixed"), show_keys=True)
+    assert (result.differences, result.not_compared, result.problem) == ((), (), None)
+    assert (result.rows, result.ranges, result.changing) == (2, 1, 0)
+
+    # Every column counts: rows that are NULL in one column of the source are different.
+    copies = table.take([0] * len(fixed)).cast(plain(table.schema))
+    copies = copies.set_column(0, "id", pa.array(range(100, 100 + len(fixed)), pa.int32()))
+    write_deltalake(tmp_path / "fixed", copies, mode="append")
+    names = [f"c{number}" for number in range(len(fixed))]
+    execute(
+        database,
+        *(
+            f"INSERT INTO fixed SELECT {100 + number}, "
+            f"{', '.join('NULL' if each == name else each for each in names)} FROM fixed WHERE id = 1"
+            for number, name in enumerate(names)
+        ),
+    )
+    (result,) = verified(database, slot_name, Mirrored(fixed=tmp_path / "fixed"))
+    assert [each.different for each in result.differences] == [len(fixed)]
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.remove_metadata().with_nullable(True) for field in schema])
+
+
+def rows(ids: Any, lsn: int = 1, **changed: Any) -> pa.Table:
+    ids = list(ids)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "name": [f"n{each}" for each in ids],
+            "_commit_lsn": pa.array([lsn] * len(ids), pa.int64()),
+            "_ordinal": pa.array([0] * len(ids), pa.int64()),
+        }
+    )
+
+
+def test_differences(database, slot_name, tmp_path) -> None:
+    """Missing, different and extra rows are counted by range; rows that were changed since the snapshot are not compared."""
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, name varchar)",
+        "INSERT INTO t SELECT i, 'n' || i FROM generate_series(-9, 300) i",
+        "CREATE PUBLICATION p FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    ids = [each for each in range(-9, 301) if each not in (7, 150, 151, 200)]
+    target = tmp_path / "t"
+    write_deltalake(target, rows(ids))
+    DeltaTable(target).update({"name": "'other'"}, predicate="id = 20 OR id = 22 OR id = 250")
+    # Changed after the snapshot: an update, and a row that is new.
+    DeltaTable(target).update({"_commit_lsn": f"{LATE}"}, predicate="id = 250")
+    write_deltalake(target, rows([1000], LATE), mode="append")
+    write_deltalake(target, rows([500, 501]), mode="append")
+    mirrored = Mirrored(t=target)
+    looks = []
+
+    def looked() -> None:
+        # Row 7 is deleted while it is verified.
+        looks.append(None)
+        if len(looks) == 3:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(execute, database, "DELETE FROM t WHERE id = 7").result()
+
+    mirrored.looked = looked
+    (result,) = verified(database, slot_name, mirrored, range_rows=50, show_keys=True, repair=True)
+    found = {
+        (each.lower, each.upper): (each.missing, each.different, each.extra) for each in result.differences
+    }
+    assert found == {
+        (None, "40"): (0, 2, 0),
+        ("140", "190"): (2, 0, 0),
+        ("190", "240"): (1, 0, 0),
+        ("290", None): (0, 0, 2),
+    }
+    assert (result.rows, result.ranges, result.changing, result.requested) == (310, 7, 2, 3)
+    assert sorted(key for each in result.differences for key in each.keys) == [
+        "2:20", "2:22", "3:150", "3:151", "3:200", "3:500", "3:501",
+    ]  # fmt: skip
+    assert "n20" not in repr(result)
+    assert not result.same
+
+    async def requested() -> list[str]:
+        connection = await asyncpg.connect(database)
+        try:
+            found = await connection.fetch(
+                "SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, 'proto_version', '1', "
+                "'publication_names', 'p', 'messages', 'true')",
+                slot_name,
+            )
+        finally:
+            await connection.close()
+        return [bytes(row["data"]) for row in found if b"aiorepl.signal" in row["data"]]
+
+    signals = b" ".join(asyncio.run(requested()))
+    for where in (b">= '20' AND", b"<= '22'", b">= '150' AND", b"<= '151'", b">= '200' AND"):
+        assert where in signals
+
+
+def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
+    """Tables without a key, logs of changes and columns of other types are named; a mirror that stands still is an error."""
+    execute(
+        database,
+        "CREATE TABLE t (id text COLLATE \"C\", n int); ALTER TABLE t REPLICA IDENTITY FULL; INSERT INTO t VALUES ('a', 1), ('b', 2)",
+        "CREATE TABLE log (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE t, log",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    there = {"_commit_lsn": [1, 1], "_ordinal": [0, 0]}
+    write_deltalake(tmp_path / "t", pa.table({"id": ["a", "b"], "n": [True, False], "more": [1, 2], **there}))
+    write_deltalake(tmp_path / "log", pa.table({"id": [1, 2], "_op": ["insert", "insert"], **there}))
+    mirrored = Mirrored(t=tmp_path / "t", log=tmp_path / "log", gone=tmp_path / "t")
+
+    gone, log, keyless = verified(database, slot_name, mirrored)
+    assert [each.problem.partition(":")[0] for each in (gone, log, keyless)] == [
+        "it is not published",
+        "it is a log of changes, which has no rows to compare",
+        "no columns identify its rows",
+    ]
+    (keyed,) = verified(
+        database, slot_name, mirrored, tables=["public.t"], keys={"public.t": ["id"]}, range_rows=1
+    )
+    assert (keyed.same, keyed.not_compared, keyed.ranges) == (True, ("more", "n"), 3)
+    with pytest.raises(ConfigurationError, match=r"table public\.x is not mirrored"):
+        verified(database, slot_name, mirrored, tables=["public.x"])
+    mirrored.lsn = LSN(1)
+    with pytest.raises(AioreplError, match=r"the mirror did not pass .* within 0 s, and is at 0/1"):
+        verified(database, slot_name, mirrored, timeout=0)
+
+
+def test_conditions() -> None:
+    """Rows are selected by the range of their keys, or by the keys; a key that no condition may name means the whole table."""
+    numbers = [Row(str(each), 0, each, str(each)) for each in (-3, 20, 7)]
+    assert conditions("i d", numbers, ordered=True) == ["\"i d\" >= '-3' AND \"i d\" <= '20'"]
+    texts = [Row(each, 0, each, each) for each in ("it's", "b", "b")]
+    assert conditions("k", texts, ordered=False) == ["\"k\" IN ('b', 'it''s')"]
+    assert conditions("k", [Row("", 0, "\\", "\\")], ordered=False) == [None]
+    assert len(conditions("k", [Row("", 0, str(n), str(n)) for n in range(1001)], ordered=False)) == 3
