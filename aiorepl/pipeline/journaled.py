@@ -36,6 +36,7 @@ from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.statistics import shown_bytes
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -44,6 +45,8 @@ _log = logging.getLogger("aiorepl.sink")
 
 HISTORY: Final = "history"
 _WATCH_SECONDS: Final = 5.0
+# How often the log says again that a sink has stopped, because its cursor keeps segments.
+_REMINDER_SECONDS: Final = 300.0
 
 
 class JournaledFanOut(FanOut):
@@ -136,6 +139,8 @@ class JournaledFanOut(FanOut):
             cleanup.push_async_callback(cancel_and_wait, pruning)
         watching = asyncio.create_task(self._watch_snapshots(), name="aiorepl abandoned snapshots")
         cleanup.push_async_callback(cancel_and_wait, watching)
+        reminding = asyncio.create_task(self._remind(), name="aiorepl stopped sinks")
+        cleanup.push_async_callback(cancel_and_wait, reminding)
         self.started.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._fill_journal(buffer, worker))
@@ -231,6 +236,18 @@ class JournaledFanOut(FanOut):
         _log.error("sink %s stops, the other sinks continue: %s", name, error)
         if len(self._failed) == len(self._sinks):
             self.ending.set()
+
+    async def _remind(self) -> None:
+        while True:
+            await asyncio.sleep(_REMINDER_SECONDS)
+            lags = self.lags()
+            for name, error in self._failed.items():
+                _log.error(
+                    "sink %s has stopped and is %s behind; the journal keeps that for it. Mend the cause and start again: %s",
+                    name,
+                    shown_bytes(lags[name].durable),
+                    error,
+                )
 
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
         # No rewind: the journal never loses accepted data.
