@@ -17,7 +17,7 @@ from aiorepl.testing.messages import column
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-INT4, TEXT, NUMERIC, TIMESTAMPTZ, INT4_ARRAY = 23, 25, 1700, 1184, 1007
+BOOL, INT4, TEXT, NUMERIC, TIMESTAMPTZ, INT4_ARRAY = 16, 23, 25, 1700, 1184, 1007
 ID, NOTE = column("id", INT4, key=True), column("note")
 
 
@@ -262,18 +262,18 @@ def test_replayed_batch(spark, journal, target) -> None:
 
 def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
     """A query that dies between Delta's commit and Spark's applies the batch once."""
-    from aiorepl.spark.lake.delta import Mirror
+    from aiorepl.spark.lake.delta import DeltaTarget
 
     expected = history(journal)
     applied = []
 
     def die(self, *arguments, **options) -> None:
         original(self, *arguments, **options)
-        applied.append(options["batch"].number)
+        applied.append(arguments[1].number)
         raise RuntimeError("killed")
 
-    original = Mirror.apply
-    monkeypatch.setattr(Mirror, "apply", die)
+    original = DeltaTarget.merge
+    monkeypatch.setattr(DeltaTarget, "merge", die)
     for number in range(2):
         query = apply_changes(
             journal.read(spark, stream=True, maxBytesPerTrigger="1"),
@@ -284,7 +284,7 @@ def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
         with pytest.raises(Exception, match="killed"):
             query.awaitTermination(240)
         assert applied == list(range(number + 1))
-    monkeypatch.setattr(Mirror, "apply", original)
+    monkeypatch.setattr(DeltaTarget, "merge", original)
     run(spark, journal, target)
     assert notes(target) == expected
     assert DeltaTable(target).version() == 3
@@ -329,8 +329,8 @@ def test_changed_type(spark, journal, target) -> None:
     """The error names the column whose type changed."""
     history(journal)
     apply_changes(journal.read(spark), target, ["id"])
-    table = journal.stream.table("t", ID, column("note", INT4))
-    journal.stream.transaction(table.insert("1", "1"))
+    table = journal.stream.table("t", ID, column("note", BOOL))
+    journal.stream.transaction(table.insert("1", "t"))
     journal.write()
     with pytest.raises(ConfigurationError, match="'note'"):
         apply_changes(journal.read(spark, unrepresentable="null"), target, ["id"])

@@ -1,167 +1,425 @@
-"""Applies a batch of last changes to a Delta table in one atomic commit. Uses deltalake; does not use Spark.
+"""Delta tables that the driver writes, with deltalake: no jars, one process. Does not use Spark.
 
-Two guards make a replay harmless. The commit has the query's id and the batch's number as a Delta transaction identifier, so a
-batch is not applied twice. And every row has the position of its last change, so only a newer change replaces it.
+``table`` describes the protocol. A batch's number is a Delta transaction identifier under the application's id. While a batch
+that needs several commits is under way, the identifiers ``id/part`` and ``id/base`` have its number and the version before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.mirroring.unchanged import Key
-from aiorepl.spark.reading.schema import COMMIT_LSN, OP, ORDINAL
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution, evolution, target_schema
+from aiorepl.spark.lake.rows import bounded, fitted, kept_masks, of_mode, origins, with_values, without
+from aiorepl.spark.lake.statements import Dialect, Merge, merge, truncate
+from aiorepl.spark.lake.table import (
+    DEFAULT_LAYOUT,
+    DEFAULT_UPKEEP,
+    IS_CURRENT,
+    KEPT,
+    NUMBER,
+    ORIGIN,
+    Commit,
+    Layout,
+    Mode,
+    Part,
+    Truncate,
+    Upkeep,
+    Version,
+)
+
+_PART_BYTES: Final = 64 * 1024 * 1024
+_LSN: Final = "aiorepl.lsn"
+_APPLICATION: Final = "aiorepl.application"
+_NUMBER: Final = "aiorepl.batch"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchId:
-    """A Delta transaction identifier: the query's id, and the number of the batch, which increases."""
+class DeltaLake:
+    """A folder, or a URL of an object store, with a Delta table for each source table: ``root/schema/table``.
 
-    application: str
-    number: int
+    :param storage: for deltalake, if the tables are in an object store.
+    :param part_bytes: how much one commit merges; what a merge needs in memory is a small multiple of that.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        storage: Mapping[str, str] | None = None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+        part_bytes: int = _PART_BYTES,
+    ) -> None:
+        self._root = root.rstrip("/")
+        self._storage = storage
+        self._upkeep = upkeep
+        self._part_bytes = part_bytes
+
+    def __repr__(self) -> str:
+        return f"<Delta tables in {self._root}>"
+
+    def table(
+        self,
+        name: tuple[str, str],
+        keys: tuple[str, ...],
+        mode: Mode = "current",
+        layout: Layout = DEFAULT_LAYOUT,
+    ) -> DeltaTarget:
+        """Return the table for a source table; nothing is created yet."""
+        return DeltaTarget(
+            "/".join((self._root, *name)),
+            keys,
+            mode,
+            layout,
+            storage=self._storage,
+            upkeep=self._upkeep,
+            part_bytes=self._part_bytes,
+        )
 
 
-class Mirror:
+class DeltaTarget:
     """The Delta table at ``target``.
 
-    :param schema: its columns, ``_commit_lsn`` and ``_ordinal`` among them.
+    :param target: its path or URI.
     :param keys: the columns that identify a row.
     """
 
     def __init__(
-        self, target: str, schema: pa.Schema, keys: tuple[str, ...], storage: Mapping[str, str] | None = None
-    ) -> None:
-        self._target = target
-        self._schema = schema
-        self._keys = keys
-        self._storage = None if storage is None else dict(storage)
-        self._table: DeltaTable | None = None
-
-    def applied(self, batch: BatchId) -> bool:
-        """Whether this batch, or a later one of the same application, was applied."""
-        if not DeltaTable.is_deltatable(self._target, self._storage):
-            return False
-        last = self._open().transaction_version(batch.application)
-        return last is not None and last >= batch.number
-
-    def apply(
         self,
-        changes: pa.Table,
+        target: str,
+        keys: tuple[str, ...],
+        mode: Mode = "current",
+        layout: Layout = DEFAULT_LAYOUT,
         *,
-        kept: Mapping[str, pa.Array],
-        truncated: tuple[int, int] | None,
-        batch: BatchId | None,
+        storage: Mapping[str, str] | None = None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+        part_bytes: int = _PART_BYTES,
     ) -> None:
-        """Apply the last change of each key, in one commit.
+        self.target = target
+        self.keys = keys
+        self._mode: Mode = mode
+        self._layout = layout
+        self._storage = None if storage is None else dict(storage)
+        self._upkeep = upkeep
+        self._part_bytes = part_bytes
+        self._table: DeltaTable | None = None
+        self._maintained: int | None = None
 
-        :param changes: the table's columns and ``_op``, which is delete, or anything else for a row that exists now.
-        :param kept: by column, a Boolean for each row: whether the mirror's value stays.
-        :param truncated: the position of a truncate before ``changes``.
-        :raises ConfigurationError: the target's columns have other types.
-        """
-        table = self._prepare()
-        transactions = None if batch is None else [Transaction(batch.application, batch.number)]
-        properties = CommitProperties(app_transactions=transactions)
-        if not table.file_uris():
-            present = changes.filter(pc.not_equal(changes[OP], "delete")).select(self._schema.names)
-            write_deltalake(table, present, mode="append", commit_properties=properties)
-        elif changes.num_rows == 0 and truncated is not None:
-            table.delete(_older(truncated, ""), commit_properties=properties)
-        elif changes.num_rows:
-            self._merge(table, changes, kept, truncated, properties)
-        self._table = table
+    def __repr__(self) -> str:
+        return f"<Delta table {self.target}>"
 
-    def values(self, keys: Iterable[Key], columns: Iterable[str]) -> dict[Key, dict[str, Any]]:
-        """Read the mirror's values of ``columns`` for these keys."""
-        wanted = list(keys)
-        if not wanted or not DeltaTable.is_deltatable(self._target, self._storage):
-            return {}
-        condition = None
-        for index, name in enumerate(self._keys):
-            values = pa.array([key[index] for key in wanted], self._schema.field(name).type)
-            part = pc.field(name).isin(values)
-            condition = part if condition is None else condition & part
-        found = self._open().to_pyarrow_dataset().to_table([*self._keys, *columns], filter=condition)
-        return {tuple(row[name] for name in self._keys): row for row in found.to_pylist()}
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": None}
 
-    def _merge(
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    def applied(self, application: str, number: int) -> bool:
+        table = self._open()
+        last = None if table is None else table.transaction_version(application)
+        return last is not None and last >= number
+
+    def schema(self) -> pa.Schema | None:
+        table = self._open()
+        return None if table is None else pa.schema(table.schema())
+
+    def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
+        wanted = target_schema(schema, self._mode)
+        table = self._open()
+        if table is None:
+            self._table = DeltaTable.create(
+                self.target,
+                schema=wanted,
+                mode="ignore",
+                partition_by=list(self._layout.partition_by) or None,
+                storage_options=self._storage,
+            )
+            return
+        # The values of a log of changes, and of versions that ended, are those of their time.
+        steps = evolution(pa.schema(table.schema()), wanted, None if self._mode == "changelog" else defaults)
+        if steps.rewrites:
+            self._rewrite(table, steps)
+        elif steps.added:
+            fields = Schema.from_arrow(pa.schema(steps.added)).fields
+            table.alter.add_columns(fields)
+            table.update_incremental()
+        if not steps.rewrites:
+            for name, number in steps.numbered.items():
+                table.alter.set_column_metadata(name, {NUMBER: number})
+                table.update_incremental()
+
+    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
+        table = self._open()
+        if table is None:
+            raise ConfigurationError(f"there is no Delta table {self.target}: call evolve first")
+        base = self._base(table, commit)
+        groups = bounded(parts, self._part_bytes)
+        for number, some in enumerate(groups):
+            last = number == len(groups) - 1
+            changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
+            properties = _properties(commit, None if last else base)
+            self._apply(table, changes, base, truncates, last, properties)
+        if not groups and truncates:
+            self._truncate(table, truncates, _properties(commit, None))
+        if (groups or truncates) and not self.applied(commit.application, commit.number):
+            # deltalake makes no commit if a merge changes nothing.
+            table.create_write_transaction(
+                [],
+                "append",
+                table.schema(),
+                table.metadata().partition_columns,
+                commit_properties=_properties(commit, None),
+            )
+
+    def versions(self) -> list[Version]:
+        table = self._open()
+        return [] if table is None else list(_versions(table))
+
+    def as_of(self, lsn: LSN) -> int | None:
+        table = self._open()
+        if table is None:
+            return None
+        return next((each.number for each in _versions(table) if each.commit.lsn <= lsn), None)
+
+    def maintain(self) -> None:
+        table = self._open()
+        if table is None:
+            return
+        upkeep, version = self._upkeep, table.version()
+        since = version if self._maintained is None else self._maintained
+        self._maintained = version
+        if _due(upkeep.optimize_every, since, version):
+            if self._layout.cluster_by:
+                table.optimize.z_order(list(self._layout.cluster_by))
+            else:
+                table.optimize.compact()
+            table.update_incremental()
+            self._maintained = table.version()
+        if _due(upkeep.vacuum_every, since, version):
+            hours = round(upkeep.retain.total_seconds() / 3600)
+            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+            table.update_incremental()
+            self._maintained = table.version()
+
+    def _open(self) -> DeltaTable | None:
+        if self._table is not None:
+            self._table.update_incremental()
+        elif DeltaTable.is_deltatable(self.target, self._storage):
+            self._table = DeltaTable(self.target, storage_options=self._storage)
+        return self._table
+
+    def _base(self, table: DeltaTable, commit: Commit) -> int:
+        """The version before the batch's first commit, which an earlier attempt may have made."""
+        if table.transaction_version(f"{commit.application}/part") == commit.number and not self.applied(
+            commit.application, commit.number
+        ):
+            base = table.transaction_version(f"{commit.application}/base")
+            assert base is not None
+            return base
+        return table.version()
+
+    def _apply(
         self,
         table: DeltaTable,
         changes: pa.Table,
-        kept: Mapping[str, pa.Array],
-        truncated: tuple[int, int] | None,
+        base: int,
+        truncates: Sequence[Truncate],
+        last: bool,
         properties: CommitProperties,
     ) -> None:
-        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(kept)}
-        for name, flag in flags.items():
-            changes = changes.append_column(flag, kept[name])
-        updates = {
-            _quoted(name): f"CASE WHEN s.{flags[name]} THEN t.{_quoted(name)} ELSE s.{_quoted(name)} END"
-            if name in flags
-            else f"s.{_quoted(name)}"
-            for name in self._schema.names
-        }
-        inserts = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema.names}
-        newer = (
-            f"(s.{COMMIT_LSN} > t.{COMMIT_LSN} OR "
-            f"(s.{COMMIT_LSN} = t.{COMMIT_LSN} AND s.{ORDINAL} > t.{ORDINAL}))"
+        schema = pa.schema(table.schema())
+        if self._mode == "changelog":
+            fresh = self._fresh(table, changes)
+            write_deltalake(table, fitted(fresh, schema), mode="append", commit_properties=properties)
+            return
+        changes, kept = self._flagged(of_mode(self._filled(changes, base), self._mode))
+        if not table.file_uris():
+            present = changes.filter(pc.not_equal(changes[OP], _ABSENT[self._mode]))
+            write_deltalake(table, fitted(present, schema), mode="append", commit_properties=properties)
+            return
+        columns = [name for name in schema.names if name in changes.column_names]
+        self._run(
+            table,
+            fitted(changes, pa.schema([schema.field(name) for name in columns]), (OP, *kept.values())),
+            merge(columns, self.keys, self._mode, _DIALECT, kept, truncates, rest=last),
+            properties,
         )
-        merger = (
-            table.merge(
-                changes,
-                " AND ".join(f"s.{_quoted(name)} = t.{_quoted(name)}" for name in self._keys),
-                source_alias="s",
-                target_alias="t",
-                commit_properties=properties,
-            )
-            .when_matched_delete(f"s.{OP} = 'delete' AND {newer}")
-            .when_matched_update(updates, f"s.{OP} <> 'delete' AND {newer}")
-            .when_not_matched_insert(inserts, f"s.{OP} <> 'delete'")
+
+    def _run(
+        self, table: DeltaTable, source: pa.Table, statement: Merge, properties: CommitProperties
+    ) -> None:
+        merger = table.merge(
+            source,
+            statement.condition,
+            source_alias="s",
+            target_alias="t",
+            # The range of the keys in the source then tells which files need not be read.
+            streamed_exec=False,
+            commit_properties=properties,
         )
-        if truncated is not None:
-            merger = merger.when_not_matched_by_source_delete(_older(truncated, "t."))
+        for clause in statement.clauses:
+            match clause.kind:
+                case "matched_delete":
+                    merger = merger.when_matched_delete(clause.condition)
+                case "matched_update":
+                    merger = merger.when_matched_update(dict(clause.values), clause.condition)
+                case "insert":
+                    merger = merger.when_not_matched_insert(dict(clause.values), clause.condition)
+                case "orphan_delete":
+                    merger = merger.when_not_matched_by_source_delete(clause.condition)
+                case "orphan_update":
+                    merger = merger.when_not_matched_by_source_update(dict(clause.values), clause.condition)
         merger.execute()
 
-    def _open(self) -> DeltaTable:
-        if self._table is None:
-            self._table = DeltaTable(self._target, storage_options=self._storage)
+    def _truncate(
+        self, table: DeltaTable, truncates: Sequence[Truncate], properties: CommitProperties
+    ) -> None:
+        if self._mode == "changelog":
+            return
+        clause = truncate(self._mode, _DIALECT, truncates, "")
+        if clause.kind == "orphan_delete":
+            table.delete(clause.condition, commit_properties=properties)
         else:
-            self._table.update_incremental()
-        return self._table
+            table.update(dict(clause.values), predicate=clause.condition, commit_properties=properties)
 
-    def _prepare(self) -> DeltaTable:
-        """Open the table. Create it if it is missing, and add the columns that only the changes have."""
-        if not DeltaTable.is_deltatable(self._target, self._storage):
-            return DeltaTable.create(
-                self._target, schema=self._schema, mode="ignore", storage_options=self._storage
-            )
-        table = self._open()
-        existing = {field.name: field.type for field in table.schema().fields}
-        missing = []
-        for field in Schema.from_arrow(self._schema).fields:
-            if field.name not in existing:
-                missing.append(field)
-            elif existing[field.name] != field.type:
-                raise ConfigurationError(
-                    f"column {field.name!r} of the mirror {self._target} is {existing[field.name]}, and in the changes "
-                    f"it is {field.type}: cast it in the DataFrame, or mirror into a new table"
-                )
-        if missing:
-            table.alter.add_columns(missing)
-            table.update_incremental()
-        return table
+    def _filled(self, changes: pa.Table, base: int) -> pa.Table:
+        """Fill in the values that the target has under another key, and in history all that it has."""
+        unsent = pc.is_valid(changes[ORIGIN]) if self._mode != "history" else pc.is_valid(changes[KEPT])
+        lacking = changes.filter(pc.fill_null(unsent, False))
+        lacking = lacking.filter(pc.fill_null(pc.greater(pc.list_value_length(lacking[KEPT]), 0), False))
+        if not lacking.num_rows:
+            return changes
+        names = pc.unique(pc.list_flatten(lacking[KEPT])).to_pylist()
+        wanted = dict.fromkeys(origins(lacking, self.keys))
+        table = DeltaTable(self.target, version=base, storage_options=self._storage)
+        return with_values(
+            changes, self._values(table, list(wanted), names), self.keys, all_rows=self._mode == "history"
+        )
+
+    def _values(self, table: DeltaTable, wanted: Sequence[tuple[Any, ...]], names: Sequence[str]) -> pa.Table:
+        """Read columns of the rows with these keys."""
+        schema = pa.schema(table.schema())
+        condition = pc.field(IS_CURRENT) if self._mode == "history" else None
+        for name, values in zip(self.keys, zip(*wanted, strict=True), strict=True):
+            part = _isin(pc.field(name), pa.array(set(values), schema.field(name).type))
+            condition = part if condition is None else condition & part
+        present = [name for name in (*self.keys, *names) if name in schema.names]
+        return table.to_pyarrow_dataset().to_table(present, filter=condition)
+
+    def _flagged(self, changes: pa.Table) -> tuple[pa.Table, dict[str, str]]:
+        """Turn the names of kept columns into Boolean columns; return their names by column."""
+        flags = {}
+        for number, (name, mask) in enumerate(kept_masks(changes).items()):
+            flags[name] = f"_aiorepl_kept_{number}"
+            changes = changes.append_column(flags[name], mask)
+        return changes, flags
+
+    def _fresh(self, table: DeltaTable, changes: pa.Table) -> pa.Table:
+        """Return the changes that a log does not have yet."""
+        first, last = pc.min(changes[COMMIT_LSN]), pc.max(changes[COMMIT_LSN])
+        actions = pa.table(table.get_add_actions(flatten=True))
+        if not actions.num_rows:
+            return changes
+        newest = f"max.{COMMIT_LSN}"
+        known = newest in actions.column_names and not actions[newest].null_count
+        if known and pc.less(pc.max(actions[newest]), first).as_py():
+            return changes
+        within = (pc.field(COMMIT_LSN) >= first) & (pc.field(COMMIT_LSN) <= last)
+        identity = [COMMIT_LSN, ORDINAL, OP]
+        there = table.to_pyarrow_dataset().to_table(identity, filter=within)
+        return without(changes, there, identity)
+
+    def _rewrite(self, table: DeltaTable, steps: Evolution) -> None:
+        """Write all rows again, with new names, types and defaults, in one commit."""
+        present = pa.schema(table.schema())
+        columns: dict[str, pc.Expression] = {}
+        for field in present:
+            name = steps.renamed.get(field.name, field.name)
+            column = pc.field(field.name)
+            columns[name] = column.cast(steps.widened[name]) if name in steps.widened else column
+        for field in steps.added:
+            value = steps.filled.get(field.name, pa.scalar(None)).cast(field.type)
+            column = pc.scalar(value)
+            if self._mode == "history":
+                column = pc.if_else(pc.field(IS_CURRENT), column, pc.scalar(pa.scalar(None, field.type)))
+            columns[field.name] = column
+        scanner = table.to_pyarrow_dataset().scanner(columns, batch_readahead=2, fragment_readahead=1)
+        partitions = [steps.renamed.get(name, name) for name in table.metadata().partition_columns]
+        batches = pa.RecordBatchReader.from_batches(
+            steps.schema,
+            (
+                fitted(pa.Table.from_batches([batch]), steps.schema).to_batches()[0]
+                for batch in scanner.to_batches()
+                if batch.num_rows
+            ),
+        )
+        write_deltalake(
+            table, batches, mode="overwrite", schema_mode="overwrite", partition_by=partitions or None
+        )
+        table.update_incremental()
 
 
-def _older(truncated: tuple[int, int], alias: str) -> str:
-    lsn, ordinal = truncated
-    return f"({alias}{COMMIT_LSN} < {lsn} OR ({alias}{COMMIT_LSN} = {lsn} AND {alias}{ORDINAL} < {ordinal}))"
+_ABSENT: Final = {"current": "delete", "soft_delete": "", "history": "close"}
+
+
+def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:
+    # The statistics of files that deltalake has merged are string views, which pyarrow does not compare with strings. It does not
+    # look at them through a cast.
+    views = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    kind = views.get(values.type)
+    return column.isin(values) if kind is None else column.cast(kind).isin(values.cast(kind))
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _time(moment: datetime | None) -> str:
+    if moment is None:
+        return "NULL"
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return f"arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+
+
+_DIALECT: Final = Dialect(_quoted, _time)
+
+
+def _properties(commit: Commit, base: int | None) -> CommitProperties:
+    """Return what a commit carries.
+
+    :param base: the version before the batch, if this is not its last commit.
+    """
+    application = commit.application
+    if base is not None:
+        return CommitProperties(
+            app_transactions=[
+                Transaction(f"{application}/part", commit.number),
+                Transaction(f"{application}/base", base),
+            ]
+        )
+    return CommitProperties(
+        custom_metadata={_LSN: str(commit.lsn), _APPLICATION: application, _NUMBER: str(commit.number)},
+        app_transactions=[Transaction(application, commit.number)],
+    )
+
+
+def _versions(table: DeltaTable) -> Iterator[Version]:
+    for entry in table.history():
+        if _LSN in entry:
+            yield Version(
+                entry["version"],
+                Commit(entry[_APPLICATION], int(entry[_NUMBER]), LSN.parse(entry[_LSN])),
+                datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
+            )
+
+
+def _due(every: int, since: int, version: int) -> bool:
+    return every > 0 and version // every > since // every

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -42,6 +42,20 @@ MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelo
 
 Place = tuple[int, int]
 """Where a change is: its commit LSN as a number, and its ordinal. Sorts in commit order."""
+
+
+class Truncate(NamedTuple):
+    """Where a truncate is, and when it was committed."""
+
+    lsn: int
+    ordinal: int
+    time: datetime | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its position."""
+        return self.lsn, self.ordinal
+
 
 NUMBER: Final = "aiorepl.number"
 """The metadata of a field: the column's attribute number in PostgreSQL, as text. A rename keeps it."""
@@ -122,8 +136,16 @@ class Upkeep:
     retain: timedelta = timedelta(days=7)
 
 
+DEFAULT_LAYOUT: Final = Layout()
+DEFAULT_UPKEEP: Final = Upkeep()
+
+
 class Table(Protocol):
     """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
+
+    @property
+    def mode(self) -> Mode:
+        """What rows it has."""
 
     def applied(self, application: str, number: int) -> bool:
         """Whether this batch, or a later one of the same application, was applied."""
@@ -143,11 +165,11 @@ class Table(Protocol):
         :raises ConfigurationError: a column's type changed to one that cannot hold all of the present values.
         """
 
-    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Place] = ()) -> None:
+    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
         """Apply a batch. The table must have been made to fit by ``evolve``.
 
         :param parts: from ``mirroring.reduction``, for this table's keys and mode.
-        :param truncates: the positions of the batch's truncates, ascending.
+        :param truncates: the batch's truncates, ascending.
         :raises ConfigurationError: a key is null.
         """
 
@@ -169,7 +191,7 @@ class Lake(Protocol):
         name: tuple[str, str],
         keys: tuple[str, ...],
         mode: Mode = "current",
-        layout: Layout = Layout(),
+        layout: Layout = DEFAULT_LAYOUT,
     ) -> Table:
         """Return the table for a source table; nothing is created yet.
 

@@ -1,24 +1,23 @@
-"""Finds the values of columns that the server did not send, from a key's earlier changes. Pure.
+"""Finds the values that the server did not send, for rows whose key changed. Pure.
 
-The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the
-same batch, otherwise the mirror's. If the update changed the key, it is the value under the old key. Only keys whose last
-change lacks a value are processed here, so this need not be fast.
+The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the same
+batch, otherwise the target's. If an update changes the key, it is the value under the old key; a key change is a delete and an
+insert at the same position. Only keys that take part in such a change are processed here, so this need not be fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Key = tuple[Hashable, ...]
+from aiorepl.spark.lake.table import Place
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Stands for the mirror's value under ``key``, if the mirror has that row."""
+    """Stands for the target's value under ``key``, if the target has that row."""
 
-    key: Key
+    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +25,40 @@ class Step:
     """One change of one key.
 
     :param op: as the column ``_op``.
-    :param position: commit LSN and ordinal.
-    :param values: the values that were sent, by column.
+    :param key: a number that stands for the key.
+    :param sent: by column, where the value that was sent is.
     """
 
     op: str
-    position: tuple[int, int]
-    key: Key
-    values: Mapping[str, Any]
+    place: Place
+    key: int
+    sent: Mapping[str, int]
 
 
-def resolve(steps: Iterable[Step], columns: Sequence[str], *, truncated: bool) -> dict[Key, dict[str, Any]]:
-    """Find the final value of each of ``columns`` for each key that exists at the end: a value, ``Kept``, or ``None``.
+Row = Mapping[str, int | Kept | None]
+"""By column, where the value is; ``None``: it is null."""
 
-    :param steps: all changes of the wanted keys and of their earlier keys, in any order.
-    :param truncated: whether the table was truncated before the first step, so that the mirror has no rows.
+
+def resolve(steps: Iterable[Step], columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the row after each step; for a delete, the row that it deletes.
+
+    :param steps: all changes of the wanted keys and of their earlier keys, in commit order, a delete before an insert.
     """
-    rows: dict[Key, dict[str, Any] | None] = {}
-    deleted: dict[tuple[int, int], dict[str, Any] | None] = {}
-
-    def row_at(key: Key) -> dict[str, Any] | None:
-        if key not in rows:
-            rows[key] = None if truncated else dict.fromkeys(columns, Kept(key))
-        return rows[key]
-
-    # A key change is a delete and an insert at the same position.
-    for step in sorted(steps, key=lambda step: (step.position, step.op != "delete")):
+    rows: dict[int, Row | None] = {}
+    deleted: dict[Place, Row | None] = {}
+    nothing: Row = dict.fromkeys(columns)
+    for step in steps:
+        if step.key not in rows:
+            rows[step.key] = dict.fromkeys(columns, Kept(step.key))
+        before = rows[step.key]
         if step.op == "delete":
-            deleted[step.position] = row_at(step.key)
+            deleted[step.place] = before
             rows[step.key] = None
+            yield before or nothing
         else:
-            # A row that is read in a snapshot is whole.
-            before = row_at(step.key) if step.op == "update" else deleted.get(step.position)
-            rows[step.key] = {**(before or dict.fromkeys(columns)), **step.values}
-    return {key: row for key, row in rows.items() if row is not None}
+            # A row that is read in a snapshot is whole, and so is one that is inserted, unless its key changed.
+            if step.op != "update":
+                before = deleted.get(step.place)
+            row = {**(before or nothing), **step.sent}
+            rows[step.key] = row
+            yield row

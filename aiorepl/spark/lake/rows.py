@@ -1,0 +1,103 @@
+"""What tables of all formats do with reduced changes in memory. Pure pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.spark.lake.columns import OP
+from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
+
+Key = tuple[Any, ...]
+
+
+def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
+    """Group parts into about ``size`` bytes each."""
+    groups: list[list[Part]] = []
+    total = 0
+    for part in parts:
+        if not groups or total + part.size > size:
+            groups.append([])
+            total = 0
+        groups[-1].append(part)
+        total += part.size
+    return groups
+
+
+def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.Table:
+    """Return the columns of ``schema`` in its types, null where the rows have none, and ``others`` as they are."""
+    arrays = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        for field in schema
+    ]
+    extra = [pa.field(name, rows.schema.field(name).type) for name in others]
+    return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
+
+
+def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
+    """Append the columns that follow from the change itself."""
+    if mode == "soft_delete":
+        return changes.append_column(DELETED, pc.equal(changes[OP], "delete"))
+    if mode == "history":
+        return changes.append_column(IS_CURRENT, pc.is_null(changes[VALID_TO_LSN]))
+    return changes
+
+
+def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
+    """Return by column a Boolean for each row: whether the target's value stays; columns where none does are left out."""
+    kept = changes[KEPT].combine_chunks()
+    parents, names = pc.list_parent_indices(kept), pc.list_flatten(kept)
+    numbers = pa.array(range(len(kept)), pa.int64())
+    return {
+        name: pc.is_in(numbers, value_set=parents.filter(pc.equal(names, name)).cast(pa.int64()))
+        for name in pc.unique(names).to_pylist()
+    }
+
+
+def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
+    """Yield for each row the key under which the target has its kept values."""
+    moved = changes[ORIGIN].combine_chunks()
+    own = zip(*(changes[name].to_pylist() for name in keys), strict=True)
+    for key, origin in zip(own, moved.to_pylist(), strict=True):
+        yield key if origin is None else tuple(origin[name] for name in keys)
+
+
+def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_rows: bool) -> pa.Table:
+    """Fill the target's values into rows that have moved, and take their names from ``_kept``.
+
+    :param found: rows of the target with the keys and the kept columns.
+    :param all_rows: fill them into all rows.
+    """
+    row_of = {
+        key: number
+        for number, key in enumerate(zip(*(found[name].to_pylist() for name in keys), strict=True))
+    }
+    moved = pc.is_valid(changes[ORIGIN].combine_chunks()).to_pylist()
+    sources = [row_of.get(key) for key in origins(changes, keys)]
+    for name, mask in kept_masks(changes).items():
+        taken = [all_rows or each for each in moved]
+        here = pc.and_(mask, pa.array(taken, pa.bool_()))
+        field = changes.schema.field(name)
+        if name in found.column_names:
+            values = found[name].combine_chunks().take(pa.array(sources, pa.int64())).cast(field.type)
+        else:
+            values = pa.nulls(changes.num_rows, field.type)
+        array = pc.if_else(here, values, changes[name].combine_chunks())
+        changes = changes.set_column(changes.column_names.index(name), field, array)
+    stays = pa.array([not (all_rows or each) for each in moved], pa.bool_())
+    kept = pc.if_else(stays, changes[KEPT].combine_chunks(), pa.scalar(None, changes[KEPT].type))
+    return changes.set_column(changes.column_names.index(KEPT), KEPT, kept)
+
+
+def without(rows: pa.Table, others: pa.Table, identity: Sequence[str]) -> pa.Table:
+    """Return the rows whose identity none of ``others`` has."""
+    if not others.num_rows:
+        return rows
+    there = set(zip(*(others[name].to_pylist() for name in identity), strict=True))
+    mine = zip(*(rows[name].to_pylist() for name in identity), strict=True)
+    return rows.filter(pa.array([each not in there for each in mine], pa.bool_()))

@@ -1,0 +1,274 @@
+"""Reduces a micro-batch on the driver, or on executors if it is large, without collecting its rows through Spark.
+
+Executors write the batch's rows to files of a staging folder once; Spark returns their names. The driver reads and reduces them
+if they are few. Otherwise executors read them again, exchange the rows by key, reduce, and write the parts as files, too. Each
+attempt at a task writes files of its own names, so files of failed attempts are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileType, PyFileSystem
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from aiorepl.spark.lake.table import Mode, Part, Truncate
+from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
+from aiorepl.spark.mirroring.routes import Routes
+
+_MIB: Final = 1024 * 1024
+DRIVER_BYTES: Final = 64 * _MIB
+"""A batch of more bytes in memory is reduced on executors."""
+PART_BYTES: Final = 32 * _MIB
+_ROW_GROUP_BYTES: Final = 32 * _MIB
+_ROUTE: Final = "_aiorepl_route"
+_COLUMNS: Final = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("last", pa.int64()),
+        pa.field("truncates", pa.binary()),
+        pa.field("linked", pa.binary()),
+    ]
+)
+_DDL: Final = "name string, size long, last long, truncates binary, linked binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The staging folder; pickled to executors.
+
+    :param url: a path or URL that executors can write.
+    :param storage: for deltalake, if it is in an object store; may contain credentials.
+    """
+
+    url: str
+    storage: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<staging folder {self.url}>"
+
+    def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> str:
+        """Write rows to a new file, and return its name."""
+        files = self._files()
+        name = f"{uuid4().hex}.parquet"
+        with (
+            files.open_output_stream(name) as out,
+            pq.ParquetWriter(out, schema, compression="lz4") as writer,
+        ):
+            for table in _row_groups(batches, schema):
+                writer.write_table(table)
+        return name
+
+    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Read a file, a row group in memory at a time."""
+        with self._files().open_input_file(name) as opened:
+            file = pq.ParquetFile(opened)
+            for number in range(file.num_row_groups):
+                yield from file.read_row_group(number).to_batches()
+
+    def table(self, name: str) -> pa.Table:
+        """Read a file."""
+        with self._files().open_input_file(name) as opened:
+            return pq.ParquetFile(opened).read()
+
+    def clear(self) -> None:
+        """Delete all files: the batches that they belong to were applied, or will be staged again."""
+        files = self._files()
+        for info in files.get_file_info(FileSelector(".", allow_not_found=True)):
+            if info.type == FileType.File:
+                files.delete_file(info.path)
+
+    def _files(self) -> PyFileSystem:
+        if "://" not in self.url:
+            path = Path(self.url)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+        storage = None if self.storage is None else dict(self.storage)
+        return PyFileSystem(DeltaStorageHandler(self.url, storage))
+
+
+class _Staged(NamedTuple):
+    name: str
+    size: int
+    last: int
+
+
+class Batch(NamedTuple):
+    """A batch that was reduced.
+
+    :param last: the newest commit LSN; ``None``: the batch has no changes.
+    """
+
+    parts: Sequence[Part]
+    truncates: tuple[Truncate, ...]
+    last: int | None
+
+
+def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mode) -> Batch:
+    """Read a batch once, and reduce it.
+
+    :raises ConfigurationError: a key is null.
+    """
+    staged: list[_Staged] = []
+    truncates: set[Truncate] = set()
+    links: list[pa.Table] = []
+    for row in batch.mapInArrow(partial(_stage, folder, tuple(keys)), _DDL).collect():
+        staged.append(_Staged(row.name, row.size, row.last))
+        truncates.update(_truncates(bytes(row.truncates)))
+        if row.linked is not None:
+            links.append(_opened(bytes(row.linked)))
+    if not staged:
+        return Batch((), (), None)
+    last = max(each.last for each in staged)
+    total = sum(each.size for each in staged)
+    if mode == "changelog":
+        parts = [Part(each.size, partial(folder.table, each.name)) for each in staged]
+        return Batch(parts, tuple(sorted(truncates)), last)
+    if total <= DRIVER_BYTES:
+        rows = pa.concat_tables([folder.table(each.name) for each in staged])
+        reduced = reduce_changes(rows, keys, mode, sorted(truncates))
+        return Batch(reduced.parts(PART_BYTES), reduced.truncates, last)
+    routes = Routes.of(links, keys)
+    schema = StructType([*batch.schema.fields, StructField(_ROUTE, StringType())])
+    count = -(-total // PART_BYTES)
+    names = _names(batch.sparkSession, [each.name for each in staged])
+    rows = names.mapInArrow(partial(_routed, folder, tuple(keys), routes), schema)
+    # Keys that a move links have one route, so that one task has all that is needed for their values.
+    own = f.hash(*(f.col(_quoted(name)) for name in keys))
+    target = f.when(f.col(_ROUTE).isNull(), own).otherwise(f.hash(_ROUTE))
+    exchanged = rows.repartition(count, target).drop(_ROUTE)
+    found = sorted(truncates)
+    reduced_rows = exchanged.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
+    parts = [Part(row.size, partial(folder.table, row.name)) for row in reduced_rows]
+    return Batch(parts, tuple(found), last)
+
+
+def _stage(
+    folder: Folder, keys: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a partition to a file. Runs on executors."""
+    size = last = 0
+    truncates: list[Truncate] = []
+    links: list[pa.Table] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        nonlocal size, last
+        for batch in chain([first], batches):
+            if not batch.num_rows:
+                continue
+            table = pa.Table.from_batches([batch])
+            size += batch.nbytes
+            last = max(last, pc.max(batch["_commit_lsn"]).as_py())
+            truncates.extend(truncates_of(table))
+            links.append(linked_keys(table, keys))
+            yield batch
+
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return
+    name = folder.write(watched(), first.schema)
+    linked = pa.concat_tables(links)
+    yield _described(name, size, last, truncates, linked if linked.num_rows else None)
+
+
+def _routed(
+    folder: Folder, keys: Sequence[str], routes: Routes, names: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read files, and append to each row what it is exchanged by. Runs on executors."""
+    for name in (name for batch in names for name in batch["name"].to_pylist()):
+        for batch in folder.read(name):
+            rows = batch.filter(pc.not_equal(batch["_op"], "truncate"))
+            found = routes.column(rows, keys) if routes else pa.nulls(rows.num_rows, pa.string())
+            yield rows.append_column(_ROUTE, found)
+
+
+def _reduce(
+    folder: Folder,
+    keys: Sequence[str],
+    mode: Mode,
+    truncates: Sequence[Truncate],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Reduce the changes of some keys, and write them to files of one part each. Runs on executors."""
+    waiting = [batch for batch in batches if batch.num_rows]
+    if not waiting:
+        return
+    reduced = reduce_changes(pa.Table.from_batches(waiting), keys, mode, truncates)
+    waiting.clear()
+    for part in reduced.parts(PART_BYTES):
+        table = part.read()
+        yield _described(folder.write(table.to_batches(), table.schema), part.size, 0, (), None)
+
+
+def _described(
+    name: str, size: int, last: int, truncates: Sequence[Truncate], linked: pa.Table | None
+) -> pa.RecordBatch:
+    arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
+    row = {
+        "name": name,
+        "size": size,
+        "last": last,
+        "truncates": _bytes(arrow),
+        "linked": None if linked is None else _bytes(linked),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=_COLUMNS)
+
+
+_TRUNCATES: Final = pa.schema(
+    [
+        pa.field("lsn", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def _truncates(data: bytes) -> list[Truncate]:
+    return [Truncate(**row) for row in _opened(data).to_pylist()]
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _opened(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _names(spark: SparkSession, names: Sequence[str]) -> DataFrame:
+    """Return a DataFrame of names, a partition for each."""
+    rows = spark.createDataFrame([(name,) for name in names], "name string")
+    return rows.repartition(len(names), "name")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)

@@ -1,0 +1,230 @@
+"""Reduction and merge: a target has what its mode says, however the changes were cut, repeated or interrupted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.table import MODES, Commit
+from aiorepl.spark.mirroring.reduction import reduce_changes
+
+SOURCE = pa.schema(
+    [("a", pa.int32()), ("b", pa.string()), ("n", pa.int64()), ("x", pa.string()), ("y", pa.string())]
+)
+KEYS = ("a", "b")
+SCHEMA = pa.schema(
+    [
+        *SOURCE,
+        ("_op", pa.string()),
+        ("_commit_lsn", pa.int64()),
+        ("_ordinal", pa.int64()),
+        ("_xid", pa.int64()),
+        ("_commit_ts", pa.timestamp("us", tz="UTC")),
+        ("_unchanged", pa.list_(pa.string())),
+    ]
+)
+TOASTED = ("x", "y")
+EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+Key = tuple[int, str]
+KEY = st.tuples(st.integers(0, 2), st.sampled_from("pq"))
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "move", "move", "delete", "read", "truncate", "commit"]),
+        KEY,
+        KEY,
+        st.sets(st.sampled_from(TOASTED)),
+    ),
+    max_size=25,
+)
+
+
+@dataclass
+class World:
+    """The source table, what it sent, and what targets must have."""
+
+    rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    sent: list[list[dict[str, Any]]] = field(default_factory=list)
+    soft: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    versions: list[dict[str, Any]] = field(default_factory=list)
+    lsn: int = 100
+    ordinal: int = 0
+    serial: int = 0
+
+    def do(self, action: str, key: Key, other: Key, unsent: set[str]) -> None:
+        if action == "commit":
+            self.lsn, self.ordinal = self.lsn + 10, 0
+            return
+        self.serial += 1
+        value = {
+            "n": self.serial,
+            "x": f"x{self.serial}",
+            "y": None if self.serial % 5 == 0 else f"y{self.serial}",
+        }
+        there = key in self.rows
+        if action == "truncate":
+            self.emit(self.change("truncate", None, {}))
+            for gone in list(self.rows):
+                self.end(gone)
+        elif action == "delete" and there:
+            self.emit(self.change("delete", key, {}))
+            self.end(key)
+        elif action == "read" and there:
+            row = dict(self.rows[key])
+            self.emit(self.change("read", key, row))
+            self.begin(key, row)
+        elif action == "move" and there and other not in self.rows:
+            row = {**value, **{name: self.rows[key][name] for name in unsent}}
+            sent = {name: row[name] for name in row if name not in unsent}
+            self.emit(self.change("delete", key, {}), self.change("insert", other, sent, unsent))
+            self.end(key)
+            self.begin(other, row)
+        elif action == "put" and there:
+            row = {**value, **{name: self.rows[key][name] for name in unsent}}
+            sent = {name: row[name] for name in row if name not in unsent}
+            self.emit(self.change("update", key, sent, unsent))
+            self.begin(key, row)
+        elif action == "put":
+            self.emit(self.change("insert", key, value))
+            self.begin(key, value)
+        self.ordinal += 1
+
+    @property
+    def position(self) -> dict[str, int]:
+        return {"_commit_lsn": self.lsn, "_ordinal": self.ordinal}
+
+    @property
+    def time(self) -> dt.datetime:
+        return EPOCH + dt.timedelta(seconds=self.lsn)
+
+    def change(
+        self, op: str, key: Key | None, sent: dict[str, Any], unsent: set[str] = frozenset()
+    ) -> dict[str, Any]:
+        names = dict.fromkeys(SOURCE.names)
+        identity = {} if key is None else dict(zip(KEYS, key, strict=True))
+        return {
+            **names, **identity, **sent, "_op": op, **self.position,
+            "_xid": 7, "_commit_ts": self.time, "_unchanged": sorted(unsent) or None,
+        }  # fmt: skip
+
+    def emit(self, *changes: dict[str, Any]) -> None:
+        self.sent.append(list(changes))
+
+    def whole(self, key: Key, row: dict[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(KEYS, key, strict=True)), **row, **self.position}
+
+    def begin(self, key: Key, row: dict[str, Any]) -> None:
+        self.close(key)
+        self.rows[key] = {name: row[name] for name in ("n", "x", "y")}
+        whole = self.whole(key, self.rows[key])
+        self.rows[key] |= {}
+        self.soft[key] = {**whole, "_deleted": False}
+        self.versions.append(
+            {**whole, "_valid_from": self.time, "_valid_to": None, "_valid_to_lsn": None, "_valid_to_ordinal": None,
+             "_is_current": True}
+        )  # fmt: skip
+
+    def end(self, key: Key) -> None:
+        self.close(key)
+        self.soft[key] |= {**self.position, "_deleted": True}
+        del self.rows[key]
+
+    def close(self, key: Key) -> None:
+        for version in self.versions:
+            if version["_is_current"] and (version["a"], version["b"]) == key:
+                version |= {
+                    "_valid_to": self.time, "_valid_to_lsn": self.lsn, "_valid_to_ordinal": self.ordinal, "_is_current": False
+                }  # fmt: skip
+
+    def expected(self, mode: str) -> list[dict[str, Any]]:
+        if mode == "current":
+            return [
+                {name: row[name] for name in row if name != "_deleted"}
+                for row in self.soft.values()
+                if not row["_deleted"]
+            ]
+        if mode == "soft_delete":
+            return list(self.soft.values())
+        if mode == "history":
+            return self.versions
+        return [change for changes in self.sent for change in changes]
+
+
+def world(actions: list) -> World:
+    made = World()
+    for action in actions:
+        made.do(*action)
+    return made
+
+
+def table(events: list[list[dict[str, Any]]]) -> pa.Table:
+    return pa.Table.from_pylist([change for event in events for change in event], schema=SCHEMA)
+
+
+def normal(rows: list[dict[str, Any]]) -> list[tuple]:
+    """Rows in an order of their own, for comparisons."""
+    return sorted(
+        (tuple(sorted((name, str(value)) for name, value in row.items())) for row in rows),
+    )
+
+
+class Died(Exception):
+    """Stands for a process that was killed."""
+
+
+class MortalDelta(DeltaTarget):
+    """A Delta table whose writer dies after some commits."""
+
+    commits = itertools.count(-1_000_000)
+
+    def _apply(self, *given: Any) -> None:
+        super()._apply(*given)
+        if next(self.commits) == 0:
+            raise Died
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    actions=ACTIONS,
+    cuts=st.sets(st.integers(0, 25), max_size=3),
+    dies=st.integers(0, 6),
+    again=st.booleans(),
+)
+def test_every_way_of_applying(mode, actions, cuts, dies, again) -> None:
+    """Batches cut anywhere, in parts of one row, with a death after any commit, give what the model has; so does a lost checkpoint."""
+    made = world(actions)
+    with tempfile.TemporaryDirectory() as folder:
+        target = MortalDelta(f"{folder}/t", KEYS, mode, part_bytes=1)
+        target.evolve(SOURCE)
+        target.commits = itertools.count(-dies)
+        apply(target, made, cuts, "first")
+        assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+        if again:
+            apply(target, made, {7}, "second")
+            assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+
+
+def apply(target, made, cuts, application) -> None:
+    edges = sorted({0, len(made.sent), *(cut for cut in cuts if cut < len(made.sent))})
+    for number, (start, end) in enumerate(itertools.pairwise(edges)):
+        changes = table(made.sent[start:end])
+        commit = Commit(application, number, LSN(changes["_commit_lsn"][-1].as_py()))
+        while not target.applied(application, number):
+            reduced = reduce_changes(changes, KEYS, target.mode)
+            try:
+                target.merge(reduced.parts(200), commit, reduced.truncates)
+            except Died:
+                continue
+            if not reduced.table.num_rows and not reduced.truncates:
+                break
