@@ -189,7 +189,7 @@ def test_an_accepted_gap(spark, five, read) -> None:
 
 
 def test_a_query_is_told_what_it_lacks(journal, caplog) -> None:
-    """A new query is told why its table is not whole, and not of other tables; one that goes on, when its table is replaced."""
+    """A new query is told once why its table is not whole, and not of other tables; one that goes on, when its table is replaced."""
     reader = StreamReader(
         Options.parse({"journal": str(journal.folder), "table": "public.t"}),
         StructType().add("id", IntegerType()),
@@ -197,7 +197,9 @@ def test_a_query_is_told_what_it_lacks(journal, caplog) -> None:
     table, other = journal.stream.table("t", ID), journal.stream.table("other", ID)
     journal.stream.transaction(table.insert("1"), other.insert("1"))
     journal.write()
-    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.partitions(start, end)
     assert [
         f"public.t (it has been in the stream since {journal.stream.position.lsn}, without a snapshot)"
     ] == told(caplog)

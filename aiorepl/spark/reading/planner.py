@@ -68,6 +68,8 @@ class Planner:
 
     def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
         self.options = options
+        self.told = ZERO
+        """Up to here, a new query was told which tables it does not get whole."""
         self._inferred = inferred
         self._arrow = to_arrow_schema(schema, timezone="UTC")
         self._shape: Typed | Generic
@@ -113,6 +115,7 @@ class Planner:
             lsn = self._earliest(chain)
         chain = self.readable(reader, lsn, "a new query", CHOOSE_START)
         self._tell(reader, chain, lsn)
+        self.told = chain.last_segment_end
         following = next(chain.walk(lsn), None)
         return (chain.position if following is None else reader.index(following).end).at(lsn)
 

@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"of another journal, or segments were put back from an older copy. {_START_OVER}"
             )
         log_gaps(chain, after.lsn, until.lsn)
-        log_appeared(chain, after.lsn, until.lsn, self._options.table)
+        log_appeared(chain, max(after.lsn, self._planner.told), until.lsn, self._options.table)
         return self._planner.partitions(self._journal, chain, after, until)
 
     def commit(self, end: dict[str, Any]) -> None:
