@@ -6,6 +6,7 @@ that needs several commits is under way, the identifiers ``id/part`` and ``id/ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -73,7 +74,7 @@ class DeltaLake:
     ) -> DeltaTarget:
         """Return the table for a source table; nothing is created yet."""
         return DeltaTarget(
-            "/".join((self._root, *name)),
+            "/".join((self._root, *map(_folder, name))),
             keys,
             mode,
             layout,
@@ -109,7 +110,7 @@ class DeltaTarget:
         self._upkeep = upkeep
         self._part_bytes = part_bytes
         self._table: DeltaTable | None = None
-        self._maintained: int | None = None
+        self._maintained = 0
 
     def __repr__(self) -> str:
         return f"<Delta table {self.target}>"
@@ -193,8 +194,7 @@ class DeltaTarget:
         if table is None:
             return
         upkeep, version = self._upkeep, table.version()
-        since = version if self._maintained is None else self._maintained
-        self._maintained = version
+        since, self._maintained = self._maintained, version
         if _due(upkeep.optimize_every, since, version):
             if self._layout.cluster_by:
                 table.optimize.z_order(list(self._layout.cluster_by))
@@ -213,6 +213,7 @@ class DeltaTarget:
             self._table.update_incremental()
         elif DeltaTable.is_deltatable(self.target, self._storage):
             self._table = DeltaTable(self.target, storage_options=self._storage)
+            self._maintained = self._table.version()
         return self._table
 
     def _base(self, table: DeltaTable, commit: Commit) -> int:
@@ -367,6 +368,13 @@ class DeltaTarget:
 
 
 _ABSENT: Final = {"current": "delete", "soft_delete": "", "history": "close"}
+
+
+def _folder(name: str) -> str:
+    """Return a name as a folder's: what paths and URLs give a meaning is written as ~ and its code."""
+    return re.sub(
+        r"[^\w $.-]|^[._]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name
+    )
 
 
 def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:

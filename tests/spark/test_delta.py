@@ -1,0 +1,176 @@
+"""A Delta target: its columns follow the source's, its versions are found by LSN, and upkeep bounds its files."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
+from aiorepl.spark.lake.table import Commit, Layout, Truncate, Upkeep
+from aiorepl.spark.mirroring.reduction import reduce_changes
+
+
+def source(**columns: tuple[str | None, pa.DataType]) -> pa.Schema:
+    """Columns by name: attribute number, if it is known, and type."""
+    return pa.schema(
+        [
+            pa.field(name, kind, metadata=None if number is None else {"aiorepl.number": number})
+            for name, (number, kind) in columns.items()
+        ]
+    )
+
+
+FIRST = source(id=("1", pa.int32()), note=("2", pa.string()), n=("3", pa.int32()))
+
+
+def apply(target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, defaults=None, truncates=()) -> None:
+    """Apply a batch of inserts and updates, one commit at ``lsn``."""
+    meta = [
+        ("_op", pa.string()),
+        ("_commit_lsn", pa.int64()),
+        ("_ordinal", pa.int64()),
+        ("_commit_ts", pa.timestamp("us", tz="UTC")),
+        ("_unchanged", pa.list_(pa.string())),
+    ]
+    changes = pa.Table.from_pylist(
+        [{"_op": "update", "_commit_lsn": lsn, "_ordinal": number, **row} for number, row in enumerate(rows)],
+        pa.schema([*schema, *meta]),
+    )
+    target.evolve(schema, defaults)
+    reduced = reduce_changes(changes, target.keys, target.mode, truncates)
+    target.merge(reduced.parts(1 << 20), Commit("query", lsn, LSN(lsn)), reduced.truncates)
+
+
+def rows(target: DeltaTarget, version: int | None = None) -> list[dict]:
+    table = DeltaTable(target.target, version=version).to_pyarrow_table()
+    names = [name for name in table.column_names if not name.startswith("_")]
+    return table.select(names).sort_by("id").to_pylist()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DeltaTarget:
+    return DeltaTarget(str(tmp_path / "target"), ("id",))
+
+
+def test_columns_follow_the_source(target) -> None:
+    """Columns are added with their defaults, renamed by attribute number and widened; a dropped one stays."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one", "n": 10}, {"id": 2, "note": "two", "n": 20})
+    second = source(
+        id=("1", pa.int64()), text=("2", pa.string()), extra=("4", pa.int32()), empty=("5", pa.string())
+    )
+    defaults = {"extra": pa.scalar(7, pa.int32()), "empty": pa.scalar(None, pa.string())}
+    apply(
+        target,
+        second,
+        2,
+        {"id": 1 << 40, "text": "big", "extra": 1},
+        {"id": 2, "text": "2"},
+        defaults=defaults,
+    )
+
+    assert rows(target) == [
+        {"id": 1, "text": "one", "n": 10, "extra": 7, "empty": None},
+        {"id": 2, "text": "2", "n": 20, "extra": None, "empty": None},
+        {"id": 1 << 40, "text": "big", "n": None, "extra": 1, "empty": None},
+    ]
+    assert [field.metadata for field in target.schema()][:2] == [
+        {b"aiorepl.number": b"1"},
+        {b"aiorepl.number": b"2"},
+    ]
+
+
+def test_names_change_hands(target) -> None:
+    """Two columns may swap names, and a new column may have the name of a dropped one, whose values stay."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one", "n": 10})
+    second = source(id=("1", pa.int32()), n=("2", pa.string()), note=("3", pa.int32()))
+    apply(target, second, 2, {"id": 2, "n": "two", "note": 20})
+    third = source(id=("1", pa.int32()), n=("2", pa.string()), note=("9", pa.bool_()))
+    apply(target, third, 3, {"id": 3, "n": "three", "note": True})
+
+    assert rows(target) == [
+        {"id": 1, "n": "one", "note_dropped_3": 10, "note": None},
+        {"id": 2, "n": "two", "note_dropped_3": 20, "note": None},
+        {"id": 3, "n": "three", "note_dropped_3": None, "note": True},
+    ]
+
+
+def test_types_that_do_not_fit(target) -> None:
+    """A narrower type is held by the target's; one that cannot hold the values is refused by name."""
+    wide = source(id=("1", pa.int64()), amount=("2", pa.decimal128(12, 2)))
+    apply(target, wide, 1, {"id": 1, "amount": 1})
+    apply(target, source(id=("1", pa.int32()), amount=("2", pa.decimal128(6, 3))), 2, {"id": 2, "amount": 2})
+    assert target.schema().field("id").type == pa.int64()
+    assert target.schema().field("amount").type == pa.decimal128(13, 3)
+
+    with pytest.raises(ConfigurationError, match="'amount'"):
+        target.evolve(source(id=("1", pa.int32()), amount=("2", pa.bool_())))
+
+
+def test_defaults_in_a_history(tmp_path) -> None:
+    """Only current versions get a new column's default; an ended one had no such column."""
+    target = DeltaTarget(str(tmp_path / "target"), ("id",), "history")
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    apply(target, FIRST, 2, {"id": 1, "note": "uno"})
+    target.evolve(source(**{**COLUMNS, "extra": ("4", pa.int32())}), {"extra": pa.scalar(7, pa.int32())})
+    assert {row["note"]: row["extra"] for row in rows(target)} == {"one": None, "uno": 7}
+
+
+COLUMNS = {"id": ("1", pa.int32()), "note": ("2", pa.string()), "n": ("3", pa.int32())}
+
+
+def test_as_of(target) -> None:
+    """A version is found by the end LSN of its batch; commits in the middle of a batch and of upkeep are none."""
+    apply(target, FIRST, 100, {"id": 1, "note": "one"})
+    first = target.as_of(LSN(100))
+    target._part_bytes = 1
+    many = [{"id": number, "note": "more"} for number in range(2, 5)]
+    apply(target, FIRST, 200, *many)
+    target._upkeep = Upkeep(optimize_every=1)
+    target._maintained = 0
+    target.maintain()
+
+    assert rows(target, target.as_of(LSN(199))) == [{"id": 1, "note": "one", "n": None}]
+    assert target.as_of(LSN(199)) == first
+    assert 4 == len(rows(target, target.as_of(LSN(200))))
+    assert target.as_of(LSN(99)) is None
+    assert [200, 100] == [version.commit.lsn for version in target.versions()]
+
+
+def test_upkeep_bounds_the_files(tmp_path) -> None:
+    """Small files are compacted and old ones deleted, on a schedule that counts versions; a restart does not change it."""
+    upkeep = Upkeep(optimize_every=5, vacuum_every=10, retain=timedelta())
+    layout = Layout(cluster_by=("n",))
+    for number in range(1, 31):
+        target = DeltaTarget(str(tmp_path / "target"), ("id",), layout=layout, upkeep=upkeep)
+        apply(target, FIRST, number, {"id": number, "note": "x", "n": number})
+        target.maintain()
+
+    assert 30 == len(rows(target))
+    assert len(list((tmp_path / "target").rglob("*.parquet"))) < 15
+
+
+def test_partitions(tmp_path) -> None:
+    """Rows move between partitions, whatever their values are, and an evolved table keeps them."""
+    target = DeltaLake(str(tmp_path)).table(("public", "a/b ü%"), ("id",), layout=Layout(("note",)))
+    apply(target, FIRST, 1, {"id": 1, "note": "a/b=ü"}, {"id": 2, "note": None})
+    apply(target, FIRST, 2, {"id": 1, "note": None}, {"id": 2, "note": "x"})
+    renamed = source(id=("1", pa.int32()), kind=("2", pa.string()), n=("3", pa.int64()))
+    apply(target, renamed, 3, {"id": 3, "kind": "x"}, truncates=[Truncate(2, 1)])
+
+    assert rows(target) == [
+        {"id": 2, "kind": "x", "n": None},
+        {"id": 3, "kind": "x", "n": None},
+    ]
+    assert ["kind"] == DeltaTable(target.target).metadata().partition_columns
+
+
+def test_null_key(target) -> None:
+    """A null key is refused by name."""
+    with pytest.raises(ConfigurationError, match="'id'"):
+        apply(target, FIRST, 1, {"id": None, "note": "x"})
