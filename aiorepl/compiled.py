@@ -53,6 +53,7 @@ MODULES: Final = (
     "formats.arrow.binary_columns",
     "formats.arrow.text_columns",
     "formats.arrow.row_collector",
+    "formats.arrow.column_filler",
     "journal.segment_builder",
     "snapshot.copy_rows",
 )

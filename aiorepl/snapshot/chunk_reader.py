@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
@@ -13,6 +13,7 @@ from aiorepl.snapshot.reading_transaction import begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
+T_co = TypeVar("T_co", covariant=True)
 Connect = Callable[[], Awaitable[Any]]
 """Opens a connection of ``connect_sql``."""
 
@@ -22,6 +23,19 @@ PART_BYTES: Final = 512 * 1024
 
 TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled, because it took too long."""
+
+
+class RowTaker(Protocol[T_co]):
+    """Takes the rows out of a COPY's data, as ``RowSplitter`` does."""
+
+    missing: int
+
+    def take(self, data: bytearray) -> tuple[T_co, int]:
+        """Remove all complete rows from the beginning of ``data``; return them, and how many."""
+        ...
+
+    def finish(self) -> None:
+        """Check that the data has ended."""
 
 
 class RateLimit:
@@ -79,12 +93,26 @@ class ChunkReader:
         self._connection = connection
 
     async def read(self, statement: str, columns: int, skip: int = 0) -> AsyncGenerator[tuple[bytes, int]]:
-        """Run a COPY command, and yield its rows: their bytes, and how many.
-
-        While the caller does not ask for more, the server is held back.
+        """Run a COPY command, and yield its rows: their bytes, and how many. Parameters and errors as ``read_by``.
 
         :param columns: the number of columns.
         :param skip: the number of rows to drop at the beginning.
+        """
+        async with aclosing(self.read_by(RowSplitter(columns), statement)) as parts:
+            async for rows, count in parts:
+                dropped = min(skip, count)
+                skip -= dropped
+                if dropped < count:
+                    yield rows[skip_rows(rows, 0, dropped) :] if dropped else rows, count - dropped
+
+    async def read_by(
+        self, taker: RowTaker[T_co], statement: str, part_bytes: int = PART_BYTES
+    ) -> AsyncGenerator[tuple[T_co, int]]:
+        """Run a COPY command, and yield its rows as ``taker`` takes them, and how many.
+
+        While the caller does not ask for more, the server is held back.
+
+        :param part_bytes: about how many bytes of rows are taken at a time.
         :raises ServerError: the command failed.
         :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
@@ -92,7 +120,7 @@ class ChunkReader:
         await self.open()
         try:
             async with aclosing(
-                copied_rows(self._connection, statement, columns, self._timeout, skip)
+                copied_rows(self._connection, statement, taker, self._timeout, part_bytes)
             ) as parts:
                 async for part in parts:
                     yield part
@@ -114,39 +142,33 @@ class ChunkReader:
 async def copied_rows(
     connection: Any,
     statement: str,
-    columns: int,
+    taker: RowTaker[T_co],
     timeout: float | None,
-    skip: int = 0,
-) -> AsyncGenerator[tuple[bytes, int]]:
-    """Run a COPY command, and yield its rows: their bytes, and how many.
+    part_bytes: int = PART_BYTES,
+) -> AsyncGenerator[tuple[T_co, int]]:
+    """Run a COPY command, and yield its rows as ``taker`` takes them, and how many.
 
     :param connection: an asyncpg connection.
-    :param columns: the number of columns.
     :param timeout: the most seconds to wait for the server's data; ``None``: no limit.
-    :param skip: the number of rows to drop at the beginning.
+    :param part_bytes: about how many bytes of rows are taken at a time.
     :raises ServerError: the command failed, or took too long.
     :raises ConnectionLost, ProtocolError: the connection is lost.
     """
-    splitter = RowSplitter(columns)
     left = timeout
     try:
         async with copy_out(connection, statement) as copy:
             while True:
                 began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(left):
-                    data = await copy.read(max(PART_BYTES, splitter.missing))
+                    data = await copy.read(max(part_bytes, taker.missing))
                 if left is not None:
                     left -= asyncio.get_running_loop().time() - began
-                rows, count = splitter.take(data)
-                if skip:
-                    dropped = min(skip, count)
-                    rows, count = rows[skip_rows(rows, 0, dropped) :], count - dropped
-                    skip -= dropped
+                rows, count = taker.take(data)
                 if count:
                     yield rows, count
                 if copy.ended:
                     break
-            splitter.finish()
+            taker.finish()
     except TimeoutError:
         raise ServerError(
             {"C": TIMED_OUT, "M": f"the server took longer than the statement_timeout of {timeout:g} s"}

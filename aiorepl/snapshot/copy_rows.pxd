@@ -6,20 +6,31 @@ from aiorepl.transactions.changes cimport row_change
 from aiorepl.transactions.rows cimport Layout
 
 cdef unsigned char _NULL, _NEW, _INSERT
-cdef Py_ssize_t _MINUS_ONE_16, _MINUS_ONE_32, _LARGEST, _NEW_AT, _COLUMNS_AT
+cdef Py_ssize_t _MINUS_ONE_16, _MINUS_ONE_32, _LARGEST, _NEW_AT, _COLUMNS_AT, _FIELD
 
 
-cdef class RowSplitter:
-    cdef readonly Py_ssize_t missing
+cdef class RowScanner:
+    cdef readonly Py_ssize_t missing, count
     cdef readonly bint ended
-    cdef Py_ssize_t _columns, _count
+    cdef Py_ssize_t columns
+    cdef bytearray fields
     cdef bint _begun
 
+    @cython.locals(begins=Py_ssize_t)
+    cdef bint begin(self, bytearray data) except -1
+    cdef void drop(self, bytearray data, Py_ssize_t end) except *
     @cython.locals(
-        octets="const unsigned char*", at=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, columns=Py_ssize_t, count=Py_ssize_t,
-        needed=Py_ssize_t, fields=Py_ssize_t, column=Py_ssize_t, length=Py_ssize_t,
+        at=Py_ssize_t, columns=Py_ssize_t, wanted=bint, fields="unsigned char*", record=Py_ssize_t, count=Py_ssize_t,
+        needed=Py_ssize_t, found=Py_ssize_t, column=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t,
     )
-    cdef Py_ssize_t _scan(self, bytearray data) except -1
+    cdef Py_ssize_t scan(
+        self, const unsigned char* octets, Py_ssize_t row, Py_ssize_t size, Py_ssize_t limit
+    ) except -1
+
+
+cdef class RowSplitter(RowScanner):
+    @cython.locals(octets="const unsigned char*", end=Py_ssize_t)
+    cpdef tuple take(self, bytearray data)
 
 
 @cython.locals(octets="const unsigned char*", columns=Py_ssize_t, length=Py_ssize_t)

@@ -27,43 +27,26 @@ _MINUS_ONE_16, _MINUS_ONE_32 = 0xFFFF, 0xFFFF_FFFF
 _LARGEST = 0x3FFF_FFFF
 # What precedes the columns in an Insert message: its letter, the oid, N and the number of columns.
 _NEW_AT, _COLUMNS_AT = 6, 8
+_FIELD = 16
 
 
-class RowSplitter:
-    """Finds the rows in the data of one COPY, which arrives in pieces with arbitrary boundaries.
+class RowScanner:
+    """Finds the boundaries of rows in the data of one COPY, which arrives in pieces.
 
     :param columns: the number of columns.
-    :ivar missing: how many bytes there must be at least before ``take`` can return another row.
+    :ivar missing: how many bytes there must be at least before another row can be taken.
     :ivar ended: whether the trailer was read.
     """
 
     def __init__(self, columns: int) -> None:
         self.missing = _HEADER_BYTES
         self.ended = False
-        self._columns = columns
+        self.columns = columns
+        self.count = 0
+        """The rows of the last scan."""
+        self.fields = bytearray()
+        """Receives start and end of each field of a scan, eight bytes each; the end of NULL is -1. Empty: not wanted."""
         self._begun = False
-        self._count = 0
-
-    def take(self, data: bytearray) -> tuple[bytes, int]:
-        """Remove all complete rows from the beginning of ``data``.
-
-        :returns: the rows, and their number.
-        :raises ProtocolError: the data is not COPY's binary format, or has another number of columns.
-        """
-        if not self._begun:
-            begins = _header_end(data)
-            if not begins:
-                return b"", 0
-            del data[:begins]
-            self._begun = True
-        end = self._scan(data)
-        rows = bytes(data) if end == len(data) else bytes(memoryview(data)[:end])
-        del data[:end]
-        if self.ended:
-            del data[:2]
-            if data:
-                raise ProtocolError(f"{len(data)} bytes follow the trailer", message="COPY")
-        return rows, self._count
 
     def finish(self) -> None:
         """Check that the data has ended.
@@ -73,21 +56,40 @@ class RowSplitter:
         if not self.ended:
             raise ProtocolError("ended without a trailer", message="COPY")
 
-    def _scan(self, data: bytearray) -> int:
-        """Return where the last complete row ends."""
-        octets: Any = data  # a pointer in the compiled form
-        at, row, size, columns = 0, 0, len(data), self._columns
+    def begin(self, data: bytearray) -> bool:
+        """Remove the header from the beginning of ``data``. Return whether rows follow; otherwise more data is needed."""
+        if not self._begun:
+            begins = _header_end(data)
+            del data[:begins]
+            self._begun = begins > 0
+        return self._begun
+
+    def drop(self, data: bytearray, end: int) -> None:
+        """Remove the rows up to ``end``, and the trailer if it follows."""
+        del data[:end]
+        if self.ended:
+            del data[:2]
+            if data:
+                raise ProtocolError(f"{len(data)} bytes follow the trailer", message="COPY")
+
+    def scan(self, octets: Any, row: int, size: int, limit: int) -> int:
+        """Find up to ``limit`` rows from ``row`` on; return where the last complete one ends.
+
+        :param size: where the data ends.
+        """
+        at, columns, wanted = 0, self.columns, len(self.fields) > 0
+        fields: Any = self.fields  # a pointer in the compiled form
+        record = 0
         count = 0
-        needed = 2
-        while not self.ended:
+        needed = row + 2
+        while count < limit and not self.ended:
             if row + 2 > size:
-                needed = row + 2
                 break
-            fields = byteops.uint16(octets, row)
-            if fields != columns:
-                if fields != _MINUS_ONE_16:
+            found = byteops.uint16(octets, row)
+            if found != columns:
+                if found != _MINUS_ONE_16:
                     raise ProtocolError(
-                        f"has {fields} columns where the query has {columns}", message="COPY", field="columns"
+                        f"has {found} columns where the query has {columns}", message="COPY", field="columns"
                     )
                 self.ended = True
                 break
@@ -100,21 +102,47 @@ class RowSplitter:
                     break
                 length = byteops.uint32(octets, at)
                 at += 4
+                end = -1
                 if length != _MINUS_ONE_32:
                     if length > _LARGEST:
                         raise ProtocolError(f"claims {length} bytes", message="COPY", field="length")
-                    at += length
-                    if at > size:
-                        needed = at + 4 * (columns - column - 1)
+                    end = at + length
+                    if end > size:
+                        needed = end + 4 * (columns - column - 1)
                         at = -1
                         break
+                if wanted:
+                    byteops.set_int64(fields, record, at)
+                    byteops.set_int64(fields, record + 8, end)
+                    record += _FIELD
+                if end >= 0:
+                    at = end
             if at < 0:
                 break
             count += 1
             row = at
-        self._count = count
+            needed = row + 2
+        self.count = count
         self.missing = needed - row
         return row
+
+
+class RowSplitter(RowScanner):
+    """Takes the rows as they are."""
+
+    def take(self, data: bytearray) -> tuple[bytes, int]:
+        """Remove all complete rows from the beginning of ``data``.
+
+        :returns: the rows, and their number.
+        :raises ProtocolError: the data is not COPY's binary format, or has another number of columns.
+        """
+        if not self.begin(data):
+            return b"", 0
+        octets: Any = data  # a pointer in the compiled form
+        end = self.scan(octets, 0, len(data), len(data))
+        rows = bytes(data) if end == len(data) else bytes(memoryview(data)[:end])
+        self.drop(data, end)
+        return rows, self.count
 
 
 def _header_end(data: bytearray) -> int:

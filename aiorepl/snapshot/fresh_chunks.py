@@ -14,6 +14,7 @@ from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.chunk_reader import TIMED_OUT, copied_rows
 from aiorepl.snapshot.chunk_rows import ChunkRows
+from aiorepl.snapshot.copy_rows import RowSplitter
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.planning import table_files
 from aiorepl.snapshot.privileges import denied
@@ -99,7 +100,7 @@ class FreshTransaction:
         timeout = source.options.statement_timeout
         rows = ChunkRows(described, source.spool, source.options.in_flight_bytes)
         async with contextlib.aclosing(
-            copied_rows(self._connection, statement, len(described.kinds), timeout)
+            copied_rows(self._connection, statement, RowSplitter(len(described.kinds)), timeout)
         ) as parts:
             try:
                 async for data, count in parts:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorepl import LSN, DataError
+from aiorepl.formats.arrow.column_filler import ColumnFiller
 from aiorepl.formats.arrow.columns import converter
 from aiorepl.formats.arrow.copied import CopiedColumns
 from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.snapshot.copy_rows import CopiedRows
+from aiorepl.snapshot.copy_rows import SIGNATURE, CopiedRows
 from aiorepl.testing import messages as build
 from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.messages import column
@@ -62,6 +63,33 @@ def numeric(text: str) -> bytes:
         groups = groups[:-1]
     weight = weight if groups else 0
     return struct.pack(f">HhHH{len(groups)}H", len(groups), weight, sign, len(fraction), *groups)
+
+
+@pytest.mark.parametrize("size", [1, 19, 150, 1 << 20])
+def test_a_copy_that_arrives_in_pieces(size):
+    """Each row is taken once, whatever the pieces; what a column refused is in the data beside it."""
+    texts = [None if row % 5 == 0 else b"\xff" if row == 7 else b"x" * (row % 50) for row in range(300)]
+    rows = b"".join(
+        struct.pack(">H", 2) + field(bytes([0, 0, row >> 8, row & 255])) + field(text)
+        for row, text in enumerate(texts)
+    )
+    data = SIGNATURE + bytes(8) + rows + b"\xff\xff"
+    columns = [column("id", 23), column("v", 25)]
+    layout = Layout(Decoder().decode(build.relation(oid=1, name="t", columns=columns)), Types(), binary=True)
+    copied = CopiedColumns(layout, [pa.field("id", pa.int32()), pa.field("v", pa.string())])
+    filler = ColumnFiller(2, lambda room: copied.make(b"bb", room))
+    ids, found, refused, buffer = [], [], [], bytearray()
+    for at in range(0, len(data), size):
+        buffer += data[at : at + size]
+        if len(buffer) >= filler.missing and not filler.ended:
+            (filled, kept), count = filler.take(buffer)
+            one, other = copied.filled(filled, b"bb", count, kept, lambda *value: refused.append(value[2]))
+            ids += one.to_pylist()
+            found += other.to_pylist()
+    filler.finish()
+    assert list(range(300)) == ids
+    assert [None if text in (None, b"\xff") else text.decode() for text in texts] == found
+    assert refused == ["\\xff"]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type_name)

@@ -14,7 +14,6 @@ from aiorepl import byteops
 from aiorepl.values.forms import Binary
 
 # C numbers in the compiled form.
-_NULL = 0xFFFF_FFFF
 _INT32_LEAST, _INT32_MOST = -(2**31), 2**31 - 1
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _DAYS_TO_2000 = 10_957
@@ -57,13 +56,14 @@ class Column:
     def __init__(self, rows: int) -> None:
         self.refused: list[tuple[int, int, int]] = []
         self.nulls = 0
-        self.valid = bytearray(b"\xff" * ((rows + 7) // 8))
+        self.valid = bytearray()
         self.values = bytearray()
         self.offsets: bytearray | None = None
-        self.start(rows)
+        self.reserve(rows)
 
-    def start(self, rows: int) -> None:
-        """Make room for the values."""
+    def reserve(self, rows: int) -> None:
+        """Make room for that many rows in all."""
+        self.valid += b"\xff" * ((rows + 7) // 8 - len(self.valid))
 
     def null(self, row: int) -> None:
         """Set a row to null."""
@@ -71,9 +71,24 @@ class Column:
         target[row >> 3] &= 255 ^ (1 << (row & 7))
         self.nulls += 1
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        """Set a row to the value ``data[start:end]``."""
-        self.refuse(row, start, end)
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
+        """Set a row to the value ``data[start:end]``; return whether it has a place in the array."""
+        return False
+
+    def put_all(self, row: int, count: int, data: Any, fields: Any, at: int, step: int) -> None:
+        """Set ``count`` rows from ``row`` on.
+
+        :param fields: start and end of each value in ``data``, eight bytes each; the end of NULL is -1.
+        :param at: where in ``fields`` the first value is.
+        :param step: the distance to the next one.
+        """
+        for number in range(row, row + count):
+            start, end = byteops.native_int64(fields, at), byteops.native_int64(fields, at + 8)
+            if end < 0:
+                self.null(number)
+            elif not self.put(number, data, start, end):
+                self.refuse(number, start, end)
+            at += step
 
     def refuse(self, row: int, start: int, end: int) -> None:
         """Set a row to null, and remember where its value is."""
@@ -87,8 +102,8 @@ class Skipped(Column):
     def null(self, row: int) -> None:
         pass
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        pass
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
+        return True
 
     def refuse(self, row: int, start: int, end: int) -> None:
         pass
@@ -97,8 +112,9 @@ class Skipped(Column):
 class _Fixed(Column):
     """Values of ``width`` bytes."""
 
-    def start(self, rows: int) -> None:
-        self.values = bytearray(rows * self.width())
+    def reserve(self, rows: int) -> None:
+        Column.reserve(self, rows)
+        self.values += bytes(rows * self.width() - len(self.values))
 
     def width(self) -> int:
         """Return the bytes of a value in the array."""
@@ -111,12 +127,12 @@ class Int16(_Fixed):
     def width(self) -> int:
         return 2
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
-        if end - start == 2:
-            byteops.set_int16(target, 2 * row, byteops.int16(data, start))
-        else:
-            self.refuse(row, start, end)
+        if end - start != 2:
+            return False
+        byteops.set_int16(target, 2 * row, byteops.int16(data, start))
+        return True
 
 
 class Int32(_Fixed):
@@ -125,48 +141,50 @@ class Int32(_Fixed):
     def width(self) -> int:
         return 4
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
-        if end - start == 4:
-            byteops.set_int32(target, 4 * row, byteops.int32(data, start))
-        else:
-            self.refuse(row, start, end)
+        if end - start != 4:
+            return False
+        byteops.set_int32(target, 4 * row, byteops.int32(data, start))
+        return True
 
 
 class Int64(_Fixed):
     """int8, and float8, whose bits are copied."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
-        if end - start == 8:
-            byteops.set_int64(target, 8 * row, byteops.int64(data, start))
-        else:
-            self.refuse(row, start, end)
+        if end - start != 8:
+            return False
+        byteops.set_int64(target, 8 * row, byteops.int64(data, start))
+        return True
 
 
 class Oid(_Fixed):
     """oid, as int64."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
-        if end - start == 4:
-            byteops.set_int64(target, 8 * row, byteops.uint32(data, start))
-        else:
-            self.refuse(row, start, end)
+        if end - start != 4:
+            return False
+        byteops.set_int64(target, 8 * row, byteops.uint32(data, start))
+        return True
 
 
 class Boolean(Column):
     """bool, one bit each."""
 
-    def start(self, rows: int) -> None:
-        self.values = bytearray((rows + 7) // 8)
+    def reserve(self, rows: int) -> None:
+        Column.reserve(self, rows)
+        self.values += bytes((rows + 7) // 8 - len(self.values))
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         if end - start != 1 or data[start] > 1:
-            self.refuse(row, start, end)
-        elif data[start]:
+            return False
+        if data[start]:
             target[row >> 3] |= 1 << (row & 7)
+        return True
 
 
 class Date(_Fixed):
@@ -175,31 +193,29 @@ class Date(_Fixed):
     def width(self) -> int:
         return 4
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         if end - start != 4:
-            self.refuse(row, start, end)
-            return
+            return False
         days = byteops.int32(data, start)
         if days == _INT32_LEAST or days > _INT32_MOST - _DAYS_TO_2000:
-            self.refuse(row, start, end)
-        else:
-            byteops.set_int32(target, 4 * row, days + _DAYS_TO_2000)
+            return False
+        byteops.set_int32(target, 4 * row, days + _DAYS_TO_2000)
+        return True
 
 
 class Timestamp(_Fixed):
     """timestamp and timestamptz, as microseconds since 1970."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         if end - start != 8:
-            self.refuse(row, start, end)
-            return
+            return False
         time = byteops.int64(data, start)
         if time == _INT64_LEAST or time > _INT64_MOST - _MICROSECONDS_TO_2000:
-            self.refuse(row, start, end)
-        else:
-            byteops.set_int64(target, 8 * row, time + _MICROSECONDS_TO_2000)
+            return False
+        byteops.set_int64(target, 8 * row, time + _MICROSECONDS_TO_2000)
+        return True
 
 
 class Decimal128(_Fixed):
@@ -219,19 +235,17 @@ class Decimal128(_Fixed):
     def width(self) -> int:
         return 16
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         groups = byteops.uint16(data, start) if end - start >= 8 else -1
         if end - start != 8 + 2 * groups or groups > _MOST_GROUPS:
-            self.refuse(row, start, end)
-            return
+            return False
         weight, sign = byteops.int16(data, start + 2), byteops.uint16(data, start + 4)
         # The power of ten that the last group counts in units of the array.
         power = 4 * (weight + 1 - groups) + self.scale
         if (sign != _POSITIVE and sign != _NEGATIVE) or power < -3 or 4 * groups + power > _MOST_DIGITS:
             if groups or (sign != _POSITIVE and sign != _NEGATIVE):
-                self.refuse(row, start, end)
-                return
+                return False
             power = 0
         number = 0
         at = start + 8
@@ -244,21 +258,23 @@ class Decimal128(_Fixed):
             rest = number
             number //= _POWERS[-power]
             if number * _POWERS[-power] != rest:
-                self.refuse(row, start, end)
-                return
+                return False
         if number >= self.limit:
-            self.refuse(row, start, end)
-            return
+            return False
         negative = sign == _NEGATIVE and number > 0
         byteops.set_int64(target, 16 * row, -number if negative else number)
         byteops.set_int64(target, 16 * row + 8, -1 if negative else 0)
+        return True
 
 
 class _Variable(Column):
     """Values of any length."""
 
-    def start(self, rows: int) -> None:
-        self.offsets = bytearray(4 * (rows + 1))
+    def reserve(self, rows: int) -> None:
+        Column.reserve(self, rows)
+        if self.offsets is None:
+            self.offsets = bytearray(4)
+        self.offsets += bytes(4 * (rows + 1) - len(self.offsets))
 
     def null(self, row: int) -> None:
         Column.null(self, row)
@@ -270,34 +286,50 @@ class _Variable(Column):
         byteops.set_int32(target, 4 * (row + 1), len(self.values))
 
 
-class Bytes(_Variable):
+class _Copied(_Variable):
+    """Values whose bytes are copied. ``values`` may be longer than its content."""
+
+    def __init__(self, rows: int) -> None:
+        self.used = 0
+        super().__init__(rows)
+
+    def end(self, row: int) -> None:
+        target: Any = self.offsets
+        byteops.set_int32(target, 4 * (row + 1), self.used)
+
+    def copy(self, row: int, data: Any, start: int, end: int) -> bool:
+        """Set a row to the bytes ``data[start:end]``."""
+        used = self.used + end - start
+        if used > len(self.values):
+            byteops.extend(self.values, used - len(self.values) + used // 2)
+        target: Any = self.values
+        byteops.copy_into(target, self.used, data, start, end)
+        self.used = used
+        self.end(row)
+        return True
+
+
+class Bytes(_Copied):
     """bytea."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        byteops.put_range(self.values, data, start, end)
-        self.end(row)
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
+        return self.copy(row, data, start, end)
 
 
-class Text(_Variable):
+class Text(_Copied):
     """Types whose binary form is their text, and columns that were selected as text."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
-        if byteops.is_utf8(data, start, end):
-            byteops.put_range(self.values, data, start, end)
-            self.end(row)
-        else:
-            self.refuse(row, start, end)
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
+        return self.copy(row, data, start, end) if byteops.is_utf8(data, start, end) else False
 
 
-class Jsonb(_Variable):
+class Jsonb(_Copied):
     """jsonb: its text after a version."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         if start < end and data[start] == _JSONB_VERSION and byteops.is_utf8(data, start + 1, end):
-            byteops.put_range(self.values, data, start + 1, end)
-            self.end(row)
-        else:
-            self.refuse(row, start, end)
+            return self.copy(row, data, start + 1, end)
+        return False
 
 
 class Printed(_Variable):
@@ -310,34 +342,15 @@ class Printed(_Variable):
         self.form = form
         super().__init__(rows)
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         size = len(self.values)
         try:
             self.form.put(self.values, byteops.cut(data, start, end))
-            self.end(row)
         except Exception:  # noqa: BLE001 - the conversion by text raises it again
             byteops.shorten(self.values, size)
-            self.refuse(row, start, end)
-
-
-def fill(columns: list[Column], data: bytes, position: int, rows: int) -> None:
-    """Put rows of COPY's binary format into columns.
-
-    :param position: where the first row begins; the data was verified.
-    """
-    octets: Any = data  # a pointer in the compiled form
-    column: Column
-    for row in range(rows):
-        position += 2
-        for index in range(len(columns)):
-            length = byteops.uint32(octets, position)
-            position += 4
-            column = columns[index]
-            if length == _NULL:
-                column.null(row)
-            else:
-                column.put(row, octets, position, position + length)
-                position += length
+            return False
+        self.end(row)
+        return True
 
 
 def consecutive(first: int, count: int) -> bytearray:

@@ -1,4 +1,4 @@
-"""Rows of COPY's binary format as Arrow arrays, filled by ``binary_columns``. Pure."""
+"""Rows of COPY's binary format as Arrow arrays, filled by ``column_filler``. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from aiorepl.formats.arrow.binary_columns import consecutive, fill
+from aiorepl.formats.arrow.binary_columns import Column, consecutive
+from aiorepl.formats.arrow.column_filler import fill
 from aiorepl.formats.arrow.filled import filled_columns
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.types import META
@@ -27,32 +28,50 @@ class CopiedColumns:
         self._names = [field.name for field in fields]
         self._columns = filled_columns(layout, fields, null=null)
 
+    def make(self, kinds: bytes, rows: int) -> list[Column]:
+        """Make columns for values of these kinds, with room for so many rows."""
+        return [column.make(kind, rows) for column, kind in zip(self._columns, kinds, strict=True)]
+
     def arrays(self, rows: TableRows, refuse: Any) -> Iterator[Any]:
-        """Yield an array for each column.
+        """Yield an array for each column of rows.
 
         :param refuse: called with the column's name, the row, and the text of each value that the type cannot represent.
         """
         count = len(rows)
-        columns = [column.make(kind, count) for column, kind in zip(self._columns, rows.kinds, strict=True)]
+        columns = self.make(rows.kinds, count)
         fill(columns, rows.data, rows.position, count)
-        for name, kind, known, column in zip(self._names, rows.kinds, self._columns, columns, strict=True):
-            yield known.array(column, count, rows.data, partial(_same, kind), partial(refuse, name))
+        yield from self.filled(columns, rows.kinds, count, rows.data, refuse)
+
+    def filled(
+        self, columns: Sequence[Column], kinds: bytes, count: int, data: bytes, refuse: Any
+    ) -> Iterator[Any]:
+        """Yield the array of each column that was made here and filled.
+
+        :param data: the bytes with the values that the columns refused.
+        :param refuse: as in ``arrays``.
+        """
+        for name, kind, known, column in zip(self._names, kinds, self._columns, columns, strict=True):
+            yield known.array(column, count, data, partial(_same, kind), partial(refuse, name))
 
 
 def _same(kind: int, _: int) -> int:
     return kind
 
 
-def metadata_arrays(rows: TableRows, header: Header, names: Sequence[str] = META.names) -> list[Any]:
-    """Return metadata columns of ``META``."""
-    return [_metadata_array(rows, header, name) for name in names]
+def metadata_arrays(
+    operation: str, first: int, count: int, header: Header, names: Sequence[str] = META.names
+) -> list[Any]:
+    """Return metadata columns of ``META``, for consecutive rows with one operation.
+
+    :param first: the ordinal of the first row.
+    """
+    return [_metadata_array(operation, first, count, header, name) for name in names]
 
 
-def _metadata_array(rows: TableRows, header: Header, name: str) -> Any:
-    count, first = len(rows), rows.first_ordinal
+def _metadata_array(operation: str, first: int, count: int, header: Header, name: str) -> Any:
     match name:
         case "_op":
-            return pa.repeat(pa.scalar(rows[0].kind, pa.string()), count)
+            return pa.repeat(pa.scalar(operation, pa.string()), count)
         case "_commit_lsn":
             return pa.repeat(pa.scalar(header.commit_lsn, pa.int64()), count)
         case "_ordinal":

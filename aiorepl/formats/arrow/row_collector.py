@@ -235,9 +235,7 @@ def fill(
                     missing += 1
                 else:
                     stop = value + 5 + byteops.uint32(data, value + 1)
-                    if kind == wanted[index]:
-                        column.put(row, data, value + 5, stop)
-                    else:
+                    if kind != wanted[index] or not column.put(row, data, value + 5, stop):
                         column.refuse(row, value + 5, stop)
         _put_int32(ends, missing)
 
@@ -271,9 +269,7 @@ def fill_before(columns: list[Column], kinds: bytes, rows: RowCollector, valid: 
                 at += 1
                 continue
             stop = at + 5 + byteops.uint32(data, at + 1)
-            if kind == wanted[index]:
-                column.put(row, data, at + 5, stop)
-            else:
+            if kind != wanted[index] or not column.put(row, data, at + 5, stop):
                 column.refuse(row, at + 5, stop)
             at = stop
 

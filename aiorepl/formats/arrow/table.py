@@ -89,7 +89,7 @@ class ArrowTable:
         """Return rows of COPY's binary format as a record batch, without an object for each of their values."""
         self._unrepresentable.clear()
         arrays = [*self._copied.arrays(rows, self._refuse)]
-        arrays += metadata_arrays(rows, _header(rows[0]))
+        arrays += metadata_arrays(rows[0].kind, rows.first_ordinal, len(rows), _header(rows[0]))
         arrays.append(pa.nulls(len(rows), UNREPRESENTABLE.type))
         return self._completed(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 

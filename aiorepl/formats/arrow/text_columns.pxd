@@ -16,24 +16,25 @@ cdef class Integer(_Fixed):
     @cython.locals(
         target="unsigned char*", negative=bint, first=Py_ssize_t, digits=Py_ssize_t, number="long long", last="long long",
     )
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class Boolean(Column):
+    cpdef void reserve(self, Py_ssize_t rows) except *
     @cython.locals(target="unsigned char*")
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class Date(_Fixed):
     @cython.locals(target="unsigned char*", days="long long")
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class Timestamp(_Fixed):
     @cython.locals(
         target="unsigned char*", days="long long", clock=Py_ssize_t, stop=Py_ssize_t, time="long long", east="long long",
     )
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class Decimal128(_Fixed):
@@ -44,12 +45,12 @@ cdef class Decimal128(_Fixed):
         target="unsigned char*", negative=bint, at=Py_ssize_t, point=Py_ssize_t, places=Py_ssize_t, missing=Py_ssize_t,
         number="long long", fraction="long long", power="long long",
     )
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 cdef class Hex(_Variable):
     @cython.locals(size=Py_ssize_t)
-    cdef void put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except *
+    cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
 @cython.locals(number="long long", at=Py_ssize_t, digit="int")

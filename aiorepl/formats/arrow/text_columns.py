@@ -38,7 +38,7 @@ class Integer(_Fixed):
     def width(self) -> int:
         return self.size
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         negative = start < end and data[start] == _MINUS
         first = start + 1 if negative else start
@@ -52,8 +52,7 @@ class Integer(_Fixed):
         else:
             number = -1
         if number < 0 or (self.limit and number >= self.limit + negative):
-            self.refuse(row, start, end)
-            return
+            return False
         if negative:
             number = -number
         if self.size == 8:
@@ -62,20 +61,23 @@ class Integer(_Fixed):
             byteops.set_int32(target, 4 * row, number)
         else:
             byteops.set_int16(target, 2 * row, number)
+        return True
 
 
 class Boolean(Column):
     """bool, one bit each."""
 
-    def start(self, rows: int) -> None:
-        self.values = bytearray((rows + 7) // 8)
+    def reserve(self, rows: int) -> None:
+        Column.reserve(self, rows)
+        self.values += bytes((rows + 7) // 8 - len(self.values))
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         if end - start != 1 or (data[start] != _TRUE and data[start] != _FALSE):
-            self.refuse(row, start, end)
-        elif data[start] == _TRUE:
+            return False
+        if data[start] == _TRUE:
             target[row >> 3] |= 1 << (row & 7)
+        return True
 
 
 class Date(_Fixed):
@@ -84,19 +86,19 @@ class Date(_Fixed):
     def width(self) -> int:
         return 4
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         days = _days(data, start) if end - start == 10 else _NOTHING
         if days == _NOTHING:
-            self.refuse(row, start, end)
-        else:
-            byteops.set_int32(target, 4 * row, days)
+            return False
+        byteops.set_int32(target, 4 * row, days)
+        return True
 
 
 class Timestamp(_Fixed):
     """timestamp and timestamptz, as microseconds since 1970."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         days = _days(data, start) if end - start >= 19 and data[start + 10] == _SPACE else _NOTHING
         clock = start + 11
@@ -106,9 +108,9 @@ class Timestamp(_Fixed):
         time = _clock(data, clock, stop) if days != _NOTHING else _NOTHING
         east = _offset(data, stop, end) if time != _NOTHING else _NOTHING
         if east == _NOTHING:
-            self.refuse(row, start, end)
-        else:
-            byteops.set_int64(target, 8 * row, days * _DAY + time - east * _SECOND)
+            return False
+        byteops.set_int64(target, 8 * row, days * _DAY + time - east * _SECOND)
+        return True
 
 
 class Decimal128(_Fixed):
@@ -126,7 +128,7 @@ class Decimal128(_Fixed):
     def width(self) -> int:
         return 16
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         target: Any = self.values
         negative = start < end and data[start] == _MINUS
         at = start + 1 if negative else start
@@ -136,8 +138,7 @@ class Decimal128(_Fixed):
         places = end - point - 1 if point < end else 0
         missing = self.scale - places
         if point - at + self.scale > _MOST_DIGITS or missing < 0 or (point < end and not places):
-            self.refuse(row, start, end)
-            return
+            return False
         number = _number(data, at, point)
         if places and number >= 0:
             fraction = _number(data, point + 1, end)
@@ -147,28 +148,28 @@ class Decimal128(_Fixed):
             power = _POWERS[missing]
             number *= power
         if number < 0 or number >= self.limit:
-            self.refuse(row, start, end)
-            return
+            return False
         if negative:
             number = -number
         byteops.set_int64(target, 16 * row, number)
         byteops.set_int64(target, 16 * row + 8, -1 if number < 0 else 0)
+        return True
 
 
 class Hex(_Variable):
     """bytea in PostgreSQL's hex format."""
 
-    def put(self, row: int, data: Any, start: int, end: int) -> None:
+    def put(self, row: int, data: Any, start: int, end: int) -> bool:
         if end - start < 2 or data[start] != _BACKSLASH or data[start + 1] != _X:
-            self.refuse(row, start, end)
-            return
+            return False
         size = len(self.values)
         try:
             byteops.put(self.values, byteops.unhex(byteops.cut(data, start + 2, end), 0))
-            self.end(row)
         except ValueError:
             byteops.shorten(self.values, size)
-            self.refuse(row, start, end)
+            return False
+        self.end(row)
+        return True
 
 
 def _number(data: Any, start: int, end: int) -> int:

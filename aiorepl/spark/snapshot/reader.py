@@ -13,6 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiorepl.epoch import since_1970
+from aiorepl.formats.arrow.binary_columns import Column
+from aiorepl.formats.arrow.column_filler import ColumnFiller
 from aiorepl.formats.arrow.copied import CopiedColumns, metadata_arrays
 from aiorepl.formats.arrow.header import Header
 from aiorepl.lsn import LSN
@@ -21,19 +23,19 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.snapshot.chunk_query import copy_statement
 from aiorepl.snapshot.chunk_reader import ChunkReader
 from aiorepl.snapshot.chunks import Range
-from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.reading_transaction import translating
 from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.spark.reading.columns import unfit
 from aiorepl.transactions.rows import Layout
-from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.opening import connect_sql
 
 # Ordinals of a chunk begin at its number, shifted so far.
 ROW_BITS: Final = 32
+# A pipeline's parts are smaller, because each row of them becomes an object.
+_PART_BYTES: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,17 @@ class SnapshotTable:
         layout = self._layout()
         reader = ChunkReader(self._connect, self.snapshot, self.timeout)
         statement = copy_statement(self.table, self.kinds, rows, self.key)
-        convert = _Conversion(layout, self.schema, null=self.null)
-        transaction = Transaction(0, self.commit_lsn, self.time)
+        conversion = _Conversion(layout, self, null=self.null)
+        filler = ColumnFiller(len(self.kinds), conversion.make)
         ordinal = number << ROW_BITS
         with asyncio.Runner() as runner:
             # Runner.run sets a signal handler, for which CPython makes the repr of the task, with the rows as its result.
             run = runner.get_loop().run_until_complete
-            parts = reader.read(statement, len(self.kinds))
+            parts = reader.read_by(filler, statement, _PART_BYTES)
             try:
                 while part := run(anext(parts, None)):
-                    data, count = part
-                    yield convert(CopiedRows(transaction, layout, self.kinds, data, count, ordinal))
+                    (columns, data), count = part
+                    yield conversion.batch(columns, count, data, ordinal)
                     ordinal += count
                 if self.types:
                     run(self._require_same_types(layout))
@@ -114,24 +116,33 @@ class SnapshotTable:
 
 
 class _Conversion:
-    """Converts rows to record batches of the schema: the columns of the table, and the metadata."""
+    """Makes record batches of the schema: the columns of the table, and the metadata."""
 
-    def __init__(self, layout: Layout, schema: pa.Schema, *, null: bool) -> None:
-        relation = layout.relation
-        fields = [schema.field(name) for name in relation.names]
-        self._schema = schema
+    def __init__(self, layout: Layout, table: SnapshotTable, *, null: bool) -> None:
+        relation, self._schema, self._kinds = layout.relation, table.schema, table.kinds
+        fields = [self._schema.field(name) for name in relation.names]
         self._copied = CopiedColumns(layout, fields, null=null)
+        self._metadata = list(self._schema)[len(fields) :]
+        self._header = Header(0, table.commit_lsn, since_1970(table.time))
         self._unfit = {
             each.name: unfit(f"{relation}.{each.name}", each.type_oid, layout.types, field.type)
             for each, field in zip(relation.columns, fields, strict=True)
         }
 
-    def __call__(self, rows: CopiedRows) -> pa.RecordBatch:
-        arrays = list(self._copied.arrays(rows, self._refuse))
-        header = Header(0, rows.transaction.commit_lsn, since_1970(rows.transaction.commit_timestamp))
-        fields = list(self._schema)[len(arrays) :]
-        metadata = metadata_arrays(rows, header, [field.name for field in fields])
-        arrays += [array.cast(field.type) for array, field in zip(metadata, fields, strict=True)]
+    def make(self, rows: int) -> list[Column]:
+        """Make the columns of a batch."""
+        return self._copied.make(self._kinds, rows)
+
+    def batch(self, columns: list[Column], count: int, data: bytes, ordinal: int) -> pa.RecordBatch:
+        """Make a batch of the columns.
+
+        :param data: the bytes with the values that they refused.
+        :param ordinal: that of the first row.
+        """
+        arrays = list(self._copied.filled(columns, self._kinds, count, data, self._refuse))
+        names = [field.name for field in self._metadata]
+        metadata = metadata_arrays("read", ordinal, count, self._header, names)
+        arrays += [array.cast(field.type) for array, field in zip(metadata, self._metadata, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _refuse(self, name: str, row: int, text: str) -> None:
