@@ -21,6 +21,7 @@ from aiorepl.cli.run import run
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.snapshot import snapshot
+from aiorepl.cli.spark import spark
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
@@ -59,6 +60,7 @@ command.add_command(snapshot)
 command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)
+command.add_command(spark)
 command.add_command(dlq)
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import shlex
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, suggestion
+from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of, suggestion
 from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,7 +56,7 @@ def load(path: Path, **overrides: bool) -> PipelineFile:
     :raises InvalidFile: the file has errors.
     """
     reader = TableReader()
-    document = _document(path)
+    document = document_of(path, "run")
     # Modules of transforms are beside the file.
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -68,20 +66,6 @@ def load(path: Path, **overrides: bool) -> PipelineFile:
     if loaded is None or reader.errors:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
     return loaded
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        example = f"aiorepl run --example > {shlex.quote(str(path))}"
-        raise ConfigurationError(f"{path} does not exist; create an example with: {example}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
 
 
 def _pipeline(
@@ -152,7 +136,7 @@ def open_journal(path: Path) -> Store:
     :raises ConfigurationError: the file cannot be read, is not TOML, or has no valid [journal].
     :raises InvalidFile: the table has errors.
     """
-    reader, document = TableReader(), _document(path)
+    reader, document = TableReader(), document_of(path, "run")
     if "journal" not in document:
         raise ConfigurationError(f"{path} has no [journal]: its sinks read the slot")
     settings = reader.arguments("journal", document["journal"], _JOURNAL)

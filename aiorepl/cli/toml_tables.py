@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -256,6 +257,25 @@ class TableReader:
                 pattern = re.escape(text)
                 problem = re.sub(pattern if len(text) > 7 else rf"(?<!\w){pattern}(?!\w)", "…", problem)
         return problem
+
+
+def document_of(path: Path, command: str) -> dict[str, Any]:
+    """Read a file.
+
+    :param command: the one that reads it, and that prints an example of it.
+    :raises ConfigurationError: the file cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        example = f"aiorepl {command} --example > {shlex.quote(str(path))}"
+        raise ConfigurationError(f"{path} does not exist; create an example with: {example}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
 
 
 def below(key: str, name: str) -> str:

@@ -116,6 +116,11 @@ def merge(store: Store, sources: Sequence[File], name: str) -> Written:
     return write(store, name, schema, batches())
 
 
+def digest_of(data: bytes) -> str:
+    """Return the digest of a whole file, as in ``File``."""
+    return str(_digest(data).hexdigest())
+
+
 def _digest(data: bytes = b"") -> Any:
     return hashlib.blake2b(data, digest_size=16)
 

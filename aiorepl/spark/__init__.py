@@ -22,11 +22,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorepl.spark.mirroring.apply_changes import apply_changes
+    from aiorepl.spark.mirroring.mirror import Mirror, mirror
+    from aiorepl.spark.mirroring.mirrored import MirroredTables
     from aiorepl.spark.reading.changes import changes
     from aiorepl.spark.session.local import local_session, register
     from aiorepl.spark.snapshot.snapshot import Snapshot
 
 _HOME_OF = {
+    "Mirror": "aiorepl.spark.mirroring.mirror",
+    "MirroredTables": "aiorepl.spark.mirroring.mirrored",
+    "mirror": "aiorepl.spark.mirroring.mirror",
     "apply_changes": "aiorepl.spark.mirroring.apply_changes",
     "changes": "aiorepl.spark.reading.changes",
     "local_session": "aiorepl.spark.session.local",
@@ -34,7 +39,16 @@ _HOME_OF = {
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
 }
 
-__all__ = ["Snapshot", "apply_changes", "changes", "local_session", "register"]
+__all__ = [
+    "Mirror",
+    "MirroredTables",
+    "Snapshot",
+    "apply_changes",
+    "changes",
+    "local_session",
+    "mirror",
+    "register",
+]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 

@@ -21,9 +21,19 @@ COMMANDS = dict(commands(command))
 
 def test_the_commands():
     """These are the top-level commands."""
-    assert ["demo", "tail", "run", "check", "top", "snapshot", "slots", "journal", "sinks", "dlq"] == list(
-        command.commands
-    )
+    assert [
+        "demo",
+        "tail",
+        "run",
+        "check",
+        "top",
+        "snapshot",
+        "slots",
+        "journal",
+        "sinks",
+        "spark",
+        "dlq",
+    ] == list(command.commands)
 
 
 @pytest.mark.parametrize("path", COMMANDS)

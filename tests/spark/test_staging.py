@@ -38,14 +38,13 @@ def staged(journal, store, wanted=lambda table: True) -> list[StagedFile]:
     return [StagedFile.from_json(file.to_json()) for file in files]
 
 
-def common_rows(files: list[StagedFile], store, *, forced: bool = False) -> tuple[Common, list[dict]]:
+def common_rows(files: list[StagedFile], store, *, null: bool = False) -> tuple[Common, list[dict]]:
     common = Common("public.t", [file.version for file in files])
-    read = common.forced if forced else common.conform
     rows = [
         row
         for file in files
         for batch in changes(file, store)
-        for row in read(batch, file.version).to_pylist()
+        for row in common.conform(batch, file.version, null=null).to_pylist()
     ]
     return common, [
         {name: row[name] for name in row if not name.startswith("_")} | {"_op": row["_op"]} for row in rows
@@ -69,7 +68,7 @@ def test_files_by_table(journal, store) -> None:
         {"id": 1, "note": None, "_op": "delete"},
         {"id": None, "note": None, "_op": "truncate"},
     ]
-    assert (file.truncated, file.only_truncates) == (file.file.last, False)
+    assert not file.only_truncates
     assert stat.S_IMODE((store.path / file.file.name).stat().st_mode) == 0o600
 
 
@@ -82,7 +81,7 @@ def test_versions(journal, store) -> None:
     added = column("kind")
     after = journal.stream.table("t", column("id", INT8, key=True), column("text"), added, replaces=before)
     journal.stream.transaction(after.update("1", UNCHANGED, "y"))
-    journal.write({"id": Attribute(1), "text": Attribute(2), "kind": Attribute(3)})
+    journal.write({"id": Attribute(1), "text": Attribute(2), "kind": Attribute(3, "x", True)})
     files = staged(journal, store)
     assert len(files) == 2
 
@@ -94,10 +93,11 @@ def test_versions(journal, store) -> None:
         ("kind", "string"),
     ]
     assert rows == [
-        {"id": 1, "text": "one", "kind": None, "_op": "insert"},
+        {"id": 1, "text": "one", "kind": "x", "_op": "insert"},
         {"id": 1, "text": None, "kind": None, "_op": "delete"},
         {"id": 1, "text": None, "kind": "y", "_op": "update"},
     ]
+    assert common.defaults["kind"].as_py() == "x"
     (last,) = changes(files[1], store)
     assert common.conform(last, files[1].version)["_unchanged"].to_pylist() == [["text"]]
 
@@ -114,10 +114,10 @@ def test_names_move(journal, store) -> None:
 
     common, rows = common_rows(files, store)
 
-    assert common.schema.names == ["id", "note_2", "note"]
-    assert rows[1] == {"id": 2, "note_2": None, "note": 5, "_op": "insert"}
+    assert common.schema.names == ["id", "note_dropped_2", "note"]
+    assert rows[1] == {"id": 2, "note_dropped_2": None, "note": 5, "_op": "insert"}
     (first,) = changes(files[0], store)
-    assert common.conform(first, files[0].version)["_unchanged"].to_pylist() == [["note_2"]]
+    assert common.conform(first, files[0].version)["_unchanged"].to_pylist() == [["note_dropped_2"]]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_unrepresentable_values(journal, store) -> None:
     files = staged(journal, store)
     with pytest.raises(DataError, match="'day'"):
         common_rows(files, store)
-    assert common_rows(files, store, forced=True)[1] == [{"id": 1, "day": None, "_op": "insert"}]
+    assert common_rows(files, store, null=True)[1] == [{"id": 1, "day": None, "_op": "insert"}]
 
 
 def test_lost_file(journal, store) -> None:

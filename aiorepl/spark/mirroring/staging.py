@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -49,7 +49,8 @@ class StagedFile:
 
     :param file: its name is relative to the staging folder, or to the history if ``compacted``.
     :param compacted: whether it is a file of the journal's history.
-    :param truncated: the position of its last truncate; ``None`` if there is none, and always if ``compacted``.
+    :param truncates: commit LSN, ordinal and time of its truncates, in microseconds since 1970; not known if ``compacted``.
+    :param moves: whether a key changed in a row that lacks a value; if ``compacted``, that may be.
     :param only_truncates: whether it has no rows. A truncate comes without the types of columns, so the schema may be wrong.
     :param memory: the bytes that its rows had in memory; a guess if ``compacted``.
     :param first: its rows before this commit LSN do not belong to the batch,
@@ -60,7 +61,8 @@ class StagedFile:
     version: Version
     file: File
     compacted: bool = False
-    truncated: Place | None = None
+    truncates: tuple[tuple[int, int, int | None], ...] = ()
+    moves: bool = False
     only_truncates: bool = False
     memory: int = 0
     first: LSN = ZERO
@@ -78,7 +80,8 @@ class StagedFile:
                 "arrow": base64.b64encode(self.version.schema.serialize().to_pybytes()).decode(),
                 "file": [file.name, file.rows, file.size, file.first, file.last, file.digest],
                 "compacted": self.compacted,
-                "truncated": self.truncated,
+                "truncates": self.truncates,
+                "moves": self.moves,
                 "only_truncates": self.only_truncates,
                 "memory": self.memory,
                 "first": str(self.first),
@@ -93,13 +96,13 @@ class StagedFile:
         name, rows, size, first, last, digest = fields["file"]
         description = tuple(base64.b64decode(each) for each in fields["description"])
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["arrow"])))
-        truncated = fields["truncated"]
         return cls(
             Table(text(fields, "schema"), text(fields, "table")),
             Version(integer(fields, "oid"), description, schema),
             File(name, 0, rows, size, tuple(first), tuple(last), 0, digest),
             fields["compacted"],
-            None if truncated is None else tuple(truncated),
+            tuple(map(tuple, fields["truncates"])),
+            fields["moves"],
             fields["only_truncates"],
             integer(fields, "memory"),
             lsn(fields, "first"),
@@ -109,31 +112,37 @@ class StagedFile:
 
 def stage(
     reader: JournalReader,
-    spans: Iterable[Span],
+    spans: Sequence[Span],
     store: Store,
     wanted: Callable[[Table], bool],
     bounds: Bounds = BOUNDS,
 ) -> list[StagedFile]:
     """Write the changes in ``spans`` to files of the staging folder.
 
+    :param spans: at least one.
     :param store: the staging folder.
     :raises JournalError: the journal is damaged, or a file cannot be written.
     :raises DataError: a value in binary format does not match its type.
     """
     staged: list[StagedFile] = []
+    until = spans[-1].until or _NEVER
 
     def finish(buffer: TableBuffer, batches: Iterator[pa.RecordBatch]) -> int:
-        seen = _Seen()
+        seen = _Seen(until)
         name = f"{uuid4().hex}{SUFFIX}"
         written = parquet.write(store, name, buffer.version.schema, seen.watch(batches))
+        if not written.rows:
+            store.delete(name)
+            return written.size
         file = File(name, 0, written.rows, written.size, seen.first, seen.last, 0, written.digest)
         staged.append(
             StagedFile(
                 buffer.table,
                 buffer.version,
                 file,
-                truncated=seen.truncated,
-                only_truncates=seen.truncates == written.rows,
+                truncates=tuple(seen.truncates),
+                moves=seen.moves,
+                only_truncates=len(seen.truncates) == written.rows,
                 memory=seen.memory,
             )
         )
@@ -161,21 +170,24 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
     file = pq.ParquetFile(io.BytesIO(_bytes(staged, store)))
     whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
     for group in range(file.num_row_groups):
-        for batch in file.read_row_group(group).to_batches():
+        for batch in file.read_row_group(group).combine_chunks().to_batches():
             wanted = batch if whole else _within(batch, staged)
             if wanted.num_rows:
                 yield wanted
 
 
-def last_truncate(staged: StagedFile, store: Store) -> Place | None:
-    """Return the position of the last truncate in a file that belongs to its batch; parameters and errors as ``changes``."""
-    if not staged.compacted:
-        return staged.truncated
-    columns = ["_op", "_commit_lsn", "_ordinal"]
-    table = pq.read_table(io.BytesIO(_bytes(staged, store)), columns=columns)
-    found = _within(table, staged)
-    found = found.filter(pc.equal(found["_op"], "truncate"))
-    return _place(found, found.num_rows - 1) if found.num_rows else None
+def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
+    """Return commit LSN, ordinal and time of the truncates among changes."""
+    found = rows.filter(pc.equal(rows.column("_op"), "truncate"))
+    times = found.column("_commit_ts").cast(pa.int64())
+    columns = (found.column("_commit_lsn"), found.column("_ordinal"), times)
+    yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def moves_in(rows: Any) -> bool:
+    """Whether a key changed in a row that lacks a value: an insert that is not whole."""
+    lacking = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
+    return bool(pc.any(pc.and_(lacking, pc.equal(rows.column("_op"), "insert"))).as_py())
 
 
 def _bytes(staged: StagedFile, store: Store) -> bytes:
@@ -189,27 +201,32 @@ def _bytes(staged: StagedFile, store: Store) -> bytes:
 
 
 class _Seen:
-    """Records where the first, the last row and the last truncate are of the record batches that pass through ``watch``."""
+    """Records what passes through ``watch``: where the first and the last row are, and how much it is.
 
-    def __init__(self) -> None:
+    :param until: leave out the rows from this commit LSN on.
+    """
+
+    def __init__(self, until: LSN) -> None:
+        self._until = until
         self.first: Place = (0, 0)
         self.last: Place = (0, 0)
-        self.truncated: Place | None = None
-        self.truncates = 0
+        self.truncates: list[tuple[int, int, int | None]] = []
+        self.moves = False
         self.memory = 0
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches."""
+        """Yield the rows that are before ``until``."""
         begun = False
-        for batch in batches:
+        for whole in batches:
+            batch = whole.filter(pc.less(whole.column("_commit_lsn"), self._until))
+            if not batch.num_rows:
+                continue
             if not begun:
                 begun, self.first = True, _place(batch, 0)
             self.last = _place(batch, batch.num_rows - 1)
             self.memory += batch.nbytes
-            found = batch.filter(pc.equal(batch.column("_op"), "truncate"))
-            if found.num_rows:
-                self.truncates += found.num_rows
-                self.truncated = _place(found, found.num_rows - 1)
+            self.truncates += truncates_in(batch)
+            self.moves = self.moves or moves_in(batch)
             yield batch
 
 

@@ -68,6 +68,21 @@ class State:
     tables: Mapping[Table, int] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
 
+    def after(
+        self, number: int, end: LSN | None, oids: Mapping[Table, int], aside: Mapping[Table, SetAside]
+    ) -> State:
+        """Return the state after a batch.
+
+        :param end: its end; ``None`` if it ends within a transaction.
+        :param oids: of the tables that it wrote.
+        """
+        lsn = self.lsn if end is None else end
+        return replace(self, batch=number, lsn=lsn, tables={**self.tables, **oids}, aside=dict(aside))
+
+    def without(self, table: Table) -> State:
+        """Return the state of a mirror that never wrote ``table``."""
+        return replace(self, tables={each: oid for each, oid in self.tables.items() if each != table})
+
 
 class StateFile:
     """Reads and replaces the state of one target.
@@ -130,18 +145,6 @@ class StateFile:
         except OSError as error:
             raise JournalError(f"{self.location} cannot be written: {reason(error)}") from error
         return state
-
-
-def applied(
-    state: State, number: int, end: LSN | None, oids: Mapping[Table, int], aside: Mapping[Table, SetAside]
-) -> State:
-    """Return the state after a batch.
-
-    :param end: its end; ``None`` if it ends within a transaction.
-    :param oids: of the tables that it wrote.
-    """
-    lsn = state.lsn if end is None else end
-    return replace(state, batch=number, lsn=lsn, tables={**state.tables, **oids}, aside=dict(aside))
 
 
 def _dump(state: State) -> bytes:

@@ -15,22 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError, DataError
-from aiorepl.formats.arrow.collected import BEFORE
-from aiorepl.formats.arrow.collected import NUMBER as FIELD_ID
+from aiorepl.formats.arrow.collected import BEFORE, attribute_of
 from aiorepl.formats.arrow.columns import Unrepresentable, converter
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.history.manifest import Version
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.table import NUMBER
 from aiorepl.values.registry import Types
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
-MISSING: Final = b"aiorepl.missing"
 _GONE: Final = pa.array(["delete", "truncate"])
-_INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
-_FLOATS: Final = (pa.float32(), pa.float64())
-_MAX_PRECISION: Final = 38
 # The built-in type whose text a missing value has, by the column's Arrow type: the column's own may be a domain.
 _OIDS: Final = {
     pa.int16(): 21,
@@ -91,7 +87,9 @@ class Common:
             if each.missing is not None
         }
         """By name, the value of a column in the rows that are older than it."""
-        self._sources = {id(version): self._source(version) for version in versions}
+        self.rows: pa.Schema = pa.schema([*self.schema, *META])
+        """The columns of the rows that ``conform`` returns."""
+        self._sources = {version.digest: self._source(version) for version in versions}
 
     def key(self, version: Version, given: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that identify a row of this version.
@@ -118,39 +116,30 @@ class Common:
             )
         return tuple(wanted)
 
-    def conform(self, batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:
-        """Return rows of one version in the common columns, followed by the metadata columns and, if they have it, ``_before``.
+    def names_in(self, version: Version, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that common columns have in a version; those that it does not have are left out."""
+        sources = self._sources[version.digest]
+        return tuple(sources[name] for name in columns if name in sources)
 
-        :raises DataError: a value does not fit into the type of its column.
+    def conform(self, batch: pa.RecordBatch, version: Version, *, null: bool = False) -> pa.RecordBatch:
+        """Return rows of one version in the common columns, followed by the metadata columns.
+
+        :param null: a value that the type of its column cannot represent is null.
+        :raises DataError: there is such a value, and ``null`` is not set.
         """
-        if (unfit := batch.column(UNREPRESENTABLE.name)).null_count < batch.num_rows:
+        unfit = batch.column(UNREPRESENTABLE.name)
+        if not null and unfit.null_count < batch.num_rows:
             names = sorted({name for row in unfit.drop_null().to_pylist() for name, _ in row})
             raise DataError(
                 f"{self._table} has a value that the type of column {names[0]!r} cannot represent, such as an infinite date: "
                 'correct it in the source, or mirror it as null with unrepresentable="null"'
             )
-        return self.forced(batch, version)
-
-    def forced(self, batch: pa.RecordBatch, version: Version) -> pa.RecordBatch:
-        """As ``conform``, with null for a value that its type cannot represent."""
-        sources = self._sources[id(version)]
+        sources = self._sources[version.digest]
         gone = pc.is_in(batch.column("_op"), value_set=_GONE)
         arrays = [self._array(column, sources.get(column.name), batch, gone) for column in self._columns]
-        arrays += [batch.column(name) for name in META.names]
-        fields = [*self.schema, *META]
-        unchanged = META.get_field_index("_unchanged") + len(self._columns)
-        arrays[unchanged] = self._renamed(arrays[unchanged], sources)
-        if BEFORE in batch.schema.names:
-            before = batch.column(BEFORE)
-            inner = pa.RecordBatch.from_struct_array(before)
-            present = [column for column in self._columns if column.name in sources]
-            values = [inner.column(sources[column.name]).cast(column.kind) for column in present]
-            struct = pa.StructArray.from_arrays(
-                values, names=[each.name for each in present], mask=before.is_null()
-            )
-            arrays.append(struct)
-            fields.append(pa.field(BEFORE, struct.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        metadata = {name: batch.column(name) for name in META.names}
+        metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
+        return pa.RecordBatch.from_arrays([*arrays, *metadata.values()], schema=self.rows)
 
     def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch, gone: Any) -> Any:
         if source is not None:
@@ -162,16 +151,6 @@ class Common:
         # A delete or truncate has no values but those of a key.
         return pa.repeat(default, 1).take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
 
-    def _renamed(self, lists: Any, sources: Mapping[str, str]) -> Any:
-        """Give the names in ``_unchanged`` that the columns have now."""
-        if all(name == source for name, source in sources.items()) or not len(lists.values):
-            return lists
-        now = pa.array(list(sources))
-        indexes = pc.index_in(lists.flatten(), value_set=pa.array(list(sources.values())))
-        offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets])
-        return pa.ListArray.from_arrays(offsets, now.take(indexes), type=lists.type)
-
     def _source(self, version: Version) -> dict[str, str]:
         """By common column, the name that it has in a version."""
         return {self._name_of(each): each.name for each in _columns(version.schema)}
@@ -180,6 +159,17 @@ class Common:
         found = _match(self._columns, wanted)
         assert found is not None
         return found.name
+
+
+def _renamed(lists: Any, sources: Mapping[str, str]) -> Any:
+    """Give the names in ``_unchanged`` that the columns have now."""
+    if all(name == source for name, source in sources.items()) or not len(lists.values):
+        return lists
+    now = pa.array(list(sources))
+    indexes = pc.index_in(lists.flatten(), value_set=pa.array(list(sources.values())))
+    offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets])
+    return pa.ListArray.from_arrays(offsets, now.take(indexes), type=lists.type)
 
 
 def relation_of(version: Version) -> Relation:
@@ -192,36 +182,15 @@ def relation_of(version: Version) -> Relation:
     return relation
 
 
-def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that has the values of both; ``None`` if there is none but text."""
-    if one == other:
-        return one
-    for family in (_INTEGERS, _FLOATS):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        scale = max(one.scale, other.scale)
-        digits = max(one.precision - one.scale, other.precision - other.scale) + scale
-        return pa.decimal128(digits, scale) if digits <= _MAX_PRECISION else None
-    return None
-
-
 def _columns(schema: pa.Schema) -> list[_Column]:
     """The table's own columns in a file."""
     found = []
     for field in schema:
         if field.name in _OURS:
             continue
-        metadata = field.metadata or {}
-        number, missing = metadata.get(FIELD_ID), metadata.get(MISSING)
-        found.append(
-            _Column(
-                field.name,
-                field.type,
-                None if number is None else int(number),
-                None if missing is None else missing.decode(),
-            )
-        )
+        known = attribute_of(field)
+        number, missing = (None, None) if known is None else (known.number, known.missing)
+        found.append(_Column(field.name, field.type, number, missing))
     return found
 
 
@@ -247,7 +216,7 @@ def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) ->
         found = _match(newer, column)
         if found is None:
             # It was dropped. Its name may belong to another column now.
-            name = f"{column.name}_{column.number}" if column.name in names else column.name
+            name = f"{column.name}_dropped_{column.number}" if column.name in names else column.name
             kept.append(replace(column, name=name))
             continue
         kind = wider(column.kind, found.kind)

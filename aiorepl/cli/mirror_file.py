@@ -1,0 +1,106 @@
+"""Load the TOML file of ``aiorepl spark mirror``. Every error in it is reported before Spark starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of, suggestion
+from aiorepl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aiorepl.retry import RetryPolicy
+    from aiorepl.spark.mirroring.mirror import Mirror
+
+_SECTIONS: Final = ("spark", "journal", "mirror", "retry")
+_JOURNAL: Final = TableSchema({"url": str, "config": Mapping[str, str]}, frozenset({"url"}))
+_SPARK: Final = TableSchema(
+    {
+        "master": str,
+        "conf": Mapping[str, str],
+        "cores": int,
+        "memory": str,
+        "log": Path,
+        "interval": str,
+        "name": str,
+    }
+)
+_LOCAL: Final = ("cores", "memory", "log")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFile:
+    """A loaded file.
+
+    :param session: starts Spark, or returns the session that there is.
+    :param interval: the time between two batches; ``None``: no pause.
+    """
+
+    mirror: Mirror
+    session: Callable[[], Any]
+    retry: RetryPolicy
+    interval: str | None
+
+
+def load(path: Path) -> MirrorFile:
+    """Load a file. Nothing starts.
+
+    :raises ConfigurationError: the file cannot be read or is not TOML, or a package is missing.
+    :raises InvalidFile: the file has errors.
+    """
+    try:
+        from aiorepl.retry import RetryPolicy
+        from aiorepl.spark.mirroring.mirror import Mirror
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"this needs {error.name}: pip install 'aiorepl[spark]'") from None
+    reader, document = TableReader(), document_of(path, "spark mirror")
+    for key in document:
+        if key not in _SECTIONS:
+            reader.error(below("", key), f"unknown; {suggestion(key, _SECTIONS)}")
+    spark = reader.arguments("spark", document.get("spark", {}), _SPARK)
+    if spark is not None and "master" in spark:
+        for name in _LOCAL:
+            if name in spark:
+                reader.error(f"spark.{name}", "is for a local Spark: set it in spark.conf, beside master")
+    journal = None
+    for name in ("journal", "mirror"):
+        if name not in document:
+            reader.error(name, "missing")
+    if "journal" in document:
+        settings = reader.arguments("journal", document["journal"], _JOURNAL)
+        journal = None if settings is None else _journal(reader, settings)
+    retry = reader.make("retry", RetryPolicy, document.get("retry", {}))
+    mirror = None
+    if "mirror" in document:
+        schema = TableSchema.of(Mirror)
+        hints = {name: hint for name, hint in schema.hints.items() if name != "journal"}
+        schema = replace(schema, hints=hints, required=schema.required - {"journal"})
+        # Without a journal the table is checked all the same.
+        found = journal or "journal"
+        mirror = reader.make(
+            "mirror", lambda **given: Mirror(journal=found, **given), document["mirror"], schema
+        )
+    if reader.errors or mirror is None or spark is None:
+        raise InvalidFile([f"{path}: {error}" for error in reader.errors])
+    return MirrorFile(mirror, lambda: _session(spark), retry, spark.get("interval"))
+
+
+def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
+    from aiorepl.objects.location import ObjectStore
+
+    if "config" not in settings:
+        return settings["url"]
+    return reader.call("journal", ObjectStore, dict(settings), secret=True)
+
+
+def _session(settings: Mapping[str, Any]) -> Any:
+    name = settings.get("name", "aiorepl mirror")
+    if "master" in settings or "conf" in settings:
+        from aiorepl.spark.session.cluster import cluster_session
+
+        return cluster_session(name, settings.get("master"), settings.get("conf"))
+    from aiorepl.spark import local_session
+
+    return local_session(name=name, **{key: settings[key] for key in _LOCAL if key in settings})

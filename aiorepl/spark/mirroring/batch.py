@@ -1,0 +1,81 @@
+"""A batch of a mirror, as its source's rows describe it. Pure.
+
+The first row says where the batch begins and ends, and to which query it belongs. Every other row describes a staged file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import orjson
+
+from aiorepl.history.manifest import Table
+from aiorepl.lsn import LSN
+from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.reading.offsets import Offset
+
+HEAD: Final = "batch"
+FILE: Final = "file"
+
+Row = tuple[str, bytes]
+"""What the row is, and its contents as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a batch is in the journal.
+
+    :param start: an offset at the place where the batch begins.
+    :param end: its end.
+    :param lsn: the LSN up to which the tables have everything once no transaction is left in the middle: the end of the
+        segment that the batch ends in, or with.
+    """
+
+    start: Offset
+    end: Offset
+    lsn: LSN
+
+    @property
+    def within(self) -> bool:
+        """Whether it ends within a transaction, or may do so."""
+        return bool(self.end.part or self.end.block)
+
+    def row(self) -> Row:
+        """Return the row that ``Batch.of`` understands."""
+        return HEAD, orjson.dumps([self.start.to_json(), self.end.to_json(), str(self.lsn)])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch and its files."""
+
+    head: Head
+    files: Sequence[StagedFile]
+
+    @classmethod
+    def of(cls, rows: Iterable[Any]) -> Self:
+        """Parse the rows that the source returned, in any order."""
+        head: Head | None = None
+        files = []
+        for kind, content in rows:
+            if kind == HEAD:
+                start, end, lsn = orjson.loads(bytes(content))
+                head = Head(Offset.from_json(start), Offset.from_json(end), LSN.parse(lsn))
+            else:
+                files.append(StagedFile.from_json(bytes(content)))
+        assert head is not None
+        return cls(head, files)
+
+    def by_table(self) -> dict[Table, list[StagedFile]]:
+        """Return the files of each table, in the order of their rows."""
+        found: dict[Table, list[StagedFile]] = {}
+        for file in sorted(self.files, key=lambda each: (each.table, each.file.first)):
+            found.setdefault(file.table, []).append(file)
+        return found
+
+
+def file_row(file: StagedFile) -> Row:
+    """Return the row of a file."""
+    return FILE, file.to_json()

@@ -1,0 +1,67 @@
+"""Reads the changes that a batch has of one table, in common columns. Runs on the driver or on executors; does not use Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from aiorepl.formats.arrow.collected import BEFORE
+from aiorepl.history.opening import open_history
+from aiorepl.journal.store import Location, open_store
+from aiorepl.spark.lake.table import Mode, Truncate
+from aiorepl.spark.mirroring.reduction import linked_keys
+from aiorepl.spark.mirroring.staging import StagedFile, changes, moves_in, truncates_in
+from aiorepl.spark.mirroring.versions import Common
+from aiorepl.spark.reading.moved_keys import split_moves
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of one table in a batch, wherever they are read; pickled to executors.
+
+    :param keys: the columns that identify a row.
+    :param null: as in ``Common.conform``.
+    """
+
+    journal: Location
+    staging: Location
+    common: Common
+    keys: tuple[str, ...]
+    mode: Mode
+    null: bool
+
+    def rows(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
+        """Read the changes of a file in the common columns."""
+        common, version = self.common, file.version
+        names = common.names_in(version, self.keys)
+        store = open_history(self.journal) if file.compacted else open_store(self.staging)
+        for batch in changes(file, store):
+            whole = split_moves(batch, names) if names and BEFORE in batch.schema.names else batch
+            yield common.conform(whole, version, null=self.null)
+
+    def scan(self, file: StagedFile) -> tuple[list[Any], pa.Table]:
+        """Return the truncates of a file, and the keys that moves link whose rows lack a value."""
+        truncates: list[Any] = []
+        linked = []
+        for batch in self.rows(file):
+            truncates += truncates_in(batch)
+            if moves_in(batch):
+                linked.append(linked_keys(pa.Table.from_batches([batch]), self.keys))
+        return truncates, pa.concat_tables(linked) if linked else pa.table({})
+
+
+def truncates_of(file: StagedFile) -> Iterator[Truncate]:
+    """Return the truncates of a staged file."""
+    for lsn, ordinal, micros in file.truncates:
+        yield truncate_at(lsn, ordinal, micros)
+
+
+def truncate_at(lsn: int, ordinal: int, micros: int | None) -> Truncate:
+    """Make a truncate; its time is in microseconds since 1970."""
+    return Truncate(lsn, ordinal, None if micros is None else _EPOCH + timedelta(microseconds=micros))

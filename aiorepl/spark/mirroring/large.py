@@ -1,0 +1,167 @@
+"""Reduces the changes of one table on executors, for a batch that is too large for the driver.
+
+Executors read the staged files and exchange their rows by key; each then has all changes of some keys, reduces them, and writes
+what is left as a file of the staging folder: a part, as the table takes them. Keys that a move links whose row lacks a value go
+the same way. The driver only sees descriptions.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from aiorepl.history import parquet
+from aiorepl.history.manifest import File
+from aiorepl.journal.store import Store, open_store
+from aiorepl.spark.lake.table import Part, Truncate
+from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
+from aiorepl.spark.mirroring.reduction import reduce_changes
+from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
+
+PART_BYTES: Final = 32 * 1024 * 1024
+"""The size of an exchanged partition, in memory; one key's changes are never divided."""
+
+_ROUTE: Final = "_aiorepl_route"
+_FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])
+_PART: Final = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("digest", pa.string()),
+        pa.field("memory", pa.int64()),
+    ]
+)
+
+
+def parts(
+    spark: SparkSession, wanted: Changes, files: Sequence[StagedFile], truncates: Sequence[Truncate]
+) -> tuple[list[Part], list[Truncate]]:
+    """Reduce the changes of a table on executors; return the parts and all truncates, ascending.
+
+    :param truncates: those of files that are not among ``files``.
+    """
+    store = open_store(wanted.staging)
+    if wanted.mode == "changelog":
+        # Every change stays, so that nothing has to be exchanged.
+        return [Part(file.memory, partial(_table, wanted, file)) for file in files], []
+    found = {Truncate(*each) for each in truncates}
+    links: list[pa.Table] = []
+    unknown = [file for file in files if file.compacted or file.moves]
+    for file in files:
+        if not file.compacted:
+            found |= set(truncates_of(file))
+    for row in _frame(spark, unknown).mapInArrow(_scanning(wanted), _schema(_FOUND)).collect():
+        found |= {truncate_at(*each) for each in orjson.loads(bytes(row["truncates"]))}
+        links.append(pa.ipc.open_stream(bytes(row["keys"])).read_all())
+    routes = Routes.of((each for each in links if each.num_rows), wanted.keys)
+    ascending = sorted(found)
+    count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
+    rows = _frame(spark, files).mapInArrow(_reading(wanted, routes), _schema(_routed(wanted)))
+    hashed = f.hash(*(f.col(_quoted(name)) for name in wanted.keys))
+    routed = f.when(f.col(_ROUTE).isNotNull(), f.hash(_ROUTE)).otherwise(hashed)
+    reduced = rows.repartition(count, routed).mapInArrow(_reducing(wanted, ascending), _schema(_PART))
+    return [_part(store, *row) for row in reduced.collect()], ascending
+
+
+def _frame(spark: SparkSession, files: Sequence[StagedFile]) -> DataFrame:
+    rows = [(file.to_json(),) for file in files]
+    return spark.createDataFrame(rows, "content binary").repartition(max(1, len(rows)))
+
+
+def _scanning(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in _files(batches):
+            truncates, keys = wanted.scan(file)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, keys.schema) as writer:
+                writer.write_table(keys)
+            row = [[orjson.dumps(truncates)], [sink.getvalue().to_pybytes()]]
+            yield pa.RecordBatch.from_arrays([pa.array(each, pa.binary()) for each in row], schema=_FOUND)
+
+    return scan
+
+
+def _reading(
+    wanted: Changes, routes: Routes
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    schema = _routed(wanted)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in _files(batches):
+            for found in wanted.rows(file):
+                rows = found.filter(pc.not_equal(found.column("_op"), "truncate"))
+                route = routes.column(rows, wanted.keys) if routes else pa.nulls(rows.num_rows, pa.string())
+                yield pa.RecordBatch.from_arrays([*rows.columns, route], schema=schema)
+
+    return read
+
+
+def _reducing(
+    wanted: Changes, truncates: Sequence[Truncate]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def reduce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = wanted.common.rows
+        found = [batch.select(columns.names) for batch in batches if batch.num_rows]
+        if not found:
+            return
+        rows = pa.Table.from_batches(found).cast(columns)
+        table = reduce_changes(rows, wanted.keys, wanted.mode, truncates).table
+        if table.num_rows:
+            yield _write(open_store(wanted.staging), table)
+
+    return reduce
+
+
+def _write(store: Store, table: pa.Table) -> pa.RecordBatch:
+    """Write a part, and return its description."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    data, name = sink.getvalue(), f"{uuid4().hex}{SUFFIX}"
+    store.write(name, data)
+    described = [name, len(data), parquet.digest_of(data), table.nbytes]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], field.type) for value, field in zip(described, _PART, strict=True)], schema=_PART
+    )
+
+
+def _part(store: Store, name: str, size: int, digest: str, memory: int) -> Part:
+    file = File(name, 0, 0, size, (0, 0), (0, 0), 0, digest)
+
+    def read() -> pa.Table:
+        return pq.read_table(io.BytesIO(parquet.read(store, file)))
+
+    return Part(memory, read)
+
+
+def _table(wanted: Changes, file: StagedFile) -> pa.Table:
+    table = pa.Table.from_batches(wanted.rows(file), schema=wanted.common.rows)
+    return reduce_changes(table, wanted.keys, wanted.mode).table
+
+
+def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
+    for batch in batches:
+        yield from map(StagedFile.from_json, batch.column("content").to_pylist())
+
+
+def _routed(wanted: Changes) -> pa.Schema:
+    return wanted.common.rows.append(pa.field(_ROUTE, pa.string()))
+
+
+def _schema(arrow: pa.Schema) -> Any:
+    return from_arrow_schema(arrow)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,238 @@
+"""``mirror``: one streaming query that mirrors many tables into a lake, with exactly-once effect.
+
+Executors decode each block of the journal once, and stage the changes of each table as typed files (``source``, ``staging``).
+The driver gets a few rows that describe the files, and applies them table by table (``applying``). So a hundred tables need no
+more processes than one, and every table is at the same place of the journal after each batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from aiorepl.history.manifest import Table
+from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Location, open_store
+from aiorepl.objects.location import SCHEMES, ObjectStore
+from aiorepl.spark.lake.delta import DeltaLake
+from aiorepl.spark.lake.table import Layout, Mode, Upkeep
+from aiorepl.spark.mirroring.applying import Applying, clean
+from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.large import parts
+from aiorepl.spark.mirroring.settings import OnError, Settings
+from aiorepl.spark.mirroring.source import Catching, Staging, mirror_source
+from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.spark.mirroring.table_batch import TableWriter
+from aiorepl.spark.reading.options import Options
+
+_MIB: Final = 1024 * 1024
+_UPKEEP: Final = Upkeep()
+CHECKPOINT: Final = "_checkpoint"
+STAGING: Final = "_staging"
+
+
+class Stopped(Exception):
+    """The mirror was asked to stop, and begins no other batch."""
+
+
+class Batches:
+    """Applies the micro-batches of a query; Spark calls it in this process.
+
+    :ivar stopping: set it, and the query ends instead of applying another batch.
+    :ivar busy: whether a batch is being applied.
+    :ivar done: the number of the last batch that was applied; -1 if none was.
+    :ivar error: why the last batch was not applied. Spark only passes on its text.
+    """
+
+    def __init__(self, applying: Applying) -> None:
+        self.stopping = False
+        self.busy = False
+        self.done = -1
+        self.error: Exception | None = None
+        self._applying = applying
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        self.busy = True
+        try:
+            if self.stopping:
+                raise Stopped
+            self._applying.apply(Batch.of(rows.collect()), number)
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.busy = False
+        self.done = number
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A mirror of many tables: of those of a journal that match a pattern, into Delta tables ``target/schema/table``.
+
+    A table is mirrored from its first change in the journal on, also if it appears later. Its target follows its columns: added,
+    renamed and widened ones, with the values that PostgreSQL gives to older rows. A batch is one commit of each table, or a few
+    if it is large; only the last one carries the batch, and where it ends. After every batch all tables are at the same place
+    of the journal (``MirroredTables.as_of``).
+
+    :param journal: the journal's folder, as every executor sees it, or the URL of its object store; an ``ObjectStore`` for one with
+        a configuration.
+    :param tables: patterns, as in a sink's selection: ``["public.*", "!public.sessions"]``.
+    :param target: a folder, the URL of an object store, or an ``ObjectStore``.
+    :param mode: current, history, soft_delete or changelog, for all tables or by pattern; the first that matches counts.
+    :param keys: by pattern, the columns that identify a row, for tables under REPLICA IDENTITY FULL.
+    :param layout: partitions and clustering of new tables, for all or by pattern.
+    :param upkeep: when tables are compacted and vacuumed.
+    :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
+    :param on_error: what happens if a table cannot be written: halt ends the query, after the other tables; set_aside goes on
+        without it, and tries again at the next start, from where the table was.
+    :param whole_transactions: end every batch between two transactions, however large one is. Otherwise a transaction that is
+        larger than ``max_bytes`` becomes visible in parts.
+    :param starting_position: where a new mirror starts, as the source's option startingPosition.
+    :param max_bytes: the bytes of the journal in a batch.
+    :param partition_bytes: the bytes of the journal that one task stages.
+    :param consumer: the name of the query's cursor in the journal; it has one by default.
+    :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
+    :param staging: the folder of staged files, which executors write and the driver reads; the default is ``_staging`` in the
+        checkpoint. No other query may use it.
+    :raises ConfigurationError: an argument cannot work.
+    """
+
+    journal: Location
+    tables: Sequence[str]
+    target: Location
+    mode: Mode | Mapping[str, Mode] = "current"
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layout: Layout | Mapping[str, Layout] = field(default_factory=Layout)
+    upkeep: Upkeep = field(default_factory=Upkeep)
+    unrepresentable: Literal["error", "null"] = "error"
+    on_error: OnError = "halt"
+    whole_transactions: bool = False
+    starting_position: str | None = None
+    max_bytes: int = 256 * _MIB
+    partition_bytes: int = 32 * _MIB
+    consumer: str | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    staging: Location | None = None
+
+    def __post_init__(self) -> None:
+        self.settings  # noqa: B018 - checked
+        self._options  # noqa: B018
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The checked settings of tables."""
+        return Settings.of(
+            self.tables, self.mode, self.keys, self.layout, self.unrepresentable, self.on_error
+        )
+
+    @cached_property
+    def _options(self) -> Options:
+        journal = self.journal
+        options = {
+            "journal": journal.url if isinstance(journal, ObjectStore) else os.fspath(journal),
+            "maxBytesPerTrigger": str(self.max_bytes),
+            "partitionBytes": str(self.partition_bytes),
+        }
+        if isinstance(journal, ObjectStore):
+            options |= {f"config.{key}": value for key, value in journal.config.items()}
+        if self.starting_position is not None:
+            options["startingPosition"] = self.starting_position
+        if self.consumer is not None:
+            options["consumer"] = self.consumer
+        return Options.parse(options)
+
+    def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
+        """Return the query, which is not started, and what applies its batches."""
+        options, settings = self._options, self.settings
+        folder = (
+            f"{url_of(self.target)}/{CHECKPOINT}" if self.checkpoint is None else os.fspath(self.checkpoint)
+        )
+        files = self._beside(f"{folder}/{STAGING}") if self.staging is None else self.staging
+        plan = Staging(options, files, settings, self.whole_transactions)
+        source = mirror_source(plan)
+        spark.dataSource.register(source)
+        store = open_store(files)
+        clean(store)
+        store.clean()
+        applying = Applying(
+            TableWriter(
+                open_lake(self.target, self.upkeep), settings, options.journal, files, partial(parts, spark)
+            ),
+            StateFile(open_store(self.target)),
+            store,
+            Cursors(options.journal),
+            _CatchingUp(spark, plan),
+            folder,
+            set_aside=settings.on_error == "set_aside",
+        )
+        batches = Batches(applying)
+        frame = spark.readStream.format(source.name()).load()
+        return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
+
+    def _beside(self, place: str) -> Location:
+        """Return a place that is in the same store as the target, or else local."""
+        target = self.target
+        if isinstance(target, ObjectStore) and urlsplit(place).scheme in SCHEMES:
+            return ObjectStore(place, target.config)
+        return place
+
+
+def mirror(
+    spark: SparkSession,
+    journal: Location,
+    tables: Sequence[str],
+    target: Location,
+    *,
+    trigger: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Mirror the tables of a journal into Delta tables, and return the running query.
+
+    :param journal: with ``tables``, ``target`` and ``options``: as in ``Mirror``.
+    :param trigger: arguments for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+    :param name: the query's name in Spark.
+    :raises ConfigurationError: an argument cannot work.
+    """
+    writer, _ = Mirror(journal, tables, target, **options).prepare(spark)
+    if name is not None:
+        writer = writer.queryName(name)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    return writer.start()
+
+
+def open_lake(target: Location, upkeep: Upkeep = _UPKEEP) -> DeltaLake:
+    """Return the lake in a target."""
+    storage = target.config if isinstance(target, ObjectStore) else None
+    return DeltaLake(url_of(target), storage=storage, upkeep=upkeep)
+
+
+def url_of(target: Location) -> str:
+    """Return the path or URL of a target, without a slash at its end."""
+    return (target.url if isinstance(target, ObjectStore) else os.fspath(target)).rstrip("/")
+
+
+class _CatchingUp:
+    """Stages what a table lacks that was set aside."""
+
+    def __init__(self, spark: SparkSession, staging: Staging) -> None:
+        self._spark = spark
+        self._staging = staging
+
+    def __call__(self, table: Table, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
+        source = mirror_source(self._staging, Catching(table, start, end))
+        self._spark.dataSource.register(source)
+        rows = self._spark.read.format(source.name()).load().collect()
+        files = [StagedFile.from_json(bytes(content)) for _, content in rows]
+        return sorted(files, key=lambda file: file.file.first)

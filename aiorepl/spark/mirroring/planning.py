@@ -1,0 +1,115 @@
+"""Chooses files of the journal's history for a batch, where they are less to read than its segments. Runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl.history.catalog import read_history, read_sealed, read_tables
+from aiorepl.history.manifest import File, History, Table
+from aiorepl.history.opening import open_history
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Location
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.spark.mirroring.staging import StagedFile
+
+# A history is read only for ranges that are worth it: its lists, and files that have more than the range.
+_LEAST_BYTES: Final = 16 * 1024 * 1024
+# A guess: what Parquet's rows take in memory.
+_EXPANDED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Files of the history.
+
+    :param end: they have the transactions that ended up to this LSN.
+    """
+
+    files: tuple[StagedFile, ...]
+    end: LSN
+
+
+def compacted_files(
+    journal: Location,
+    chain: Chain,
+    start: BlockPosition,
+    end: BlockPosition,
+    wanted: Callable[[Table], bool],
+) -> Compacted | None:
+    """Return the files of the history with the changes of a range, or of its beginning; ``None`` if its segments are read.
+
+    :param wanted: the tables whose files are returned.
+    :raises JournalError: the history is damaged, or cannot be read.
+    """
+    if start.part or start.block or end.lsn <= start.lsn:
+        return None
+    pruned = start.lsn < chain.start_lsn
+    segments = chain.size_after(start.lsn) - chain.size_after(end.lsn)
+    if not pruned and segments < _LEAST_BYTES:
+        return None
+    store = open_history(journal)
+    found = read_history(store)
+    if found is None or not _reaches(found[0], chain, start.lsn):
+        return None
+    listed = read_tables(store, None)
+    assert listed is not None
+    history, tables = listed
+    until = min(history.end.lsn, end.lsn)
+    files: list[StagedFile] = []
+    for each in tables.values():
+        if not wanted(each.table):
+            continue
+        chosen: list[File] = []
+        for sealed in each.sealed:
+            if sealed.last[0] >= start.lsn and sealed.first[0] < until:
+                chosen += read_sealed(store, sealed.name)
+        files += [
+            StagedFile(
+                each.table,
+                each.versions[file.version],
+                file,
+                compacted=True,
+                memory=file.size * _EXPANDED,
+                first=start.lsn,
+                until=until,
+            )
+            for file in (*chosen, *each.published, *each.pending)
+            if file.last[0] >= start.lsn and file.first[0] < until
+        ]
+    if not pruned and sum(file.file.size for file in files) > segments:
+        return None
+    return Compacted(tuple(files), until)
+
+
+def covers(journal: Location, chain: Chain, lsn: LSN) -> bool:
+    """Whether the history and the segments after it have everything after ``lsn``."""
+    found = read_history(open_history(journal))
+    return found is not None and _reaches(found[0], chain, lsn) and found[0].end.lsn >= chain.start_lsn
+
+
+def history_start(journal: Location, chain: Chain) -> LSN | None:
+    """Return where the history begins, if segments were deleted that it has; LSN 0 if that is the journal's start."""
+    found = read_history(open_history(journal)) if chain.start_lsn else None
+    if found is None or not found[0].start < chain.start_lsn <= found[0].end.lsn:
+        return None
+    return ZERO if found[0].start <= chain.identity.start_lsn else found[0].start
+
+
+def within(found: Compacted, start: LSN, max_bytes: int) -> LSN:
+    """Return the LSN after about ``max_bytes`` of files, and after at least one whole transaction."""
+    size = 0
+    for file in sorted(found.files, key=lambda each: each.file.last):
+        size += file.file.size
+        # A transaction ends after its commit LSN.
+        after = LSN(file.file.last[0] + 1)
+        if size >= max_bytes and start < after < found.end:
+            return after
+    return found.end
+
+
+def _reaches(history: History, chain: Chain, lsn: LSN) -> bool:
+    # LSN 0 is the journal's start, also before the first position of its slot.
+    return history.start <= max(lsn, chain.identity.start_lsn) < history.end.lsn

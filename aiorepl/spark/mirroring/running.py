@@ -1,0 +1,125 @@
+"""Runs a mirror until it is stopped: starts the query again with back-off when it fails, and stops it after a batch."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from aiorepl import errors
+from aiorepl.errors import (
+    AioreplError,
+    ConfigurationError,
+    DamagedJournal,
+    DataError,
+    PermanentError,
+    SinkError,
+    SlotError,
+)
+from aiorepl.lsn import LSN
+from aiorepl.retry import RetryPolicy, Rewinds
+from aiorepl.spark.mirroring.mirror import Batches, Mirror
+
+_log = logging.getLogger("aiorepl.spark")
+
+_LOOK_SECONDS: Final = 0.2
+# The planning process passes on errors as text.
+_RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
+# After these the same query would fail again.
+_LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError)
+
+
+class MirrorRunner:
+    """Runs one mirror.
+
+    :param session: returns the Spark session.
+    :param retry: how long to wait before a restart; the pauses begin anew once a batch was applied.
+    :param once: end when everything is applied that the journal has at the start.
+    :param interval: the time between two batches, as Spark's processingTime; ``None``: no pause.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        session: Callable[[], SparkSession],
+        retry: RetryPolicy,
+        *,
+        once: bool = False,
+        interval: str | None = None,
+    ) -> None:
+        self._mirror = mirror
+        self._session = session
+        self._back_off = Rewinds(retry)
+        self._once = once
+        self._interval = interval
+        self._stopping = threading.Event()
+        self._batches: Batches | None = None
+
+    def stop(self) -> None:
+        """End ``run`` after the batch that is being applied. For signal handlers and other threads."""
+        self._stopping.set()
+        if self._batches is not None:
+            self._batches.stopping = True
+
+    def run(self) -> None:
+        """Run until ``stop``, or until everything is applied if ``once``.
+
+        :raises AioreplError: the mirror cannot go on, or it still fails after all restarts.
+        """
+        while not self._stopping.is_set():
+            try:
+                self._attempt()
+            except Exception as error:
+                if self._stopping.is_set():
+                    return
+                cause = self._cause(error)
+                if isinstance(cause, _LASTING):
+                    raise cause from error
+                done = -1 if self._batches is None else self._batches.done
+                pause = self._back_off.pause(LSN(done + 1))
+                if pause is None:
+                    raise cause from error
+                _log.warning("the mirror starts again in %.1f s: %s", pause, cause)
+                self._stopping.wait(pause)
+            else:
+                return
+
+    def _attempt(self) -> None:
+        writer, batches = self._mirror.prepare(self._session())
+        self._batches = batches
+        batches.stopping = self._stopping.is_set()
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        elif self._interval is not None:
+            writer = writer.trigger(processingTime=self._interval)
+        query = writer.start()
+        while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # Spark takes fractions
+            if self._stopping.is_set() and _idle(query, batches):
+                query.stop()
+                return
+
+    def _cause(self, error: Exception) -> AioreplError:
+        own = None if self._batches is None else self._batches.error
+        for each in (own, error):
+            if isinstance(each, AioreplError):
+                return each
+        if (found := _RAISED.search(str(error))) is not None:
+            kind = getattr(errors, found[1], None)
+            if isinstance(kind, type) and issubclass(kind, AioreplError):
+                try:
+                    return kind(found[2])
+                except TypeError:
+                    return SinkError(found[2])
+        # Spark's messages may quote values and plans.
+        first = str(error).strip().partition("\n")[0][:200]
+        return SinkError(f"Spark ended the query: {type(error).__name__}: {first}")
+
+
+def _idle(query: StreamingQuery, batches: Batches) -> bool:
+    """Whether no batch is under way. While batches follow each other, the next one ends the query by itself."""
+    return not batches.busy and not query.status["isTriggerActive"]

@@ -1,0 +1,109 @@
+"""What a mirror of many tables does with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.history.manifest import Table
+from aiorepl.spark.lake.table import MODES, Layout, Mode
+from aiorepl.transforms.patterns import Patterns
+
+OnError = Literal["halt", "set_aside"]
+_ON_ERROR: Final = ("halt", "set_aside")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The checked settings of a mirror.
+
+    :param tables: patterns of the tables that are mirrored.
+    :param modes: by pattern; the first that matches a table counts.
+    :param keys: by pattern, the columns that identify a row where the replica identity names none.
+    :param layouts: by pattern.
+    :param null: whether a value that its column's type cannot represent becomes null instead of an error.
+    :param on_error: what happens if one table cannot be written.
+    """
+
+    tables: Patterns
+    modes: tuple[tuple[Patterns, Mode], ...]
+    keys: tuple[tuple[Patterns, tuple[str, ...]], ...]
+    layouts: tuple[tuple[Patterns, Layout], ...]
+    null: bool
+    on_error: OnError
+
+    @classmethod
+    def of(
+        cls,
+        tables: Sequence[str],
+        mode: Mode | Mapping[str, Mode],
+        keys: Mapping[str, Sequence[str]],
+        layout: Layout | Mapping[str, Layout],
+        unrepresentable: str,
+        on_error: str,
+    ) -> Settings:
+        """Check the arguments of ``mirror``.
+
+        :raises ConfigurationError: one of them cannot work; the message names it.
+        """
+        if isinstance(tables, str) or not tables:
+            raise ConfigurationError(
+                'tables is a list of patterns, such as ["public.*", "!public.sessions"], and not empty'
+            )
+        modes = _by_pattern("mode", mode)
+        for _, each in modes:
+            if each not in MODES:
+                raise ConfigurationError(f"mode is one of {', '.join(MODES)}, not {each!r}")
+        if unrepresentable not in ("error", "null"):
+            raise ConfigurationError(f"unrepresentable is error or null, not {unrepresentable!r}")
+        if on_error not in _ON_ERROR:
+            raise ConfigurationError(f"on_error is {' or '.join(_ON_ERROR)}, not {on_error!r}")
+        columns: dict[str, tuple[str, ...]] = {}
+        for pattern, names in keys.items():
+            if isinstance(names, str) or not names:
+                raise ConfigurationError(f"keys: {pattern!r} has no list of columns")
+            columns[pattern] = tuple(names)
+        return cls(
+            Patterns("tables", tuple(tables), 2, exclusions=True),
+            modes,
+            _by_pattern("keys", columns),
+            _by_pattern("layout", layout),
+            unrepresentable == "null",
+            on_error,  # type: ignore[arg-type] # checked above
+        )
+
+    def wanted(self, table: Table) -> bool:
+        """Whether a table is mirrored."""
+        return not table.messages and self.tables.match((table.schema, table.name))
+
+    def mode_of(self, table: Table) -> Mode:
+        """Return the mode of a table.
+
+        :raises ConfigurationError: no pattern of ``mode`` matches it.
+        """
+        found = _of(self.modes, table)
+        if found is None:
+            raise ConfigurationError(f'no pattern of mode matches {table}: add "*.*" as the last one')
+        return found
+
+    def keys_of(self, table: Table) -> tuple[str, ...]:
+        """Return the columns that the user named as the key of a table."""
+        return _of(self.keys, table) or ()
+
+    def layout_of(self, table: Table) -> Layout:
+        """Return the layout of a table."""
+        return _of(self.layouts, table) or Layout()
+
+
+def _by_pattern(option: str, value: Any) -> tuple[tuple[Patterns, Any], ...]:
+    """Parse a value for each pattern; another value is for all tables."""
+    each = value if isinstance(value, Mapping) else {"*.*": value}
+    return tuple((Patterns(option, (pattern,), 2), found) for pattern, found in each.items())
+
+
+def _of(values: Sequence[tuple[Patterns, T]], table: Table) -> T | None:
+    return next((value for patterns, value in values if patterns.match((table.schema, table.name))), None)

@@ -1,0 +1,191 @@
+"""The data source of a mirror: the changes of many tables as descriptions of staged files. Internal.
+
+Every task decodes its blocks once, whatever the number of tables. The settings are in the class, not in options, because plans
+show options and settings may have credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from aiorepl.history.manifest import Table
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Location, open_store
+from aiorepl.lsn import LSN
+from aiorepl.spark.mirroring.batch import Head, Row, file_row
+from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
+from aiorepl.spark.mirroring.settings import Settings
+from aiorepl.spark.mirroring.staging import stage
+from aiorepl.spark.reading.blocks import Span, plan
+from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.planner import Planner
+from aiorepl.spark.reading.schema import GENERIC
+from aiorepl.spark.reading.stream_reader import StreamReader
+
+SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("content", BinaryType())])
+_ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What a task needs to stage.
+
+    :param options: of the journal.
+    :param staging: the folder of staged files.
+    """
+
+    options: Options
+    staging: Location
+    settings: Settings
+    whole_transactions: bool
+
+
+@dataclass(frozen=True)
+class Catching:
+    """What a table that was set aside has to catch up with: the changes between two places."""
+
+    table: Table
+    start: BlockPosition
+    end: BlockPosition
+
+    def wanted(self, table: Table) -> bool:
+        """Whether it is this table."""
+        return table == self.table
+
+
+class RowsPartition(InputPartition):
+    """Rows that the driver has made."""
+
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        super().__init__(None)
+        self.rows = rows
+
+
+class StagingPartition(InputPartition):
+    """The blocks that one task stages."""
+
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        super().__init__(None)
+        self.spans = spans
+
+
+def mirror_source(staging: Staging, catching: Catching | None = None) -> type[DataSource]:
+    """Return a data source class for one mirror, with a name of its own; ``catching`` is for a batch read."""
+    name = f"aiorepl_mirror_{uuid4().hex}"
+
+    class MirrorSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            return SCHEMA
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
+            return _MirrorReader(staging)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            assert catching is not None
+            return _CatchingReader(staging, catching)
+
+    return MirrorSource
+
+
+class MirrorPlanner(Planner):
+    """Plans the batches of a mirror; executors stage them."""
+
+    def __init__(self, staging: Staging, wanted: Callable[[Table], bool] | None = None) -> None:
+        super().__init__(staging.options, GENERIC)
+        self._staging = staging
+        self._wanted = staging.settings.wanted if wanted is None else wanted
+
+    def _earliest(self, chain: Chain) -> LSN:
+        start = history_start(self.options.journal, chain)
+        return chain.start_lsn if start is None else start
+
+    def readable(self, reader: JournalReader, lsn: LSN, holder: str, remedy: str) -> Chain:
+        chain = reader.chain()
+        if lsn < chain.start_lsn and covers(self.options.journal, chain, lsn):
+            return chain
+        return reader.readable(lsn, holder, remedy)
+
+    def latest(
+        self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
+    ) -> BlockPosition:
+        if start.lsn < chain.start_lsn:
+            found = compacted_files(self.options.journal, chain, start, BlockPosition(until), self._wanted)
+            if found is not None:
+                return BlockPosition(within(found, start.lsn, max_bytes))
+        reached = super().latest(reader, chain, start, max_bytes, until)
+        if self._staging.whole_transactions and (reached.part or reached.block):
+            return BlockPosition(next(chain.walk(reached.lsn)).last_end_lsn)
+        return reached
+
+    def partitions(
+        self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
+    ) -> list[InputPartition]:
+        """Divide the changes between two places: files of the history as they are, and blocks that are staged."""
+        parts: list[InputPartition] = []
+        found = compacted_files(self.options.journal, chain, start, end, self._wanted)
+        if found is not None:
+            parts.append(RowsPartition(tuple(map(file_row, found.files))))
+            start = BlockPosition(found.end)
+        if start < end:
+            blocks = plan(reader, chain, None, self.options.partition_bytes, start, end)
+            parts += map(StagingPartition, blocks)
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a partition. Every attempt writes files of its own."""
+        rows: Sequence[Row] = ()
+        if isinstance(partition, RowsPartition):
+            rows = partition.rows
+        elif isinstance(partition, StagingPartition):
+            store = open_store(self._staging.staging)
+            reader = JournalReader(self.options.journal)
+            rows = [file_row(file) for file in stage(reader, partition.spans, store, self._wanted)]
+        if rows:
+            kinds, contents = zip(*rows, strict=True)
+            arrays = [pa.array(kinds, pa.string()), pa.array(contents, pa.binary())]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+
+
+class _MirrorReader(StreamReader):
+    def __init__(self, staging: Staging) -> None:
+        super().__init__(staging.options, GENERIC)
+        self._planner = MirrorPlanner(staging)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        last = self._offset(end)
+        after = last.follows(self._offset(start))
+        first = last.at(last.position.at(after.lsn), None, after.part, after.block)
+        planned = super().partitions(start, end)
+        lsn = last.position.lsn
+        if last.part or last.block:
+            lsn = next(self._journal.chain().walk(lsn)).last_end_lsn
+        return [RowsPartition((Head(first, last, lsn).row(),)), *planned]
+
+
+class _CatchingReader(DataSourceReader):
+    """Stages what one table lacks."""
+
+    def __init__(self, staging: Staging, catching: Catching) -> None:
+        self._catching = catching
+        self._planner = MirrorPlanner(staging, catching.wanted)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        catching, reader = self._catching, JournalReader(self._planner.options.journal)
+        chain = self._planner.readable(reader, catching.start.lsn, f"the mirror of {catching.table}", "")
+        return self._planner.partitions(reader, chain, catching.start, catching.end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._planner.read(partition)

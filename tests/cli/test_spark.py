@@ -1,0 +1,105 @@
+"""``aiorepl spark mirror``: its file is checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aiorepl.cli import main
+from aiorepl.cli.mirror_example import EXAMPLE
+from aiorepl.cli.mirror_file import load
+from aiorepl.objects.location import ObjectStore
+from aiorepl.retry import RetryPolicy
+
+JOURNAL = "[journal]\nurl = 'journal'\n"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """``written(text)``: a file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "mirror.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_example(written, capsys) -> None:
+    """The example is printed, is the file in examples/, and is valid."""
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "mirror", "--example"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, EXAMPLE)
+    assert (ROOT / "examples" / "mirror.toml").read_text(encoding="utf-8") == EXAMPLE
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "mirror", "--check", str(written(EXAMPLE))])
+    assert ended.value.code == 0
+
+
+def test_options(written) -> None:
+    """Each table of the file becomes what it says."""
+    loaded = load(
+        written(
+            """
+            [journal]
+            url = "s3://bucket/journal"
+            config = { region = "x" }
+            [mirror]
+            tables = ["public.*", "!public.sessions"]
+            target = { url = "s3://lake/a", config = { region = "x" } }
+            max_bytes = "1MiB"
+            [mirror.mode]
+            "*.audit_*" = "changelog"
+            "*.*" = "history"
+            [mirror.keys]
+            "public.log" = ["id"]
+            [mirror.layout."public.t"]
+            partition_by = ["day"]
+            [retry]
+            wait_max = 5
+            [spark]
+            interval = "5 seconds"
+            """
+        )
+    )
+    mirror = loaded.mirror
+    assert mirror.journal == ObjectStore("s3://bucket/journal", {"region": "x"})
+    assert mirror.target == ObjectStore("s3://lake/a", {"region": "x"})
+    assert mirror.max_bytes == 1024**2
+    assert dict(mirror.mode) == {"*.audit_*": "changelog", "*.*": "history"}
+    assert mirror.layout["public.t"].partition_by == ("day",)
+    assert loaded.retry == RetryPolicy(wait_max=5)
+    assert loaded.interval == "5 seconds"
+
+
+def test_every_error_at_once(written, capsys) -> None:
+    """All errors of a file are reported, each with its key; the exit code is that of a wrong configuration."""
+    path = written(
+        """
+        [mirror]
+        tables = ["public"]
+        target = "lake"
+        colour = "red"
+        [spark]
+        master = "spark://host"
+        cores = 2
+        [other]
+        """
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "mirror", str(path)])
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    for key in (
+        "other: unknown",
+        "spark.cores: is for a local Spark",
+        "journal: missing",
+        "mirror.colour: unknown",
+    ):
+        assert key in errors
+    with pytest.raises(SystemExit):
+        main(["spark", "mirror", str(written(JOURNAL + "[mirror]\ntables = ['public']\ntarget = 'lake'\n"))])
+    assert "mirror: tables: '…' is not a valid pattern" in capsys.readouterr().err

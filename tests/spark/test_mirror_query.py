@@ -1,0 +1,87 @@
+"""``mirror`` is one Spark query for many tables: executors stage, and the query's checkpoint says where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from aiorepl.journal import Cursors
+from aiorepl.pgoutput.relations import Attribute
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark import MirroredTables, mirror
+from aiorepl.spark.mirroring import large, table_batch
+from aiorepl.testing.messages import column
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+INT4 = 23
+ID, NOTE = column("id", INT4, key=True), column("note")
+
+
+def run(spark, journal, target: Path, **options) -> None:
+    """Mirror everything that the journal has, and stop."""
+    query = mirror(spark, journal.folder, ["public.*"], target, trigger={"availableNow": True}, **options)
+    assert query.awaitTermination(240)
+
+
+def rows(target: Path, table: str) -> list[dict]:
+    found = DeltaTable(f"{target}/public/{table}").to_pyarrow_table().to_pylist()
+    return sorted(
+        ({name: row[name] for name in row if not name.startswith("_")} for row in found),
+        key=lambda row: row["id"],
+    )
+
+
+def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
+    """A large batch gives the same rows: keys that moved bring their values, and what was truncated is gone."""
+    monkeypatch.setattr(table_batch, "LARGE", 0)
+    monkeypatch.setattr(large, "PART_BYTES", 2048)
+    target = tmp_path / "lake"
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "gone"), t.truncate(), u.insert("1", "gone"))
+    journal.stream.transaction(*[t.insert(str(key), f"toast {key}") for key in range(2, 8)])
+    journal.stream.transaction(u.truncate())
+    journal.stream.transaction(
+        t.update("20", UNCHANGED, key=["2", None]),
+        t.update("30", UNCHANGED, key=["20", None]),
+        t.delete("3", None),
+        t.update("4", UNCHANGED),
+    )
+    journal.write(block_bytes=64)
+    run(spark, journal, target, partition_bytes=256)
+    assert {row["id"]: row["note"] for row in rows(target, "t")} == {
+        30: "toast 2",
+        **{key: f"toast {key}" for key in range(4, 8)},
+    }
+    assert rows(target, "u") == []
+
+
+def test_one_query(spark, journal, tmp_path) -> None:
+    """Tables that appear, columns that are added, and a transaction that is larger than a batch need no restart."""
+    target = tmp_path / "lake"
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    numbers = {"id": Attribute(1), "note": Attribute(2), "kind": Attribute(3, "old", True)}
+    journal.stream.transaction(t.insert("1", "one"), u.insert("1", "eins"))
+    journal.write(numbers)
+    wide = journal.stream.table("t", ID, NOTE, column("kind"), replaces=t)
+    journal.stream.transaction(*[wide.insert(str(key), "x" * 500, "new") for key in range(2, 40)])
+    journal.write(numbers, block_bytes=4096)
+    journal.stream.transaction(u.delete("1", None), u.insert("2", "zwei"))
+    journal.write(numbers)
+    run(spark, journal, target, max_bytes=8192, partition_bytes=4096)
+
+    assert [row["kind"] for row in rows(target, "t")] == ["old", *["new"] * 38]
+    assert rows(target, "u") == [{"id": 2, "note": "zwei"}]
+    found = MirroredTables(target)
+    assert found.lsn == journal.stream.ends[-1]
+    assert set(found.batches()) == set(journal.stream.ends)
+    assert len(Cursors(journal.folder).names()) == 1
+    assert not list((target / "_checkpoint" / "_staging").glob("*.parquet"))
+
+    later = journal.stream.table("later", ID, NOTE)
+    journal.stream.transaction(later.insert("1", "one"))
+    journal.write()
+    run(spark, journal, target)
+    assert rows(target, "later") == [{"id": 1, "note": "one"}]

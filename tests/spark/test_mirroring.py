@@ -1,0 +1,410 @@
+"""Batches of a mirror reach every table exactly once, whatever fails between two steps. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from aiorepl.errors import ConfigurationError, JournalError, SlotError
+from aiorepl.history.opening import open_compaction
+from aiorepl.journal import Cursors, JournalReader
+from aiorepl.journal.retention import prune
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.lake.delta import DeltaLake
+from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
+from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.mirrored import MirroredTables
+from aiorepl.spark.mirroring.settings import Settings
+from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
+from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.spark.mirroring.table_batch import TableWriter
+from aiorepl.spark.reading.offsets import Offset
+from aiorepl.spark.reading.options import Options
+from aiorepl.testing.messages import column
+
+INT4 = 23
+ID, NOTE = column("id", INT4, key=True), column("note")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def refused(*given: Any) -> Any:
+    """Executors are not asked for a few rows."""
+    raise AssertionError
+
+
+class Lake:
+    """A mirror without Spark: batches are planned, staged and applied in this process."""
+
+    def __init__(self, folder: Path, journal: Any, **settings: Any) -> None:
+        self.target = folder / "lake"
+        self.journal = journal
+        self.reader = JournalReader(journal.folder)
+        given: dict[str, Any] = {
+            "tables": ["public.*"],
+            "mode": "current",
+            "keys": {},
+            "layout": {},
+            "unrepresentable": "error",
+            "on_error": "halt",
+        }
+        self.settings = Settings.of(**(given | settings))
+        options = Options.parse({"journal": str(journal.folder)})
+        self.staging = Staging(options, str(folder / "staging"), self.settings, False)
+        self.store = LocalStore(folder / "staging")
+        self.offset: Offset | None = None
+        self.number = 0
+        self.last: tuple[Batch, int] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin as a new process does."""
+        writer = TableWriter(
+            DeltaLake(str(self.target)),
+            self.settings,
+            str(self.journal.folder),
+            self.staging.staging,
+            refused,
+        )
+        self.applying = Applying(
+            writer,
+            StateFile(LocalStore(self.target)),
+            self.store,
+            Cursors(self.journal.folder),
+            self._catch_up,
+            "checkpoint",
+            set_aside=self.settings.on_error == "set_aside",
+        )
+
+    def _catch_up(self, table: Any, start: BlockPosition, end: BlockPosition) -> Any:
+        planner = MirrorPlanner(self.staging, Catching(table, start, end).wanted)
+        return sorted(self._staged(planner, start, end).files, key=lambda file: file.file.first)
+
+    def _staged(
+        self, planner: MirrorPlanner, start: BlockPosition, end: BlockPosition, head: Head | None = None
+    ) -> Batch:
+        partitions = planner.partitions(self.reader, self.reader.chain(), start, end)
+        rows = [] if head is None else [head.row()]
+        for partition in partitions:
+            for found in planner.read(partition):
+                rows += zip(found["kind"].to_pylist(), found["content"].to_pylist(), strict=True)
+        head = head or Head(
+            Offset.initial(self.reader.end(), None), Offset.initial(self.reader.end(), None), LSN(0)
+        )
+        return Batch.of([head.row(), *rows])
+
+    def stage(self) -> Batch:
+        """Stage all that the journal has since the last batch."""
+        end = self.reader.end()
+        first = self.offset or Offset.initial(end.at(LSN(0)), None)
+        last = first.at(end, None)
+        batch = self._staged(MirrorPlanner(self.staging), first.place, last.place, Head(first, last, end.lsn))
+        self.last, self.offset = (batch, self.number), last
+        self.number += 1
+        return batch
+
+    def step(self) -> None:
+        """Write a segment, and mirror it."""
+        self.journal.write()
+        self.stage()
+        self.again()
+
+    def again(self) -> None:
+        """Apply the last batch, perhaps once more."""
+        batch, number = self.last
+        self.applying.apply(batch, number)
+
+    def rows(self, table: str) -> dict[int, Any]:
+        rows = DeltaTable(f"{self.target}/public/{table}").to_pyarrow_table().to_pylist()
+        return {row["id"]: row["note"] for row in rows}
+
+
+@pytest.fixture
+def lake(tmp_path, journal) -> Callable[..., Lake]:
+    return lambda **settings: Lake(tmp_path, journal, **settings)
+
+
+def fail_at(monkeypatch, count: int, error: BaseException) -> None:
+    """Fail in the commit with this number, before it is made."""
+    from aiorepl.spark.lake.delta import DeltaTarget
+
+    merge, calls = DeltaTarget.merge, []
+
+    def failing(self: Any, *given: Any) -> None:
+        calls.append(self)
+        if len(calls) == count:
+            raise error
+        merge(self, *given)
+
+    monkeypatch.setattr(DeltaTarget, "merge", failing)
+
+
+def test_many_tables(lake, journal) -> None:
+    """Every table that a pattern matches follows, also one that appears later; the staged files are gone."""
+    mirror = lake(tables=["public.*", "!public.secret"])
+    t, secret = journal.stream.table("t", ID, NOTE), journal.stream.table("secret", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "one"), secret.insert("1", "hidden"), t.insert("2", "two"))
+    mirror.step()
+    later = journal.stream.table("later", ID, NOTE)
+    journal.stream.transaction(later.insert("7", "seven"), t.update("1", UNCHANGED), t.delete("2", None))
+    mirror.step()
+    assert (mirror.rows("t"), mirror.rows("later")) == ({1: "one"}, {7: "seven"})
+    assert MirroredTables(mirror.target).tables == ["public.later", "public.t"]
+    assert mirror.store.names() == []
+
+
+def test_as_of(lake, journal) -> None:
+    """All tables can be read at the end of one batch."""
+    mirror = lake()
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    ends = []
+    for note in ("a", "b"):
+        ends.append(
+            journal.stream.transaction(t.insert(str(len(ends)), note), u.insert(str(len(ends)), note))
+        )
+        mirror.step()
+    ends.append(journal.stream.transaction(u.delete("0", None)))
+    mirror.step()
+    found = MirroredTables(mirror.target)
+    assert (found.lsn, found.batches()) == (ends[2], ends)
+
+    def at(lsn: LSN) -> dict[str, set[int]]:
+        return {
+            name: set(DeltaTable(each.path, version=each.version).to_pyarrow_table()["id"].to_pylist())
+            for name, each in found.as_of(lsn).items()
+        }
+
+    assert at(ends[0]) == {"public.t": {0}, "public.u": {0}}
+    assert at(LSN(ends[2] - 1)) == {"public.t": {0, 1}, "public.u": {0, 1}}
+    assert at(ends[2]) == {"public.t": {0, 1}, "public.u": {1}}
+    with pytest.raises(ConfigurationError, match="not yet at"):
+        found.as_of(LSN(ends[2] + 1))
+
+
+@pytest.mark.parametrize("commit", [1, 2], ids=["first", "second"])
+def test_killed_between_commits(lake, journal, monkeypatch, commit) -> None:
+    """A batch that was interrupted between the commits of its tables is completed by a restart."""
+    mirror = lake(mode="changelog")
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        fail_at(patch, commit, Killed())
+        mirror.step()
+    mirror.restart()
+    mirror.again()
+    mirror.again()
+    assert [DeltaTable(f"{mirror.target}/public/{name}").to_pyarrow_table().num_rows for name in "tu"] == [
+        1,
+        1,
+    ]
+
+
+def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
+    """A batch whose tables were written, and nothing else, changes nothing when it comes again."""
+    mirror = lake(mode="changelog")
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    journal.stream.transaction(t.insert("2", "b"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(Killed()))
+        mirror.step()
+    version = DeltaTable(f"{mirror.target}/public/t").version()
+    mirror.restart()
+    mirror.again()
+    assert DeltaTable(f"{mirror.target}/public/t").version() == version
+    assert MirroredTables(mirror.target).lsn == mirror.offset.position.lsn
+
+
+def test_a_failed_table_halts(lake, journal) -> None:
+    """By default the query ends with the name of the table, after the others; the restart goes on once it is repaired."""
+    mirror = lake()
+    t, keyless = (
+        journal.stream.table("t", ID, NOTE),
+        journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f"),
+    )
+    journal.stream.transaction(t.insert("1", "a"), keyless.insert("5", "x"))
+    with pytest.raises(TableFailed, match=r"public\.log: .*has no key"):
+        mirror.step()
+    assert mirror.rows("t") == {1: "a"}
+    mirror.settings = lake(keys={"public.log": ["id"]}).settings
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("log") == {5: "x"}
+
+
+def test_a_failed_table_is_set_aside(lake, journal) -> None:
+    """The others go on, its segments are kept, and a restart after the repair has all of its changes."""
+    mirror = lake(on_error="set_aside")
+    t = journal.stream.table("t", ID, NOTE)
+    keyless = journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f")
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    held = mirror.offset.position.lsn
+    for number, note in enumerate("bcd", 2):
+        journal.stream.transaction(
+            t.insert(str(number), note),
+            keyless.insert(str(number), note),
+            keyless.update("2", note, old=["2", "b"]),
+        )
+        mirror.step()
+        if number == 3:
+            mirror.restart()
+    found = MirroredTables(mirror.target)
+    assert "has no key" in found.set_aside["public.log"]
+    assert found.tables == ["public.t"]
+    (name,) = Cursors(journal.folder).names()
+    assert Cursors(journal.folder).get(name).lsn == held
+    assert mirror.rows("t") == {1: "a", 2: "b", 3: "c", 4: "d"}
+
+    mirror.settings = lake(on_error="set_aside", keys={"public.log": ["id"]}).settings
+    mirror.restart()
+    journal.stream.transaction(t.insert("9", "z"))
+    mirror.step()
+    assert mirror.rows("log") == {2: "d", 3: "c", 4: "d"}
+    assert (found.set_aside, Cursors(journal.folder).names()) == ({}, [])
+
+
+def test_lost_staging(lake, journal) -> None:
+    """Files of failed attempts are not applied and are deleted; lost ones end the query, and no table is blamed."""
+    mirror = lake(on_error="set_aside")
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("0", "a"))
+    mirror.step()
+    journal.stream.transaction(t.insert("1", "a"))
+    journal.write()
+    offset, number = mirror.offset, mirror.number
+    mirror.stage()
+    clean(mirror.store)
+    with pytest.raises(JournalError, match=r"a staged file of public\.t was lost"):
+        mirror.again()
+    for _ in range(2):  # the first of these attempts is lost by its executor
+        mirror.offset, mirror.number = offset, number
+        mirror.stage()
+    assert len(mirror.store.names()) == 2
+    mirror.restart()
+    mirror.again()
+    assert (mirror.rows("t"), mirror.store.names()) == ({0: "a", 1: "a"}, [])
+
+
+def test_from_history(lake, journal) -> None:
+    """What retention deleted comes from the history's files, as they are; the rest is staged. Nothing comes twice."""
+    t = journal.stream.table("t", ID, NOTE)
+    expected = []
+    for number in range(4):
+        journal.stream.transaction(t.insert(str(number), "a"), t.update("0", str(number)))
+        journal.write()
+        expected += [("insert", "a"), ("update", str(number))]
+        if number == 2:
+            open_compaction(str(journal.folder)).run()
+            assert prune(journal.folder)
+    mirror = lake(mode="changelog")
+    chain = mirror.reader.chain()
+    planner = MirrorPlanner(mirror.staging)
+    first = Offset.initial(chain.end.at(LSN(0)), None)
+    place, number = BlockPosition(LSN(0)), 0
+    compacted = set()
+    while place.lsn < chain.last_segment_end:
+        # One byte: the end of each transaction that ends a file.
+        end = planner.latest(mirror.reader, chain, place, 1, chain.last_segment_end)
+        head = Head(first.at(chain.end.at(place.lsn), None), first.at(chain.end.at(end.lsn), None), end.lsn)
+        batch = mirror._staged(planner, place, end, head)
+        compacted |= {file.compacted for file in batch.files}
+        mirror.applying.apply(batch, number)
+        place, number = end, number + 1
+    assert compacted == {True, False}
+    rows = (
+        DeltaTable(f"{mirror.target}/public/t")
+        .to_pyarrow_table()
+        .sort_by([("_commit_lsn", "ascending"), ("_ordinal", "ascending")])
+    )
+    assert [(row["_op"], row["note"]) for row in rows.to_pylist()] == expected
+
+
+def test_refused_targets(lake, journal, make_journal, tmp_path) -> None:
+    """A target takes no second mirror, no other source and no batch out of turn."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    second = Lake(tmp_path, journal)
+    second.journal.write()
+    second.stage()
+    with pytest.raises(ConfigurationError, match="belongs to the mirror with the checkpoint"):
+        second.again()
+    batch, _ = mirror.last
+    mirror.restart()
+    with pytest.raises(JournalError, match="put back from an older copy"):
+        mirror.applying.apply(batch, 7)
+    state = StateFile(LocalStore(mirror.target))
+    other = state.load().source.__class__(
+        "7000000000000000009", 1, "test", LSN(0), state.load().source.timelines
+    )
+    with pytest.raises(SlotError):
+        state.claim(other, mirror.offset.query, "checkpoint")
+
+
+def test_two_processes(lake, journal) -> None:
+    """Of two processes that run one mirror, one is refused."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    journal.stream.transaction(t.insert("2", "b"))
+    first = mirror.applying
+    mirror.step()
+    mirror.restart()
+    mirror.again()
+    journal.stream.transaction(t.insert("3", "c"))
+    mirror.step()
+    batch, number = mirror.last
+    journal.stream.transaction(t.insert("4", "d"))
+    mirror.step()
+    with pytest.raises(JournalError, match="only one process"):
+        first.apply(Batch(batch.head, ()), number)
+
+
+def test_a_lost_target(lake, journal) -> None:
+    """A target that was deleted is not silently begun again."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    (mirror.target / "public" / "t").rename(mirror.target / "away")
+    journal.stream.transaction(t.insert("2", "b"))
+    with pytest.raises(TableFailed, match=r"target of public\.t is gone"):
+        mirror.step()
+    MirroredTables(mirror.target).restart("public.t")
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("t") == {2: "b"}
+
+
+def test_recreated_table(lake, journal) -> None:
+    """Rows of a table that was dropped and created again do not join those of the former one."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    other = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(other.insert("2", "b"))
+    with pytest.raises(TableFailed, match="dropped and created again"):
+        mirror.step()
+
+
+def test_clean(tmp_path) -> None:
+    """Only staged files are deleted."""
+    store = LocalStore(tmp_path)
+    store.write("a.parquet", b"")
+    store.write("notes.txt", b"")
+    clean(store)
+    assert store.names() == ["notes.txt"]
