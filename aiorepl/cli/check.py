@@ -34,7 +34,8 @@ def check(
 ) -> int:
     """Check the pipeline that FILE describes (default: aiorepl.toml), or the given slot and publications.
 
-    Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
+    Begin with it: the publication and the slot need not exist yet, and it prints the statements that create or mend what is
+    missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
     selections and the journal. Changes nothing and connects to no sink. The exit code is that of the first error; warnings do
     not count.
     """
@@ -61,6 +62,8 @@ def check(
     else:
         for finding in findings:
             click.echo(f"{finding.level:8} {finding.about:17} {printable(' '.join(finding.text.split()))}")
+            if finding.sql is not None:
+                click.echo(f"{'':26} {printable(finding.sql)}")
     return errors[0] if errors else 0
 
 

@@ -14,24 +14,21 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.position import Position
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.diagnose import access
+from aiorepl.source.diagnose.capacity import limits, missing_slot, wal
 from aiorepl.source.diagnose.finding import Finding, error_found
+from aiorepl.source.diagnose.publications import identities, publications
 from aiorepl.source.server.queries import (
-    count_published_tables,
-    count_slots,
-    existing_publications,
     read_process,
     read_settings,
     read_slot,
     read_timelines,
-    tables_without_identity,
 )
-from aiorepl.source.server.requirements import require_logical, require_publications, require_usable
+from aiorepl.source.server.requirements import require_logical, require_usable
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 
 Check = Callable[[Connection, Source], Awaitable[list[Finding]]]
 
-_SHOWN: Final = 5
 _NONE: Final[Mapping[str, Check]] = MappingProxyType({})
 
 
@@ -58,10 +55,11 @@ async def check(
         "server": _server,
         "encoding": _encoding,
         "privileges": access.privileges,
-        "publication": _publications,
-        "replica identity": _identities,
+        "publication": publications,
+        "replica identity": identities,
         "slot": _slot,
-        "WAL": _wal,
+        "WAL": wal,
+        "limits": limits,
     }
     if snapshot and journal is None:
         checks["snapshot"] = access.snapshot
@@ -103,31 +101,10 @@ async def _encoding(connection: Connection, source: Source) -> list[Finding]:
     return [Finding("warning", "encoding", text)]
 
 
-async def _publications(connection: Connection, source: Source) -> list[Finding]:
-    names = source.options().publications
-    require_publications(await existing_publications(connection, names), names)
-    count = await count_published_tables(connection, names)
-    if not count:
-        return [Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")]
-    return [Finding("ok", "publication", f"{', '.join(names)}: {count} tables")]
-
-
-async def _identities(connection: Connection, source: Source) -> list[Finding]:
-    tables = await tables_without_identity(connection, source.options().publications)
-    if not tables:
-        return [Finding("ok", "replica identity", "every table that publishes updates or deletes has one")]
-    more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
-    text = (
-        f"{', '.join(tables[:_SHOWN])}{more}: no replica identity, so the server refuses updates and deletes: add a primary "
-        "key, or ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts only"
-    )
-    return [Finding("warning", "replica identity", text)]
-
-
 async def _slot(connection: Connection, source: Source) -> list[Finding]:
     slot = await read_slot(connection, source.slot)
     if slot is None:
-        return [await _missing_slot(connection, source)]
+        return [await missing_slot(connection, source)]
     system = await connection.identify_system()
     try:
         begin = require_usable(slot, source, system.database)
@@ -136,38 +113,6 @@ async def _slot(connection: Connection, source: Source) -> list[Finding]:
             raise
         return [Finding("warning", "slot", str(error))]
     return [Finding("ok", "slot", f"{source.slot} exists and continues after {begin}")]
-
-
-async def _missing_slot(connection: Connection, source: Source) -> Finding:
-    limit = (await read_settings(connection)).max_replication_slots
-    if await count_slots(connection) >= limit:
-        raise SlotError(
-            f"{source.slot} does not exist, and all {limit} slots are taken: drop one that is not used (aiorepl slots), or "
-            "raise max_replication_slots and restart the server"
-        )
-    if not source.create_slot:
-        raise SlotError(
-            f"{source.slot} does not exist: set create_slot (--create-slot), so that the first start creates it"
-        )
-    return Finding("ok", "slot", f"{source.slot} does not exist yet: the first start creates it")
-
-
-async def _wal(connection: Connection, source: Source) -> list[Finding]:
-    settings = await read_settings(connection)
-    slot = await read_slot(connection, source.slot)
-    findings = []
-    if slot is not None:
-        text = f"the slot keeps {slot.retained or 'no WAL'}"
-        if slot.wal_status == "unreserved":
-            text += ", more than max_slot_wal_keep_size allows, and will be lost soon: start its consumer now"
-        findings.append(Finding("warning" if slot.wal_status == "unreserved" else "ok", "WAL", text))
-    if settings.max_slot_wal_keep_size == -1:
-        text = "max_slot_wal_keep_size is -1: a slot without a consumer keeps WAL until the disk is full; set a limit"
-        findings.append(Finding("warning", "WAL", text))
-    if settings.wal_sender_timeout == 0:
-        text = "wal_sender_timeout is 0: after a connection is cut, the slot stays in use until TCP gives up; set it to 60s"
-        findings.append(Finding("warning", "WAL", text))
-    return findings
 
 
 async def _journal(connection: Connection, source: Source, journal: Position) -> Finding:

@@ -16,12 +16,14 @@ class Finding:
     :param about: the subject of the check, in a word.
     :param text: its state, and what to do.
     :param exit_code: for an error, the exit code of a command that fails with it; else 0.
+    :param sql: statements that mend it; ``None`` if there are none to be run as they are.
     """
 
     level: Literal["ok", "warning", "error"]
     about: str
     text: str
     exit_code: int = 0
+    sql: str | None = None
 
 
 def error_found(about: str, error: AioreplError) -> Finding:

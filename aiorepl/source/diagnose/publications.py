@@ -1,0 +1,172 @@
+"""Checks of what publications send, and of what the server refuses because of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiorepl.source.diagnose.finding import Finding
+from aiorepl.source.server.queries import (
+    count_published_tables,
+    existing_publications,
+    tables_without_identity,
+)
+from aiorepl.source.server.requirements import require_publications
+from aiorepl.source.source import Source
+from aiorepl.wire.commands import identifier, literals
+from aiorepl.wire.interface import Connection
+
+_SHOWN: Final = 5
+# A statement for more tables than this is too long to be read.
+_NAMED: Final = 20
+
+_TABLES: Final = """
+SELECT c.oid::pg_catalog.regclass::text AS name,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)::text AS keyed
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+ ORDER BY 1
+"""
+# What a publication needs of a table's replica identity if it publishes updates or deletes: the columns of a row filter must be
+# in it, and it must be in the list of columns. A filter is kept as a tree of nodes, in which each column is a Var.
+_UNFIT: Final = """
+WITH published AS (
+  SELECT r.prrelid, p.pubname, r.prattrs, r.prqual::text AS filter, c.relreplident
+    FROM pg_catalog.pg_publication_rel r
+    JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+    JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+   WHERE p.pubname IN ({names}) AND (r.prattrs IS NOT NULL OR r.prqual IS NOT NULL)
+), columns AS (
+  SELECT t.*, a.attname,
+         CASE t.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
+              ELSE EXISTS (SELECT FROM pg_catalog.pg_index i
+                            WHERE i.indrelid = t.prrelid AND a.attnum = ANY (i.indkey)
+                              AND CASE t.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END AS identifies,
+         coalesce(a.attnum = ANY (t.prattrs), true) AS listed,
+         a.attnum IN (SELECT found[1]::int2 FROM pg_catalog.regexp_matches(t.filter, ':varattno (\\d+)', 'g') AS found) AS filters
+    FROM published t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.prrelid AND a.attnum > 0 AND NOT a.attisdropped
+)
+SELECT prrelid::pg_catalog.regclass::text AS name, pubname::text AS publication,
+       string_agg(attname, ', ') FILTER (WHERE filters AND NOT identifies) AS filtered,
+       string_agg(attname, ', ') FILTER (WHERE identifies AND NOT listed) AS unlisted
+  FROM columns GROUP BY prrelid, pubname
+HAVING bool_or(filters AND NOT identifies) OR bool_or(identifies AND NOT listed)
+ ORDER BY 1, 2
+"""
+_PARTITIONS: Final = """
+SELECT DISTINCT p.pubname::text AS publication
+  FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename AND c.relispartition
+ WHERE t.pubname IN ({names}) AND NOT coalesce((pg_catalog.to_jsonb(p) ->> 'pubviaroot')::bool, false)
+ ORDER BY 1
+"""
+# Stored generated columns are sent since PostgreSQL 18, if the publication says so or lists them.
+_GENERATED: Final = """
+SELECT DISTINCT c.oid::pg_catalog.regclass::text || '.' || pg_catalog.quote_ident(a.attname) AS name
+  FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+ WHERE t.pubname IN ({names})
+   AND NOT coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, false)
+ ORDER BY 1
+"""
+
+
+async def publications(connection: Connection, source: Source) -> list[Finding]:
+    """Check that the publications exist and have tables, and name what they do not send.
+
+    :raises ConfigurationError, ServerError, ConnectionLost: a query failed.
+    """
+    names = source.options().publications
+    existing = await existing_publications(connection, names)
+    missing = sorted(set(names) - existing)
+    if missing:
+        return [await _missing(connection, name) for name in missing]
+    require_publications(existing, names)
+    count = await count_published_tables(connection, names)
+    if not count:
+        return [Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")]
+    findings = [Finding("ok", "publication", f"{', '.join(names)}: {count} tables")]
+    for row in await connection.query(_PARTITIONS.format(names=literals(names))):
+        name = row["publication"] or ""
+        findings.append(
+            Finding(
+                "ok",
+                "publication",
+                f"{name} sends changes of partitions under the partitions' names; to send them under the name of the table",
+                sql=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true);",
+            )
+        )
+    generated = []
+    if connection.server_version >= 12:
+        rows = await connection.query(_GENERATED.format(names=literals(names)))
+        generated = [str(row["name"]) for row in rows]
+    if generated:
+        later = (
+            f"ALTER PUBLICATION {identifier(names[0])} SET (publish_generated_columns = stored);"
+            if connection.server_version >= 18
+            else None
+        )
+        text = f"generated columns are not sent: {_shown(generated)}"
+        findings.append(Finding("ok", "publication", text, sql=later))
+    return findings
+
+
+async def identities(connection: Connection, source: Source) -> list[Finding]:
+    """Check that the server accepts updates and deletes of published tables.
+
+    :raises ServerError, ConnectionLost: a query failed.
+    """
+    names = source.options().publications
+    findings = []
+    if tables := await tables_without_identity(connection, names):
+        findings.append(
+            Finding(
+                "warning",
+                "replica identity",
+                f"{_shown(tables)}: no replica identity, so the server refuses updates and deletes: add a primary key, or "
+                "ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts only",
+            )
+        )
+    if connection.server_version >= 15:
+        for row in await connection.query(_UNFIT.format(names=literals(names))):
+            findings += _unfit(row["name"] or "", row["publication"] or "", row["filtered"], row["unlisted"])
+    ok = Finding("ok", "replica identity", "every table that publishes updates or deletes has one")
+    return findings or [ok]
+
+
+def _unfit(table: str, publication: str, filtered: str | None, unlisted: str | None) -> list[Finding]:
+    findings = []
+    refused = "so the server refuses its updates and deletes"
+    if filtered is not None:
+        text = (
+            f"{table}: the row filter of {publication} uses columns outside of the replica identity ({filtered}), {refused}: "
+            "filter by its columns only, or"
+        )
+        findings.append(
+            Finding("warning", "replica identity", text, sql=f"ALTER TABLE {table} REPLICA IDENTITY FULL;")
+        )
+    if unlisted is not None:
+        text = f"{table}: the column list of {publication} lacks columns of the replica identity ({unlisted}), {refused}: add them"
+        findings.append(Finding("warning", "replica identity", text))
+    return findings
+
+
+async def _missing(connection: Connection, name: str) -> Finding:
+    rows = await connection.query(_TABLES)
+    keyed = [str(row["name"]) for row in rows if row["keyed"] == "true"]
+    keyless = [str(row["name"]) for row in rows if row["keyed"] != "true"]
+    text = f"no publication {name!r} in this database: create it for the tables that you want"
+    if keyless:
+        text += f"; without a primary key, so that the server would refuse their updates and deletes: {_shown(keyless)}"
+    tables = ", ".join(keyed) if 0 < len(keyed) <= _NAMED else "…"
+    sql = f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables};"
+    return Finding("error", "publication", text, 2, sql=sql)
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
