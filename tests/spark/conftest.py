@@ -52,6 +52,8 @@ JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
+    # A batch of any size must get by with little that is collected.
+    "-Dspark.driver.maxResultSize=20m",
 )
 
 

@@ -334,3 +334,38 @@ def test_changed_type(spark, journal, target) -> None:
     journal.write()
     with pytest.raises(ConfigurationError, match="'note'"):
         apply_changes(journal.read(spark, unrepresentable="null"), target, ["id"])
+
+
+def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
+    """A large batch is reduced where its rows are; keys that are linked by moves stay together."""
+    from aiorepl.spark.mirroring import staged_rows
+
+    table = journal.stream.table("t", ID, NOTE, column("n", INT4))
+    journal.stream.transaction(*[table.insert(str(key), f"toast {key}", "0") for key in range(20)])
+    step(spark, journal, target)
+    monkeypatch.setattr(staged_rows, "DRIVER_BYTES", 0)
+    monkeypatch.setattr(staged_rows, "PART_BYTES", 500)
+    journal.stream.transaction(
+        *[table.update(str(key), UNCHANGED, "1") for key in range(10)],
+        *[table.update(str(key + 100), UNCHANGED, "2", key=[str(key), None, None]) for key in range(5)],
+        *[table.update(str(key + 200), UNCHANGED, "3", key=[str(key + 100), None, None]) for key in range(3)],
+        table.delete("19", None, None),
+    )
+    step(spark, journal, target)
+    assert {key: (row["note"], row["n"]) for key, row in mirror(target).items()} == {
+        **{key: (f"toast {key}", 1 if key < 10 else 0) for key in range(5, 19)},
+        **{key + 100: (f"toast {key}", 2) for key in (3, 4)},
+        **{key + 200: (f"toast {key}", 3) for key in range(3)},
+    }
+    assert not list(Path(target, "_staging").iterdir())
+
+
+def test_more_than_the_driver_collects(spark, target) -> None:
+    """A batch may be larger than spark.driver.maxResultSize."""
+    assert spark.sparkContext.getConf().get("spark.driver.maxResultSize") == "20m"
+    changes = spark.range(24_000).selectExpr(
+        "cast(id AS int) AS id", "repeat(uuid(), 28) AS note", "'insert' AS _op", "id AS _commit_lsn", "0L AS _ordinal",
+        "cast(null AS array<string>) AS _unchanged",
+    )  # fmt: skip
+    apply_changes(changes, target, ["id"])
+    assert DeltaTable(target).to_pyarrow_table(columns=["id"]).num_rows == 24_000

@@ -87,7 +87,7 @@ class Folder:
     def clear(self) -> None:
         """Delete all files: the batches that they belong to were applied, or will be staged again."""
         files = self._files()
-        for info in files.get_file_info(FileSelector(".", allow_not_found=True)):
+        for info in files.get_file_info(FileSelector("", allow_not_found=True)):
             if info.type == FileType.File:
                 files.delete_file(info.path)
 
