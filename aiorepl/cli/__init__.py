@@ -33,8 +33,8 @@ INTERRUPTED = 130
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="To begin: aiorepl demo. Then, on your own server, CREATE PUBLICATION p FOR ALL TABLES, and aiorepl tail "
-    "--dsn postgresql://user@host/database --publication p --slot s --create-slot",
+    epilog="To begin: aiorepl demo. Then, on your own server, aiorepl check --dsn postgresql://user@host/database --slot s "
+    "--publication p, which says what is missing, and aiorepl tail with the same options and --create-slot",
 )
 @click.version_option(package_name="aiorepl")
 @click.option("-v", "--verbose", count=True, help="Log more to standard error; -vv logs everything.")
