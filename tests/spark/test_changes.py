@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
@@ -11,6 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aiorepl import ConfigurationError, DataError
 from aiorepl.errors import JournalError
+from aiorepl.formats.arrow import collected
+from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
@@ -26,6 +29,7 @@ from aiorepl.spark.reading.schema import META
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
+from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -174,6 +178,30 @@ def test_another_type(journal, far) -> None:
         ConfigurationError, match=r"the history has the column 'at' of public\.t as timestamp"
     ):
         read(journal, StructType().add("at", StringType()))
+
+
+def test_files_from_before_composites_were_structs(make_journal, far, monkeypatch) -> None:
+    """A history whose first files have the text of composites is read as one that has structs."""
+    pair = TypeInfo(90001, "public", "pair", COMPOSITE, fields=(("a", 23), ("b", 25)))
+    journal = make_journal(types=[pair, TypeInfo(90002, "public", "_pair", ARRAY, 90001)])
+    t = journal.stream.table("t", ID, column("c", 90001), column("list", 90002))
+    rows = [("1", '(1,"x, y")', '{"(1,x)",NULL,"(,)"}'), ("2", None, None), ("3", "(,)", "{}")]
+    journal.stream.transaction(*(t.insert(*row) for row in rows))
+    journal.write()
+    expected = read(journal, files=False)
+    assert expected[0]["c"] == {"a": 1, "b": "x, y"}
+    assert expected[0]["list"] == [{"a": 1, "b": "x"}, None, {"a": None, "b": None}]
+    kinds = {90001: pa.string(), 90002: pa.list_(pa.field("element", pa.string()))}
+    with monkeypatch.context() as patch:
+        patch.setattr(collected, "arrow_type", lambda oid, *more: kinds.get(oid) or arrow_type(oid, *more))
+        compact(journal)
+    journal.stream.transaction(t.insert("4", "(4,)", '{"(4,z)"}'))
+    journal.write()
+    compact(journal)
+    compact(journal, publish_after=0)
+    *earlier, last = read(journal, files=True)
+    assert earlier == expected
+    assert (last["c"], last["list"]) == ({"a": 4, "b": None}, [{"a": 4, "b": "z"}])
 
 
 def test_a_pruned_beginning_that_is_compacted(evolved) -> None:

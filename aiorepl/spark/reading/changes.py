@@ -11,18 +11,20 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.objects.location import ObjectStore
 from aiorepl.spark.reading.compacted_plan import covering
 from aiorepl.spark.reading.described import describe
-from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns, widens
+from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
@@ -148,7 +150,9 @@ def _native(columns: FileColumns) -> bool:
         return False
     for wanted in columns.wanted:
         if wanted.name in columns.indexes:
-            if not widens(columns.field(wanted.name).type, wanted.type):
+            found = columns.field(wanted.name).type
+            # Spark's cast of a struct takes its fields by their places.
+            if found != wanted.type and (pa.types.is_nested(found) or not casts(found, wanted.type)):
                 return False
         elif wanted.name in columns.missing and not isinstance(
             columns.missing[wanted.name][0].as_py(), _LITERALS

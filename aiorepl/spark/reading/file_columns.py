@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.columns import Convert
+from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
 from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.moved_keys import BEFORE
@@ -111,8 +113,10 @@ class FileColumns:
         found = batch[self._fields[index].name]
         if found.type == wanted.type:
             converted = found
-        elif pa.types.is_list(found.type) or widens(found.type, wanted.type):
+        elif casts(found.type, wanted.type):
             converted = found.cast(wanted.type)
+        elif _of_text(found.type):
+            converted = self._of_elements(index, wanted.type, found)
         else:
             texts = found if pa.types.is_string(found.type) else found.cast(pa.string())
             converted = self._of_texts(index, wanted.type, _bytes(texts.to_pylist()))
@@ -126,9 +130,22 @@ class FileColumns:
         return pc.coalesce(converted, self._of_texts(index, wanted.type, _bytes(texts)))
 
     def _of_texts(self, index: int, wanted: pa.DataType, texts: Sequence[bytes | None]) -> Any:
-        each = self.relation.columns[index]
-        name = f"{self.relation}.{each.name}"
-        return column(name, each.type_oid, self._types, wanted, null=self._typed.null)(texts)
+        return self._converter(index, self.relation.columns[index].type_oid, wanted)(texts)
+
+    def _of_elements(self, index: int, wanted: pa.DataType, lists: Any) -> Any:
+        """Convert lists of texts, which arrays of composites once were."""
+        info = self._types.base(self.relation.columns[index].type_oid)
+        element = 0 if info is None else info.element
+        texts = _bytes(pc.list_flatten(lists).to_pylist())
+        values = self._converter(index, element, wanted.value_type)(texts)
+        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        mask = lists.is_null() if lists.null_count else None
+        return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask)
+
+    def _converter(self, index: int, oid: int, wanted: pa.DataType) -> Convert:
+        name = f"{self.relation}.{self.relation.columns[index].name}"
+        return column(name, oid, self._types, wanted, null=self._typed.null)
 
     def _unchanged(self, lists: Any) -> Any:
         """The names that the columns have now."""
@@ -145,23 +162,18 @@ def unconvertible(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of a file's column cannot all be converted to ``wanted`` without a loss."""
     if found == wanted or pa.types.is_string(found):
         return False
-    if pa.types.is_list(found) and pa.types.is_list(wanted):
-        return unconvertible(found.value_type, wanted.value_type) or not widens(
-            found.value_type, wanted.value_type
-        )
+    if casts(found, wanted) or (_of_text(found) and pa.types.is_list(wanted)):
+        return False
     return not (_printable(found) and (pa.types.is_string(wanted) or _printable(wanted)))
+
+
+def _of_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_string(kind.value_type))
 
 
 def _printable(kind: pa.DataType) -> bool:
     """Whether the text of every value is PostgreSQL's."""
     return kind in _INTEGERS or pa.types.is_decimal(kind) or kind in (pa.float32(), pa.float64())
-
-
-def widens(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast from one type to the other keeps every value."""
-    return found == wanted or (
-        found in _INTEGERS and wanted in _INTEGERS and wanted.bit_width >= found.bit_width
-    )
 
 
 def _bytes(texts: Sequence[str | None]) -> list[bytes | None]:
