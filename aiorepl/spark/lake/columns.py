@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow import widening
 from aiorepl.formats.arrow.types import META
 from aiorepl.spark.lake.table import (
     DELETED,
@@ -148,12 +149,11 @@ def number_of(field: pa.Field) -> str | None:
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the type that holds the values of both, one of the two if possible; ``None``: there is none."""
+    return widening.wider(one, other, _scalar)
+
+
+def _scalar(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     kinds = pa.types
-    if one == other:
-        return one
-    if kinds.is_list(one) and kinds.is_list(other):
-        element = wider(one.value_type, other.value_type)
-        return None if element is None else pa.list_(pa.field("element", element))
     for narrow, wide in ((one, other), (other, one)):
         if kinds.is_integer(narrow):
             if kinds.is_integer(wide) and narrow.bit_width <= wide.bit_width:
