@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.table import MODES, Commit
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
@@ -228,3 +230,39 @@ def apply(target, made, cuts, application) -> None:
                 continue
             if not reduced.table.num_rows and not reduced.truncates:
                 break
+
+
+def test_structs_and_far_dates(tmp_path) -> None:
+    """Attributes that are added to a composite reach the target, also beside dates that Python does not have."""
+    far, old = 3_789_391, pa.struct([("a", pa.int32())])
+    new = pa.struct([("a", pa.int32()), ("b", pa.struct([("z", pa.string())]))])
+    target = DeltaTarget(str(tmp_path / "t"), ("id",))
+
+    def apply(number: int, kind: pa.DataType, *rows: tuple[Any, ...]) -> None:
+        source = pa.schema([("id", pa.int32()), ("c", kind), ("x", pa.string()), ("d", pa.date32())])
+        values = list(zip(*rows, strict=True))
+        given = [
+            pa.array(values[3], pa.int32()).cast(field.type)
+            if field.name == "d"
+            else pa.array(column, field.type)
+            for field, column in zip(source, values, strict=False)
+        ]
+        count = len(rows)
+        metadata = [values[4], [100 * number] * count, [0] * count, [1] * count, [EPOCH] * count, values[5]]
+        schema = pa.schema([*source, *[SCHEMA.field(name) for name in SCHEMA.names[len(SOURCE) :]]])
+        arrays = [
+            *given,
+            *(pa.array(each, kind) for each, kind in zip(metadata, schema.types[4:], strict=True)),
+        ]
+        target.evolve(source)
+        reduced = reduce_changes(pa.table(arrays, schema=schema), ("id",), "current")
+        target.merge(reduced.parts(2**20), Commit("q", number, LSN(100 * number)))
+
+    apply(1, old, (1, {"a": 1}, "kept", far, "insert", []))
+    apply(2, new, (2, {"a": 2, "b": {"z": "q"}}, None, None, "insert", []))
+    apply(3, new, (1, None, None, None, "delete", []), (9, {"a": 1, "b": None}, None, far, "insert", ["x"]))
+    found = scan(DeltaTable(target.target), ["id", "c", "x"]).to_table().sort_by("id").to_pylist()
+    assert found == [
+        {"id": 2, "c": {"a": 2, "b": {"z": "q"}}, "x": None},
+        {"id": 9, "c": {"a": 1, "b": None}, "x": "kept"},
+    ]

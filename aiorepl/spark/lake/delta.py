@@ -19,6 +19,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution, evolution, target_schema
 from aiorepl.spark.lake.rows import bounded, fitted, kept_masks, of_mode, origins, with_values, without
+from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.statements import Dialect, Merge, merge, truncate
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -312,7 +313,7 @@ class DeltaTarget:
             part = _isin(pc.field(name), pa.array(set(values), schema.field(name).type))
             condition = part if condition is None else condition & part
         present = [name for name in (*self.keys, *names) if name in schema.names]
-        return table.to_pyarrow_dataset().to_table(present, filter=condition)
+        return scan(table, present, condition).to_table()
 
     def _flagged(self, changes: pa.Table) -> tuple[pa.Table, dict[str, str]]:
         """Turn the names of kept columns into Boolean columns; return their names by column."""
@@ -334,7 +335,7 @@ class DeltaTarget:
             return changes
         within = (pc.field(COMMIT_LSN) >= first) & (pc.field(COMMIT_LSN) <= last)
         identity = [COMMIT_LSN, ORDINAL, OP]
-        there = table.to_pyarrow_dataset().to_table(identity, filter=within)
+        there = scan(table, identity, within).to_table()
         return without(changes, there, identity)
 
     def _rewrite(self, table: DeltaTable, steps: Evolution) -> None:
@@ -351,7 +352,7 @@ class DeltaTarget:
             if self._mode == "history":
                 column = pc.if_else(pc.field(IS_CURRENT), column, pc.scalar(pa.scalar(None, field.type)))
             columns[field.name] = column
-        scanner = table.to_pyarrow_dataset().scanner(columns, batch_readahead=2, fragment_readahead=1)
+        scanner = scan(table, columns)
         partitions = [steps.renamed.get(name, name) for name in table.metadata().partition_columns]
         batches = pa.RecordBatchReader.from_batches(
             steps.schema,

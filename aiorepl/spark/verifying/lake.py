@@ -8,11 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 
 from aiorepl.lsn import LSN
+from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.verifying.checksums import Comparison, LakeSums, Row
-from aiorepl.wire.commands import identifier
 
 COMMIT_LSN: Final = "_commit_lsn"
 _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
@@ -63,12 +63,8 @@ class LakeTable:
         table = self._open()
         schema = pa.schema(table.schema())
         modes = [name for name in (_DELETED, _IS_CURRENT, _ENDED) if name in schema.names]
-        wanted = pa.schema([schema.field(name) for name in [*compared.columns, COMMIT_LSN, *modes]])
-        # A dataset of pyarrow's refuses files whose statistics have years that Python does not.
-        listed = ", ".join(map(identifier, wanted.names))
-        found = QueryBuilder().register("t", table).execute(f"SELECT {listed} FROM t")
-        for batch in pa.RecordBatchReader.from_stream(found):
-            yield from _compared(compared, lsn, batch.cast(wanted), modes)
+        for batch in scan(table, [*compared.columns, COMMIT_LSN, *modes]).to_batches():
+            yield from _compared(compared, lsn, batch, modes)
 
     def _open(self) -> DeltaTable:
         options = None if self.storage is None else dict(self.storage)
