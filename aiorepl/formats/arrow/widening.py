@@ -14,15 +14,13 @@ import pyarrow as pa
 Wider = Callable[[pa.DataType, pa.DataType], "pa.DataType | None"]
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
-_FLOATS: Final = (pa.float32(), pa.float64())
-_MAX_PRECISION: Final = 38
 
 
-def wider(one: pa.DataType, other: pa.DataType, scalar: Wider | None = None) -> pa.DataType | None:
-    """Return the type that has the values of both; ``None`` if there is none but text.
+def wider(one: pa.DataType, other: pa.DataType, scalar: Wider) -> pa.DataType | None:
+    """Return the type that has the values of both; ``None`` if there is none.
 
     :param other: the newer one; fields of structs that only it has come last.
-    :param scalar: does the same for different types that are not nested, as a target wants it.
+    :param scalar: does the same for different types that are not nested, as its caller's targets have them.
     """
     if one == other:
         return one
@@ -38,18 +36,7 @@ def wider(one: pa.DataType, other: pa.DataType, scalar: Wider | None = None) -> 
                 return None
             fields[field.name] = kind
         return pa.struct(list(fields.items()))
-    return (scalar or _wider)(one, other)
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    for family in (_INTEGERS, _FLOATS):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        scale = max(one.scale, other.scale)
-        digits = max(one.precision - one.scale, other.precision - other.scale) + scale
-        return pa.decimal128(digits, scale) if digits <= _MAX_PRECISION else None
-    return None
+    return scalar(one, other)
 
 
 def casts(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -18,7 +18,6 @@ from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.arrow.collected import BEFORE, attribute_of
 from aiorepl.formats.arrow.columns import Unrepresentable, converter
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
-from aiorepl.formats.arrow.widening import wider
 from aiorepl.history.manifest import Version
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation

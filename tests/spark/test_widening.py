@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from aiorepl.formats.arrow.widening import casts, wider
+from aiorepl.formats.arrow.widening import casts
+from aiorepl.spark.lake.columns import wider
 
 SMALL, INT, BIG, TEXT = pa.int16(), pa.int32(), pa.int64(), pa.string()
 
@@ -19,7 +20,7 @@ def struct(**fields: pa.DataType) -> pa.DataType:
     [
         (INT, BIG, BIG),
         (BIG, SMALL, BIG),
-        (INT, TEXT, None),
+        (pa.date32(), TEXT, None),
         (pa.float64(), pa.float32(), pa.float64()),
         (pa.decimal128(5, 2), pa.decimal128(5, 0), pa.decimal128(7, 2)),
         (pa.decimal128(38, 0), pa.decimal128(38, 38), None),
@@ -27,7 +28,7 @@ def struct(**fields: pa.DataType) -> pa.DataType:
         (pa.list_(INT), INT, None),
         (struct(a=INT, b=TEXT), struct(c=TEXT, a=BIG), struct(a=BIG, b=TEXT, c=TEXT)),
         (struct(a=struct(b=INT)), struct(a=struct(c=INT)), struct(a=struct(b=INT, c=INT))),
-        (struct(a=INT), struct(a=TEXT), None),
+        (struct(a=pa.date32()), struct(a=TEXT), None),
         (pa.list_(struct(a=INT)), pa.list_(struct(b=INT)), pa.list_(struct(a=INT, b=INT))),
     ],
     ids=str,
