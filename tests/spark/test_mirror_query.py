@@ -62,26 +62,29 @@ def test_one_query(spark, journal, tmp_path) -> None:
     """Tables that appear, columns that are added, and a transaction that is larger than a batch need no restart."""
     target = tmp_path / "lake"
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    keyless = journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f")
     numbers = {"id": Attribute(1), "note": Attribute(2), "kind": Attribute(3, "old", True)}
-    journal.stream.transaction(t.insert("1", "one"), u.insert("1", "eins"))
+    journal.stream.transaction(t.insert("1", "one"), u.insert("1", "eins"), keyless.insert("1", "a"))
     journal.write(numbers)
     wide = journal.stream.table("t", ID, NOTE, column("kind"), replaces=t)
     journal.stream.transaction(*[wide.insert(str(key), "x" * 500, "new") for key in range(2, 40)])
     journal.write(numbers, block_bytes=4096)
     journal.stream.transaction(u.delete("1", None), u.insert("2", "zwei"))
     journal.write(numbers)
-    run(spark, journal, target, max_bytes=8192, partition_bytes=4096)
+    run(spark, journal, target, max_bytes=8192, partition_bytes=4096, on_error="set_aside")
 
     assert [row["kind"] for row in rows(target, "t")] == ["old", *["new"] * 38]
     assert rows(target, "u") == [{"id": 2, "note": "zwei"}]
     found = MirroredTables(target)
     assert found.lsn == journal.stream.ends[-1]
     assert set(found.batches()) == set(journal.stream.ends)
-    assert len(Cursors(journal.folder).names()) == 1
+    assert list(found.set_aside) == ["public.log"]
     assert not list((target / "_checkpoint" / "_staging").glob("*.parquet"))
 
     later = journal.stream.table("later", ID, NOTE)
-    journal.stream.transaction(later.insert("1", "one"))
+    journal.stream.transaction(later.insert("1", "one"), keyless.update("1", "b", old=["1", "a"]))
     journal.write()
-    run(spark, journal, target)
+    run(spark, journal, target, keys={"public.log": ["id"]})
     assert rows(target, "later") == [{"id": 1, "note": "one"}]
+    assert rows(target, "log") == [{"id": 1, "note": "b"}]
+    assert len(Cursors(journal.folder).names()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,21 @@ def test_a_failed_table_is_set_aside(lake, journal) -> None:
     mirror.step()
     assert mirror.rows("log") == {2: "d", 3: "c", 4: "d"}
     assert (found.set_aside, Cursors(journal.folder).names()) == ({}, [])
+
+
+def test_set_aside_and_dropped(lake, journal) -> None:
+    """A table that is set aside, and is not to be mirrored any more, keeps no segments."""
+    mirror = lake(on_error="set_aside")
+    keyless = journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f")
+    journal.stream.transaction(keyless.insert("1", "a"))
+    mirror.step()
+    assert len(Cursors(journal.folder).names()) == 1
+    mirror.settings = lake(on_error="set_aside", tables=["public.*", "!public.log"]).settings
+    mirror.staging = replace(mirror.staging, settings=mirror.settings)
+    mirror.restart()
+    journal.stream.transaction(keyless.insert("2", "b"))
+    mirror.step()
+    assert (MirroredTables(mirror.target).set_aside, Cursors(journal.folder).names()) == ({}, [])
 
 
 def test_lost_staging(lake, journal) -> None:

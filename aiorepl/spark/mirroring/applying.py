@@ -103,7 +103,8 @@ class Applying:
     def _write(self, batch: Batch, number: int, state: State, *, retry: bool) -> State:
         files = batch.by_table()
         head = batch.head
-        aside = dict(state.aside)
+        dropped = [table for table in state.aside if retry and not self._writer.wanted(table)]
+        aside = {table: behind for table, behind in state.aside.items() if table not in dropped}
         due = set(aside) if retry else set()
         tables = sorted((files.keys() - aside.keys()) | due)
         commit = Commit(f"aiorepl-{state.query}", number, head.lsn)
@@ -151,7 +152,7 @@ class Applying:
         saved = self._file.save(
             state.after(number, None if head.within else head.end.position.lsn, oids, aside)
         )
-        for table in due - failed.keys():
+        for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))
         return saved
 

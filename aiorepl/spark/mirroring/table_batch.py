@@ -48,6 +48,10 @@ class TableWriter:
         self._staging = staging
         self._reduce_large = reduce_large
 
+    def wanted(self, table: Table) -> bool:
+        """Whether a table is mirrored."""
+        return self._settings.wanted(table)
+
     def write(
         self, table: Table, files: Sequence[StagedFile], commit: Commit, known: int | None
     ) -> int | None:

@@ -1,0 +1,85 @@
+"""``aiorepl spark mirror`` in a process that is killed, and in one that is asked to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from aiorepl.spark import MirroredTables
+from aiorepl.testing.messages import column
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ID, NOTE = column("id", 23, key=True), column("note")
+
+PROGRAM = """
+import os, signal, sys
+from aiorepl.cli import main
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.mirroring.state import StateFile
+
+left = int(sys.argv[2])
+merge, save = DeltaTarget.merge, StateFile.save
+
+def merging(self, *given):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    merge(self, *given)
+
+def saving(self, state):
+    saved = save(self, state)
+    print(saved.batch, flush=True)
+    return saved
+
+DeltaTarget.merge, StateFile.save = merging, saving
+main(["spark", "mirror", sys.argv[1]])
+"""
+
+
+def test_killed_and_stopped(journal, tmp_path, monkeypatch) -> None:
+    """A kill between the commits of two tables loses nothing and repeats nothing; SIGTERM ends the restarted mirror with 0."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    target, file = tmp_path / "lake", tmp_path / "mirror.toml"
+    file.write_text(
+        f"""
+        [journal]
+        url = {json.dumps(str(journal.folder))}
+        [mirror]
+        tables = ["public.*"]
+        mode = "changelog"
+        target = {json.dumps(str(target))}
+        [spark]
+        cores = 1
+        memory = "512m"
+        log = {json.dumps(str(tmp_path / "log"))}
+        """,
+        encoding="utf-8",
+    )
+    tables = [journal.stream.table(name, ID, NOTE) for name in "tuv"]
+    journal.stream.transaction(*[table.insert("1", "one") for table in tables])
+    journal.write()
+
+    command = [sys.executable, "-c", PROGRAM, str(file)]
+    killed = subprocess.run([*command, "3"], check=False, stdout=subprocess.PIPE, timeout=200)
+    assert killed.returncode == -signal.SIGKILL
+    journal.stream.transaction(*[table.insert("2", "two") for table in tables])
+    journal.write()
+    with subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, text=True) as restarted:
+        assert restarted.stdout is not None
+        # The first line is the target's claim if there was none.
+        while (line := restarted.stdout.readline()) and int(line) < 1:
+            pass
+        restarted.send_signal(signal.SIGTERM)
+        assert restarted.wait(200) == 0
+    for name in "tuv":
+        assert sorted(DeltaTable(f"{target}/public/{name}").to_pyarrow_table()["id"].to_pylist()) == [1, 2]
+    assert MirroredTables(target).lsn == journal.stream.ends[-1]
+    assert not list(Path(target, "_checkpoint", "_staging").glob("*.parquet"))
