@@ -29,6 +29,17 @@ _OPTIONS: Final = (
 
 
 _CONFIG: Final = "config."
+# CREATE TABLE … USING repeats its options with this prefix, and adds properties of the table.
+_REPEATED: Final = "option."
+_OF_TABLES: Final = (
+    "collation",
+    "comment",
+    "external",
+    "is_managed_location",
+    "location",
+    "owner",
+    "provider",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,8 @@ class Options:
         unknown = sorted(
             name
             for name in texts
-            if name.lower() not in (*known, "path") and not name.lower().startswith(_CONFIG)
+            if name.lower() not in (*known, *_OF_TABLES, "path")
+            and not name.lower().startswith((_CONFIG, _REPEATED))
         )
         if unknown:
             raise ConfigurationError(

@@ -41,6 +41,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.schema import GENERIC, described_schema
 from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.reading.stream_reader import StreamReader
+from aiorepl.spark.reading.table_options import with_options, without_options
 
 NAME: Final = "aiorepl"
 
@@ -64,7 +65,7 @@ class AioreplDataSource(DataSource):
         """
         options = Options.parse(self.options)
         if options.table is None:
-            return GENERIC
+            return with_options(GENERIC, self.options)
         reader = JournalReader(options.journal)
         # Read first: a description that comes meanwhile is a change.
         end = reader.chain().last_segment_end
@@ -75,12 +76,14 @@ class AioreplDataSource(DataSource):
                 "the name and the publication, wait for a change, or give the columns with .schema(...)"
             )
         self._inferred = Inferred(described.columns, end)
-        return described_schema(described.relation, described.kinds)
+        return with_options(described_schema(described.relation, described.kinds), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader for ``spark.read``."""
-        return BatchReader(Options.parse(self.options), schema, self._inferred)
+        schema, options = without_options(schema, self.options)
+        return BatchReader(Options.parse(options), schema, self._inferred)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
         """Make the reader for ``spark.readStream``."""
-        return StreamReader(Options.parse(self.options), schema, self._inferred)
+        schema, options = without_options(schema, self.options)
+        return StreamReader(Options.parse(options), schema, self._inferred)

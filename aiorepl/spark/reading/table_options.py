@@ -1,0 +1,50 @@
+"""The options of ``CREATE TABLE … USING aiorepl OPTIONS (…)``.
+
+Spark gives a Python data source the options of a table when the table is created, and none of them when it is read. It keeps the
+schema. So the options are in the metadata of the schema's column ``_op``; all but those that configure an object store, which may
+be credentials, and which the executors' environment has instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructField, StructType
+
+_OPTIONS: Final = "aiorepl.options"
+# The metadata column of one table's changes, and that of all tables'.
+_COLUMNS: Final = ("_op", "op")
+_REPEATED: Final = "option."
+_CONFIG: Final = "config."
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table that is being created; any other one unchanged."""
+    if not any(name.lower().startswith(_REPEATED) for name in options):
+        return schema
+    own = [name[len(_REPEATED) :] for name in options if name.lower().startswith(_REPEATED)]
+    kept = {name: options[name] for name in own if not name.lower().startswith(_CONFIG)}
+    return _with_metadata(schema, {_OPTIONS: json.dumps(kept)})
+
+
+def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, Mapping[str, str]]:
+    """Return the schema as ``with_options`` was given it, and the table's options with those of the query."""
+    for field in schema.fields:
+        if (text := (field.metadata or {}).get(_OPTIONS)) is not None:
+            return _with_metadata(schema, {}), CaseInsensitiveDict({**json.loads(text), **options})
+    return schema, options
+
+
+def _with_metadata(schema: StructType, metadata: Mapping[str, str]) -> StructType:
+    name = next(name for name in _COLUMNS if name in schema.names)
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, dict(metadata))
+            if field.name == name
+            else field
+            for field in schema.fields
+        ]
+    )
