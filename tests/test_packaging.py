@@ -193,14 +193,23 @@ def test_top_level_names(wheel):
     """Two packages and what describes them: no bare ``sinks``, no tests, no scripts."""
     names = {name.partition("/")[0] for name in wheel.namelist()}
 
-    assert {"aiorepl", "aiorepl_sinks", f"aiorepl-{aiorepl.__version__}.dist-info"} == names
+    assert {
+        "aiorepl",
+        "aiorepl_sinks",
+        "pyspark_aiorepl",
+        f"aiorepl-{aiorepl.__version__}.dist-info",
+    } == names
 
 
 def test_whole_and_typed(wheel):
     """Every file of both packages is in it, and nothing more; type checkers are told to trust both."""
     files = {
         path.relative_to(folder).as_posix()
-        for folder, package in ((ROOT, "aiorepl"), (ROOT / "sinks", "aiorepl_sinks"))
+        for folder, package in (
+            (ROOT, "aiorepl"),
+            (ROOT / "sinks", "aiorepl_sinks"),
+            (ROOT, "pyspark_aiorepl"),
+        )
         for path in (folder / package).rglob("*")
         if path.is_file() and not {"__pycache__", "_compiled"} & set(path.parts)
     }
