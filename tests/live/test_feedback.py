@@ -37,6 +37,7 @@ async def watched(published, sinks):
             confirmed = await connection.fetchval(query, published.slot)
             # Read before the sinks' positions, which only grow meanwhile.
             observed.append((confirmed, min(sink.durable for sink in sinks)))
+            await asyncio.sleep(0.002)  # or it takes a processor for itself
 
     watching = asyncio.create_task(watch())
     try:

@@ -16,6 +16,8 @@ from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100)"
+# Between two transactions of a client, which takes a processor for itself otherwise.
+PAUSE = 0.002
 
 
 class Mirror:
@@ -114,6 +116,7 @@ class Load:
                 except (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
                     continue
                 self.commits += 1
+                await asyncio.sleep(PAUSE)
         finally:
             await connection.close()
 
@@ -196,7 +199,7 @@ async def test_without_a_key(published, small, identity):
         number = 100
         while not stop.is_set():
             await published.execute(f"INSERT INTO n VALUES ({(number := number + 1)}, 'new')")
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE)
 
     async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
         inserting = asyncio.create_task(insert())

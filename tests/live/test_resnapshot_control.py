@@ -265,6 +265,7 @@ async def test_partitions(published, small, root):
                 number,
                 number + 100,
             )
+            await asyncio.sleep(0.002)  # or it takes a processor for itself
         await connection.close()
 
     async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:

@@ -78,6 +78,7 @@ async def write(dsn: str, stop: asyncio.Event, seed: int) -> None:
                     )
                 case _:
                     await connection.execute(f"UPDATE {table} SET v = md5(random()::text) WHERE id = $1", key)
+            await asyncio.sleep(0.002)  # or it takes a processor for itself
     finally:
         await connection.close()
 

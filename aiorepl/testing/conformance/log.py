@@ -52,7 +52,8 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
         required, allowed = self._required_and_allowed([*done, *replayed], maybe)
         seen = Counter(event.identity for event in events)
         self._require_all(required, seen, after)
-        self._require_no_others({**required, **allowed}, seen, after)
+        known = {**required, **allowed}
+        self._require_no_others(known, seen, after)
         self._require_one_id(events, after)
         if self.exactly_once and (twice := [found for found, count in seen.items() if count > 1]):
             raise ContractBroken(
@@ -60,11 +61,11 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
                 "exactly_once = True: a sink that keeps its position in the same atomic step as the data has no duplicates",
             )
         in_order = [event for event in events if event.identity not in late]
-        self._require_order({**required, **allowed}, in_order, after)
+        self._require_order(known, in_order, after)
         if self.atomic:
             self._require_whole(maybe, seen, after)
         for event in events:
-            self._compare({**required, **allowed}[event.identity], event, after)
+            self._compare(known[event.identity], event, after)
 
     def _required_and_allowed(
         self, done: Sequence[Slice], maybe: Sequence[Slice]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,20 +12,6 @@ import asyncpg
 import pytest
 
 from aiorepl.testing import EmbeddedServer
-
-# A copy has another password than the first cluster, so neither asks for one.
-INITDB = """\
-#!/bin/sh
-set -eu
-for argument do case $argument in --pgdata=*) data=${{argument#*=}} ;; esac; done
-if [ ! -d '{first}' ]; then
-    '{real}/initdb' "$@"
-    sed -i s/scram-sha-256/trust/ "$data/pg_hba.conf"
-    cp -r "$data" '{first}'
-else
-    cp -r '{first}' "$data"
-fi
-"""
 
 
 def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
@@ -52,37 +36,11 @@ def waits(request: pytest.FixtureRequest) -> bool:
     return getattr(request, "param", False)
 
 
-@pytest.fixture(scope="session")
-def programs(servers: Any) -> Iterator[Callable[[int], Path]]:
-    """``programs(version)``: a server's programs, with an ``initdb`` that copies the first cluster which it has made.
-
-    Every cluster of a version has the same system identifier, and is for tests with one primary.
-    """
-    with tempfile.TemporaryDirectory(prefix="initdb-") as temporary:
-        Path(temporary).chmod(0o755)
-
-        def programs(version: int) -> Path:
-            folder = Path(temporary, str(version))
-            if not folder.is_dir():
-                real = servers.new(version).bin_dir
-                folder.mkdir()
-                folder.chmod(0o777)  # the server's user writes the cluster to copy
-                (folder / "bin").mkdir()
-                for program in real.iterdir():
-                    (folder / "bin" / program.name).symlink_to(program)
-                (folder / "bin" / "initdb").unlink()
-                (folder / "bin" / "initdb").write_text(INITDB.format(real=real, first=folder / "first"))
-                (folder / "bin" / "initdb").chmod(0o755)
-            return folder / "bin"
-
-        yield programs
-
-
 @pytest.fixture
-def primary(programs: Callable[[int], Path], version: int, waits: bool) -> Iterator[EmbeddedServer]:
+def primary(servers: Any, version: int, waits: bool) -> Iterator[EmbeddedServer]:
     """A primary for this test alone."""
     settings = {"synchronized_standby_slots": "standby"} if waits else {}
-    with EmbeddedServer(version, bin_dir=programs(version), settings=settings) as server:
+    with servers.new(version, **settings) as server:
         yield server
 
 

@@ -88,7 +88,7 @@ async def watched(pair, names=("mirror",)):
             )
             if len(there) == len(names):
                 seen.append((LSN.parse(confirmed), min(LSN.parse(lsn) for _, lsn in there)))
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
     await target.execute("CREATE SCHEMA IF NOT EXISTS aiorepl")
     await target.execute(

@@ -1,0 +1,90 @@
+"""Database clusters that are copied: initdb takes most of what starting a server costs, and six processes use six versions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.server.installation import reaches, server_user
+
+# Whoever makes the folder `lock` makes the first cluster, the others wait for it; if it does not come, they do without.
+INITDB = """\
+#!/bin/sh
+set -eu
+for argument do case $argument in --pgdata=*) data=${{argument#*=}} ;; esac; done
+tries=0
+until [ -d '{folder}/first' ]; do
+    if mkdir '{folder}/lock' 2>/dev/null; then
+        '{real}/initdb' "$@"
+        cp -r "$data" '{folder}/new'
+        mv '{folder}/new' '{folder}/first'
+        exit
+    fi
+    tries=$((tries + 1))
+    if [ $tries -gt 600 ]; then exec '{real}/initdb' "$@"; fi
+    sleep 0.1
+done
+cp -r '{folder}/first' "$data"
+"""
+# What the processes of a run have in common: the first one sets it.
+VARIABLE = "PYTEST_AIOREPL_RUN"
+IS_FIRST = VARIABLE not in os.environ
+RUN = os.environ.setdefault(VARIABLE, secrets.token_hex(16))
+
+
+def copied(version: int, bin_dir: Path, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
+    """Return a server, not started, whose cluster is a copy of the first one of its version in this run.
+
+    All of them have one system identifier and one password.
+
+    :param bin_dir: the real programs.
+    """
+    if not reaches(server_user(), bin_dir / "postgres"):
+        return EmbeddedServer(version, bin_dir=bin_dir, settings=settings)
+    server = EmbeddedServer(version, bin_dir=_programs(version, bin_dir), settings=settings)
+    server._password = RUN
+    return server
+
+
+def _programs(version: int, real: Path) -> Path:
+    """Return a folder with the programs, and an ``initdb`` that copies."""
+    folder = _folder() / str(version)
+    # Several processes may do this at once: what is there is complete.
+    if not folder.is_dir():
+        _folder().mkdir(mode=0o755, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=_folder()))
+        (new / "bin").mkdir()
+        for program in real.iterdir():
+            if program.name != "initdb":
+                (new / "bin" / program.name).symlink_to(program)
+        (new / "bin" / "initdb").write_text(INITDB.format(real=real, folder=folder))
+        (new / "bin" / "initdb").chmod(0o755)
+        new.chmod(0o777)  # the server's user writes the first cluster
+        try:
+            new.rename(folder)
+        except OSError:
+            shutil.rmtree(new)
+    return folder / "bin"
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir(), f"aiorepl-clusters-{RUN}")  # the folder is chosen in pytest_configure
+
+
+@pytest.fixture(scope="session")
+def copied_server() -> Callable[..., EmbeddedServer]:
+    """``copied_server(version, bin_dir, settings)``: a server, not started, with a copied cluster, for tests with one primary."""
+    return copied
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the clusters at the end of the run."""
+    if IS_FIRST:
+        shutil.rmtree(_folder(), ignore_errors=True)
