@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.mirror import tables_of
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
@@ -82,12 +84,13 @@ class Lake:
             self.store,
             Cursors(self.journal.folder),
             self._catch_up,
+            partial(tables_of, str(self.journal.folder)),
             "checkpoint",
-            set_aside=self.settings.on_error == "set_aside",
         )
 
     def _catch_up(self, table: Any, start: BlockPosition, end: BlockPosition) -> Any:
         planner = MirrorPlanner(self.staging, Catching(table, start, end).wanted)
+        planner.readable(self.reader, start.lsn, "the mirror", "")
         return sorted(self._staged(planner, start, end).files, key=lambda file: file.file.first)
 
     def _staged(
@@ -288,6 +291,47 @@ def test_set_aside_and_dropped(lake, journal) -> None:
     journal.stream.transaction(keyless.insert("2", "b"))
     mirror.step()
     assert (MirroredTables(mirror.target).set_aside, Cursors(journal.folder).names()) == ({}, [])
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
+def test_an_added_pattern(lake, journal, caplog, pruned) -> None:
+    """A table that a new pattern adds has its earlier changes as well, or a warning asks for a snapshot."""
+    mirror = lake(tables=["public.t"])
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    for key in "12":
+        journal.stream.transaction(t.insert(key, "a"), u.insert(key, "a"))
+        mirror.step()
+    if pruned:
+        Cursors(journal.folder).advance("other", mirror.offset.position)
+        assert prune(journal.folder)
+    mirror.settings = lake(tables=["public.*"]).settings
+    mirror.staging = replace(mirror.staging, settings=mirror.settings)
+    mirror.restart()
+    journal.stream.transaction(u.insert("3", "a"))
+    mirror.step()
+    assert sorted(mirror.rows("u")) == ([3] if pruned else [1, 2, 3])
+    assert ("request a snapshot" in caplog.text) == pruned
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
+def test_a_table_that_comes_back(lake, journal, pruned) -> None:
+    """What a table missed while no pattern matched it is caught up with; if it was pruned, the table fails."""
+    mirror = lake()
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    for key, tables in enumerate((["public.*"], ["public.t"], ["public.*"])):
+        mirror.settings = lake(tables=tables).settings
+        mirror.staging = replace(mirror.staging, settings=mirror.settings)
+        mirror.restart()
+        if pruned and key == 2:
+            Cursors(journal.folder).advance("other", mirror.offset.position)
+            assert prune(journal.folder)
+            journal.stream.transaction(u.insert("2", "a"))
+            with pytest.raises(TableFailed, match=r"public\.u was mirrored before"):
+                mirror.step()
+            return
+        journal.stream.transaction(t.insert(str(key), "a"), u.insert(str(key), "a"))
+        mirror.step()
+    assert sorted(mirror.rows("u")) == [0, 1, 2]
 
 
 def test_lost_staging(lake, journal) -> None:

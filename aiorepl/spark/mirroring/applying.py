@@ -12,22 +12,24 @@ The next start of the mirror tries again, from that place on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 
 from aiorepl.durable import reason, transient
-from aiorepl.errors import AioreplError, JournalError, PermanentError
+from aiorepl.errors import AioreplError, ConfigurationError, DamagedJournal, JournalError, PermanentError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit
-from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
+from aiorepl.spark.reading.offsets import Offset
 
 _log = logging.getLogger("aiorepl.spark")
 
@@ -48,8 +50,8 @@ class Applying:
     :param state: the target's state.
     :param staging: the folder of staged files.
     :param cursors: the journal's, for the tables that are set aside.
+    :param tables: returns the tables that the journal has.
     :param checkpoint: where the query's checkpoint is, for errors.
-    :param set_aside: whether a table that cannot be written is set aside; otherwise the query ends.
     """
 
     def __init__(
@@ -59,17 +61,16 @@ class Applying:
         staging: Store,
         cursors: Cursors,
         catch_up: CatchUp,
+        tables: Callable[[], Iterable[Table]],
         checkpoint: str,
-        *,
-        set_aside: bool,
     ) -> None:
         self._writer = writer
         self._file = state
         self._staging = staging
         self._cursors = cursors
         self._catch_up = catch_up
+        self._tables = tables
         self._checkpoint = checkpoint
-        self._set_aside = set_aside
         self._state: State | None = None
 
     def apply(self, batch: Batch, number: int) -> None:
@@ -88,7 +89,7 @@ class Applying:
         )
         if number > state.batch:
             self._require_next(state, number)
-            state = self._write(batch, number, state, retry=first)
+            state = self._write(batch, number, state, first=first)
         self._state = state
         self._clean()
 
@@ -100,61 +101,104 @@ class Applying:
                 "an empty target and a new checkpoint"
             )
 
-    def _write(self, batch: Batch, number: int, state: State, *, retry: bool) -> State:
-        files = batch.by_table()
-        head = batch.head
-        dropped = [table for table in state.aside if retry and not self._writer.wanted(table)]
-        aside = {table: behind for table, behind in state.aside.items() if table not in dropped}
-        due = set(aside) if retry else set()
-        tables = sorted((files.keys() - aside.keys()) | due)
+    def _write(self, batch: Batch, number: int, state: State, *, first: bool) -> State:
+        head, files, settings = batch.head, batch.by_table(), self._writer.settings
+        aside, dropped, added = dict(state.aside), list[Table](), set[Table]()
+        if first:
+            dropped = [table for table in aside if not settings.wanted(table)]
+            for table in dropped:
+                del aside[table]
+            added = self._added(state)
+        due = set(aside) | added if first else added
         commit = Commit(f"aiorepl-{state.query}", number, head.lsn)
-        oids: dict[Table, int] = {}
-        failed: dict[Table, Exception] = {}
 
-        def write(table: Table) -> None:
+        def write(table: Table) -> int | None:
             found = files.get(table, [])
-            behind = aside.get(table)
-            if behind is not None:
-                found = [*self._catch_up(table, behind.place, head.start.place), *found]
-            if not found:
-                return
-            oid = self._writer.write(table, found, commit, state.tables.get(table))
-            if oid is not None:
-                oids[table] = oid
+            if table in due:
+                found = [*self._earlier(table, aside.get(table), head), *found]
+            return self._writer.write(table, found, commit, state.tables.get(table)) if found else None
 
-        with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
-            futures = {table: threads.submit(write, table) for table in tables}
-            for table, future in futures.items():
-                error = future.exception()
-                if error is None:
-                    continue
-                if not _of_table(error):
-                    raise error
-                assert isinstance(error, Exception)
-                failed[table] = error
-        if failed and not self._set_aside:
+        oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due))
+        if failed and settings.on_error == "halt":
             raise self._failure(failed) from next(iter(failed.values()))
-        position = head.start
         for table in due - failed.keys():
-            del aside[table]
-            _log.info("%s is mirrored again", table)
+            if aside.pop(table, None) is not None:
+                _log.info("%s is mirrored again", table)
         for table, error in failed.items():
             problem = _text(error)
             _log.error("%s is set aside: %s", table, problem)
-            behind = aside.get(table)
-            aside[table] = (
-                SetAside(position.position, position.part, position.block, problem)
-                if behind is None
-                else SetAside(behind.position, behind.part, behind.block, problem)
+            aside[table] = self._set_aside(
+                aside.get(table), _beginning(head) if table in added else head.start, problem
             )
             # Before the state, so that nothing is pruned that it needs.
             self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
-        saved = self._file.save(
-            state.after(number, None if head.within else head.end.position.lsn, oids, aside)
+        end = None if head.within else head.end.position.lsn
+        # A table that is left out from now on misses changes: if it comes back, it is added anew.
+        kept = (
+            {table: oid for table, oid in state.tables.items() if settings.wanted(table)}
+            if first
+            else state.tables
         )
+        saved = self._file.save(state.after(number, end, settings.patterns, {**kept, **oids}, aside))
         for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))
         return saved
+
+    def _in_threads(
+        self, write: Callable[[Table], int | None], tables: Sequence[Table]
+    ) -> tuple[dict[Table, int], dict[Table, Exception]]:
+        """Write tables; return their oids, and the errors of those that failed alone."""
+        oids: dict[Table, int] = {}
+        failed: dict[Table, Exception] = {}
+        with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
+            for table, future in [(table, threads.submit(write, table)) for table in tables]:
+                error = future.exception()
+                if error is None:
+                    oid = future.result()
+                    if oid is not None:
+                        oids[table] = oid
+                elif isinstance(error, Exception) and _of_table(error):
+                    failed[table] = error
+                else:
+                    raise error
+        return oids, failed
+
+    def _added(self, state: State) -> set[Table]:
+        """Return the tables that the journal has, and that earlier batches left out because no pattern matched them."""
+        settings = self._writer.settings
+        if state.batch < 0 or state.patterns == settings.patterns:
+            return set()
+        return {
+            table
+            for table in self._tables()
+            if table not in state.tables and settings.added(table, state.patterns)
+        }
+
+    def _earlier(self, table: Table, behind: SetAside | None, head: Head) -> Sequence[StagedFile]:
+        """Stage what a table lacks that is set aside or was added."""
+        if behind is not None:
+            return self._catch_up(table, behind.place, head.start.place)
+        try:
+            return self._catch_up(table, _beginning(head).place, head.start.place)
+        except JournalError as error:
+            if isinstance(error, DamagedJournal) or transient(error):
+                raise
+            if self._writer.exists(table):
+                raise ConfigurationError(
+                    f"{table} was mirrored before, and changes that it has missed since were pruned: delete its target, and request "
+                    "a snapshot of it"
+                ) from error
+            _log.warning(
+                "%s was added to the mirror, and its earlier changes were pruned: request a snapshot of it (%s)",
+                table,
+                error,
+            )
+            return ()
+
+    def _set_aside(self, behind: SetAside | None, offset: Offset, problem: str) -> SetAside:
+        if behind is None:
+            return SetAside(offset.position, offset.part, offset.block, problem)
+        return replace(behind, problem=problem)
 
     def _failure(self, failed: dict[Table, Exception]) -> TableFailed:
         named = "; ".join(f"{table}: {_text(error)}" for table, error in failed.items())
@@ -176,6 +220,14 @@ def clean(staging: Store) -> None:
     for name in staging.names():
         if name.endswith(SUFFIX):
             staging.delete(name)
+
+
+def _beginning(head: Head) -> Offset:
+    """Where the mirror began."""
+    start = head.end.start_lsn
+    return replace(
+        head.start, position=head.start.position.at(LSN(0) if start is None else start), part=0, block=0
+    )
 
 
 def _cursor(state: State, table: Table) -> str:

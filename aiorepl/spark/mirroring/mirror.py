@@ -8,7 +8,7 @@ more processes than one, and every table is at the same place of the journal aft
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Literal
@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
@@ -29,7 +30,7 @@ from aiorepl.spark.mirroring.applying import Applying, clean
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
-from aiorepl.spark.mirroring.source import Catching, Staging, mirror_source
+from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging, mirror_source
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
@@ -172,8 +173,8 @@ class Mirror:
             store,
             Cursors(options.journal),
             _CatchingUp(spark, plan),
+            partial(tables_of, options.journal),
             folder,
-            set_aside=settings.on_error == "set_aside",
         )
         batches = Batches(applying)
         frame = spark.readStream.format(source.name()).load()
@@ -212,6 +213,12 @@ def mirror(
     return writer.start()
 
 
+def tables_of(journal: Location) -> Iterator[Table]:
+    """Return the tables that a journal has, or had."""
+    for schema, name in JournalReader(journal).chain().completeness.names:
+        yield Table(schema, name)
+
+
 def open_lake(target: Location, upkeep: Upkeep = _UPKEEP) -> DeltaLake:
     """Return the lake in a target."""
     storage = target.config if isinstance(target, ObjectStore) else None
@@ -231,7 +238,12 @@ class _CatchingUp:
         self._staging = staging
 
     def __call__(self, table: Table, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
-        source = mirror_source(self._staging, Catching(table, start, end))
+        catching = Catching(table, start, end)
+        # Here, because Spark passes on the text of an error only.
+        planner = MirrorPlanner(self._staging, catching.wanted)
+        reader = JournalReader(planner.options.journal)
+        planner.readable(reader, start.lsn, f"the mirror of {table}", "")
+        source = mirror_source(self._staging, catching)
         self._spark.dataSource.register(source)
         rows = self._spark.read.format(source.name()).load().collect()
         files = [StagedFile.from_json(bytes(content)) for _, content in rows]

@@ -80,6 +80,16 @@ class Settings:
         """Whether a table is mirrored."""
         return not table.messages and self.tables.match((table.schema, table.name))
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of tables, as the user wrote them."""
+        return tuple(each.text for each in self.tables.all)
+
+    def added(self, table: Table, former: Sequence[str]) -> bool:
+        """Whether a table is mirrored now, and was not by the ``former`` patterns."""
+        names = (table.schema, table.name)
+        return self.wanted(table) and not Patterns("tables", tuple(former), 2, exclusions=True).match(names)
+
     def mode_of(self, table: Table) -> Mode:
         """Return the mode of a table.
 

@@ -57,6 +57,7 @@ class State:
     :param checkpoint: where that is, for errors.
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: the tables have every transaction that ended up to this LSN, but for those that are set aside.
+    :param patterns: of the tables that the batch had.
     :param tables: the oid of each table that was written.
     """
 
@@ -65,19 +66,25 @@ class State:
     checkpoint: str
     batch: int = -1
     lsn: LSN = ZERO
+    patterns: tuple[str, ...] = ()
     tables: Mapping[Table, int] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
 
     def after(
-        self, number: int, end: LSN | None, oids: Mapping[Table, int], aside: Mapping[Table, SetAside]
+        self,
+        number: int,
+        end: LSN | None,
+        patterns: tuple[str, ...],
+        tables: Mapping[Table, int],
+        aside: Mapping[Table, SetAside],
     ) -> State:
         """Return the state after a batch.
 
         :param end: its end; ``None`` if it ends within a transaction.
-        :param oids: of the tables that it wrote.
+        :param tables: the oid of each table.
         """
         lsn = self.lsn if end is None else end
-        return replace(self, batch=number, lsn=lsn, tables={**self.tables, **oids}, aside=dict(aside))
+        return replace(self, batch=number, lsn=lsn, patterns=patterns, tables=tables, aside=dict(aside))
 
     def without(self, table: Table) -> State:
         """Return the state of a mirror that never wrote ``table``."""
@@ -156,6 +163,7 @@ def _dump(state: State) -> bytes:
             "checkpoint": state.checkpoint,
             "batches": state.batch + 1,
             "lsn": str(state.lsn),
+            "patterns": state.patterns,
             "tables": [[table.schema, table.name, oid] for table, oid in state.tables.items()],
             "aside": [
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
@@ -174,6 +182,7 @@ def _load(fields: Mapping[str, Any]) -> State:
         text(fields, "checkpoint"),
         integer(fields, "batches") - 1,
         lsn(fields, "lsn"),
+        tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {_table(schema, name): _number(oid) for schema, name, oid in fields["tables"]},
         {
             _table(schema, name): SetAside(

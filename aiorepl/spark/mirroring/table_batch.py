@@ -42,15 +42,16 @@ class TableWriter:
         staging: Location,
         reduce_large: ReduceLarge,
     ) -> None:
+        self.settings = settings
         self._lake = lake
-        self._settings = settings
         self._journal = journal
         self._staging = staging
         self._reduce_large = reduce_large
 
-    def wanted(self, table: Table) -> bool:
-        """Whether a table is mirrored."""
-        return self._settings.wanted(table)
+    def exists(self, table: Table) -> bool:
+        """Whether a table has a target."""
+        target = self._lake.table((table.schema, table.name), (), self.settings.mode_of(table))
+        return target.schema() is not None
 
     def write(
         self, table: Table, files: Sequence[StagedFile], commit: Commit, known: int | None
@@ -69,9 +70,9 @@ class TableWriter:
         with_rows = [file for file in files if not file.only_truncates]
         versions = list({file.version.digest: file.version for file in with_rows or files}.values())
         common = Common(str(table), versions)
-        mode = self._settings.mode_of(table)
-        keys = () if mode == "changelog" else common.key(versions[-1], self._settings.keys_of(table))
-        target = self._lake.table((table.schema, table.name), keys, mode, self._settings.layout_of(table))
+        mode = self.settings.mode_of(table)
+        keys = () if mode == "changelog" else common.key(versions[-1], self.settings.keys_of(table))
+        target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
         if target.applied(commit.application, commit.number):
             return oid
         present = target.schema() is not None
@@ -89,7 +90,7 @@ class TableWriter:
             target.evolve(common.schema, common.defaults)
         elif not present:
             return None
-        changes = Changes(self._journal, self._staging, common, keys, mode, self._settings.null)
+        changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null)
         truncates = [each for file in files if file.only_truncates for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > LARGE:
             parts, found = self._reduce_large(changes, with_rows, truncates)
