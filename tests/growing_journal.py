@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorepl.journal import JournalSink
 from aiorepl.pgoutput.relations import Attribute
+from aiorepl.position import Position
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.changes import RowChange
@@ -25,12 +26,14 @@ class GrowingJournal:
         self,
         attributes: Mapping[str, Attribute] | None = None,
         at_once: int | None = None,
+        position: Position | None = None,
         **options: Any,
     ) -> None:
         """Make a segment, or more, of all that was committed since the last call.
 
         :param attributes: what a look-up in the catalog found for the columns of each name.
         :param at_once: the number of messages in a slice.
+        :param position: the slot's position; by default the stream's.
         """
         slices = tuple(self.stream.slices(at_once))
         for change in (change for part in slices for change in part.changes if isinstance(change, RowChange)):
@@ -39,7 +42,7 @@ class GrowingJournal:
 
         async def write() -> None:
             sink = JournalSink(self.folder, **options)
-            await sink.open(SinkContext("journal", self.stream.position))
+            await sink.open(SinkContext("journal", position or self.stream.position))
             await sink.write(Batch(slices))
             await sink.flush()
             await sink.close()

@@ -170,7 +170,9 @@ class Compaction:
             begin = beginning(self._reader)
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
-            found[0].end.require_same_source(self._reader.source(), f"the history in {self._store.url}")
+            # Not the source as it was when the journal began: it may have been promoted since.
+            source = self._reader.position() or self._reader.source()
+            found[0].end.require_same_source(source, f"the history in {self._store.url}")
             require_newest(self._store, found[0].end.lsn, cursor)
             self._history, self._version = found[0].claimed(owner), found[1]
         self._version = write_history(self._store, self._history, self._version)

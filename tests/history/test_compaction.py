@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -20,6 +21,7 @@ from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.store import LocalStore
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.position import Timelines
 from aiorepl.testing.messages import column
 
 KEY = column("id", 23, key=True)
@@ -355,6 +357,17 @@ def test_a_second_compaction_takes_over(journal):
     assert set(journal.store.names("_pending")) == files
     assert len(journal.rows()) == 1
     assert second.history.end.lsn == journal.stream.lsn
+
+
+def test_a_promotion(journal):
+    """A history goes on when the server was promoted."""
+    position, ends = journal.stream.position, []
+    for timeline in (1, 2, 3):
+        journal.stream.transaction(journal.stream.table("t", KEY).insert(str(timeline)))
+        ends.append((timeline, journal.stream.lsn))
+        journal.write(position=replace(position, timelines=Timelines(timeline, ends[:-1])))
+        journal.compact()
+    assert [row["id"] for row in journal.rows()] == [1, 2, 3]
 
 
 def test_another_journal(journal, make_journal, tmp_path):
