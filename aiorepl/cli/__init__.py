@@ -25,6 +25,7 @@ from aiorepl.cli.spark import spark
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
+from aiorepl.cli.verify import verify
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError
 
@@ -62,6 +63,7 @@ command.add_command(journal)
 command.add_command(sinks)
 command.add_command(spark)
 command.add_command(dlq)
+command.add_command(verify)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -75,8 +75,12 @@ class Arms:
             self._strike(arm["action"], at)
             return
 
+    def note(self, fault: str) -> None:
+        """Write a fault down before it strikes."""
+        os.write(self._fired, fault.encode() + b"\n")
+
     def _strike(self, action: str, at: str) -> None:
-        os.write(self._fired, f"{action} at {at.partition(':')[0]}\n".encode())
+        self.note(f"{action} at {at.partition(':')[0]}")
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif action in ERRORS:

@@ -13,6 +13,7 @@ from pathlib import Path
 import worker
 
 _IMPORTS = (
+    "__main__",  # or each process would import it again
     "asyncpg",
     "aiorepl.formats.native",
     "aiorepl.journal",

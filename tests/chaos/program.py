@@ -13,23 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hooks import ERRORS, NAMED
+from strikes import KINDS
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
 _PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
-# Faults that come from outside of the process, and how often each is drawn.
-STRIKES = {
-    "walsender": 4,
-    "backends": 2,
-    "cut": 3,
-    "cut after": 3,
-    "stall": 2,
-    "hold": 2,
-    "drip": 2,
-    "refuse": 2,
-    "freeze": 2,
-    "restart": 1,
-    "crash": 1,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +103,29 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
     """
     chance = random.Random(seed)
     version = chance.choice(versions)
-    journal = chance.random() < 0.6
-    return Program(
-        seed,
-        version,
-        chance.choice([1, 2, 3]),
-        {
-            "keys": chance.choice([8, 60, 60]),
-            "largest": chance.choice([50, 500, 2000]),
-            "schema_changes": chance.random() < 0.6,
-            "prepared": chance.random() < 0.7,
-        },
-        _source(chance, version),
-        _pipeline(chance, journal=journal),
-        {f"sink{number}": _sink(chance) for number in range(chance.choice([1, 1, 2]))},
-        tuple(_run(chance) for _ in range(runs or chance.choice([1, 2, 4, 8]))),
-    )
+    source, pipeline = _source(chance, version), _pipeline(chance, version)
+    if pipeline.get("connect"):
+        sinks = {"sink0": {"type": "jsonl"}}
+    else:
+        sinks = {f"sink{number}": _sink(chance) for number in range(chance.choice([1, 1, 2, 3]))}
+        # There is one target.
+        for name in [name for name, sink in sinks.items() if sink["type"] == "postgres"][1:]:
+            sinks[name] = {"type": "jsonl", "rotate_bytes": 2_000}
+    for sink in sinks.values() if pipeline.get("snapshot") else ():
+        if sink["type"] == "postgres":
+            # An interrupted snapshot goes on beside the stream, which then changes rows before they are read.
+            sink["mode"] = "upsert"
+    # The target of the sink has to be altered first.
+    altered = all(sink["type"] != "postgres" for sink in sinks.values())
+    keys = 600 if pipeline.get("snapshot") else chance.choice([8, 60, 60])
+    mixture = {
+        "keys": keys,
+        "largest": chance.choice([50, 500, 2000]),
+        "schema_changes": altered and chance.random() < 0.6,
+        "prepared": chance.random() < 0.7,
+    }
+    lives = tuple(_run(chance, version) for _ in range(runs or chance.choice([1, 2, 4, 8])))
+    return Program(seed, version, chance.choice([1, 2, 3]), mixture, source, pipeline, sinks, lives)
 
 
 def _source(chance: random.Random, version: int) -> dict[str, Any]:
@@ -149,22 +143,41 @@ def _source(chance: random.Random, version: int) -> dict[str, Any]:
     return options
 
 
-def _pipeline(chance: random.Random, *, journal: bool) -> dict[str, Any]:
-    options: dict[str, Any] = {"journal": journal}
+def _pipeline(chance: random.Random, version: int) -> dict[str, Any]:
+    if chance.random() < 0.1:
+        return {"connect": True, "journal": False}
+    options: dict[str, Any] = {"journal": chance.random() < 0.6}
+    if version >= 14 and chance.random() < 0.3:
+        options |= {"snapshot": True, "connections": chance.choice([1, 3])}
     if chance.random() < 0.5:
         options["buffer_bytes"] = chance.choice([1, 20_000])
     if chance.random() < 0.7:
-        options["max_bytes"] = chance.choice([1, 2_000, 50_000])
+        options["max_bytes"] = chance.choice([300, 2_000, 50_000])
     if chance.random() < 0.5:
-        options["flush_bytes"] = chance.choice([1, 10_000])
+        options["flush_bytes"] = chance.choice([500, 10_000])
     options["flush_seconds"] = chance.choice([0.01, 0.1, 0.3])
-    if journal and chance.random() < 0.5:
+    if options["journal"] and chance.random() < 0.5:
         options["segment_bytes"] = chance.choice([500, 20_000])
     return options
 
 
 def _sink(chance: random.Random) -> dict[str, Any]:
-    options: dict[str, Any] = {"type": "jsonl", "rotate_bytes": chance.choice([2_000, 100_000, 10_000_000])}
+    kind = chance.choice(["jsonl", "jsonl", "s3", "postgres", "webhook"])
+    if kind == "postgres":
+        return {
+            "type": kind,
+            "mode": chance.choice(["upsert", "strict"]),
+            "transactions": chance.choice(["batch", "source"]),
+        }
+    options: dict[str, Any] = {"type": kind}
+    if kind == "jsonl":
+        options["rotate_bytes"] = chance.choice([2_000, 100_000, 10_000_000])
+        if chance.random() < 0.4:
+            options["faulty"] = chance.randrange(1 << 30)
+    elif kind == "s3":
+        options["object_bytes"] = chance.choice([2_000, 1_000_000])
+    else:
+        options |= {"request_events": chance.choice([1, 20, 500]), "concurrency": chance.choice([1, 4])}
     if chance.random() < 0.3:
         options["tables"] = chance.choice([["accounts", "ledger"], ["accounts", "entries", "ledger"]])
     if chance.random() < 0.2:
@@ -173,12 +186,10 @@ def _sink(chance: random.Random) -> dict[str, Any]:
         options["transform"] = "every other"
     if chance.random() < 0.3:
         options["schema_changes"] = True
-    if chance.random() < 0.4:
-        options["faulty"] = chance.randrange(1 << 30)
     return options
 
 
-def _run(chance: random.Random) -> Run:
+def _run(chance: random.Random, version: int) -> Run:
     arms = []
     if chance.random() < 0.6:
         at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in NAMED)])
@@ -187,7 +198,9 @@ def _run(chance: random.Random) -> Run:
     for _ in range(chance.choice([0, 0, 1, 3])):
         action = chance.choice([*ERRORS, "slow"])
         arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 9)), "action": action})
-    kinds = chance.choices(list(STRIKES), list(STRIKES.values()), k=chance.choice([0, 1, 1, 2, 4]))
+    # Version 13 has no messages in its stream, so it cannot be signalled.
+    drawn = {kind: often for kind, often in KINDS.items() if version >= 14 or kind != "resnapshot"}
+    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 1, 1, 2, 4]))
     strikes = tuple((kind, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)) for kind in kinds)
     return Run(
         tuple(arms), strikes, round(chance.uniform(0.1, 1.5), 3), chance.choice(["kill", "kill", "stop"])

@@ -17,6 +17,7 @@ class Report:
         self.transactions = 0
         self.changes = 0
         self.duplicates = 0
+        self.rows = 0
         self.faults: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
         self.versions: Counter[int] = Counter()
@@ -29,6 +30,7 @@ class Report:
         self.transactions += outcome.transactions
         self.changes += outcome.changes
         self.duplicates += outcome.duplicates
+        self.rows += outcome.rows
         self.faults += outcome.faults
         self.ends += outcome.ends
         self.versions[program.version] += 1
@@ -48,7 +50,7 @@ class Report:
         """The report in a sentence."""
         return (
             f"{self.rounds} rounds in {self.seconds / 60:.0f} minutes, {sum(self.faults.values())} faults; {self.transactions} "
-            f"transactions with {self.changes} changes were verified, {self.duplicates} changes came again; "
+            f"transactions with {self.changes} changes ({self.rows} rows of snapshots) were verified, {self.duplicates} changes came again; "
             f"{len(self.violations)} rounds with violations."
         )
 

@@ -8,28 +8,50 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 from processes import Process, Processes
 from program import Program, Run
-from watch import FolderWatch, JournalWatch, cursor
+from receiver import Receiver
+from strikes import Striker
+from watch import (
+    Confirmation,
+    FolderWatch,
+    JournalWatch,
+    ManifestWatch,
+    RequestWatch,
+    TableWatch,
+    Watch,
+    cursor,
+)
 
 from aiorepl import LSN
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.journal.store import LocalStore
+from aiorepl.journal.verification import problems
 from aiorepl.testing import CuttingProxy, EmbeddedServer
-from aiorepl.testing.verify import Mixture, Operation, Promise, Workload, verify
+from aiorepl.testing.verify import (
+    History,
+    Mixture,
+    Operation,
+    Promise,
+    Tables,
+    Verdict,
+    Workload,
+    tables,
+    verify,
+)
 
 DEADLINE = 120.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # With these errors a process may end although no call of the operating system has failed.
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "SlotError", "ServerError")
-_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(slots=True)
@@ -42,6 +64,7 @@ class Outcome:
     transactions: int = 0
     """Transactions that were compared, counted for each consumer."""
     changes: int = 0
+    rows: int = 0
     duplicates: int = 0
     seconds: float = 0.0
 
@@ -59,18 +82,23 @@ class Round:
         self._server = server
         self._processes = processes
         self._folder = folder
+        # The name of the slot, and of the database.
         self._slot = f"chaos_{program.seed}"
-        self._dsn = server.dsn
+        self._dsn = server.dsn_for(self._slot)
+        self._target = server.dsn_for(f"{self._slot}_target")
         self._outcome = Outcome()
-        self._watches: dict[str, FolderWatch | JournalWatch] = {}
+        self._watches: dict[str, Watch] = {}
         self._proxy = CuttingProxy("127.0.0.1", server.port)
-        self._polled: Any = None
-        self._last_confirmed: LSN | None = None
+        self._striker = Striker(server, self._proxy, self._slot, self._dsn, self._forget)
+        self._receiver = Receiver(program.seed, self._received, self._struck)
+        self._connections: dict[str, Any] = {}
+        self._confirmed: LSN | None = None
 
     async def run(self) -> Outcome:
         """Run it; everything it makes on the server is dropped."""
         began = time.monotonic()
         (self._folder / "stderr").touch()
+        await self._receiver.listener.listen()
         async with self._database(), self._proxy:
             workload = Workload(
                 self._dsn,
@@ -88,92 +116,127 @@ class Round:
             ]
             try:
                 async with workload:
+                    if self._snapshot:
+                        workload.pause()
+                        watching.append(asyncio.create_task(self._resume_with_first_rows(workload)))
                     for run in self._program.runs:
                         await self._live(run)
                     caught_up = await self._catch_up(workload)
             finally:
                 await cancel_and_wait(*watching)
-            await self._judge(workload, caught_up=caught_up)
+            if caught_up:
+                await self._judge(await workload.finish())
+        self._receiver.listener.close()
+        self._receiver.listener.cancel()
+        await self._receiver.listener.closed()
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
+
+    @property
+    def _snapshot(self) -> bool:
+        return bool(self._program.pipeline.get("snapshot"))
 
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[None]:
         connection = await asyncpg.connect(self._server.dsn)
-        await connection.execute(f"CREATE DATABASE {self._slot}")
+        for name in (self._slot, f"{self._slot}_target"):
+            await connection.execute(f"CREATE DATABASE {name}")
         await connection.execute(f"ALTER DATABASE {self._slot} SET wal_sender_timeout = '900ms'")
         connection.terminate()
-        self._dsn = self._server.dsn_for(self._slot)
         try:
             yield
         finally:
-            if self._polled is not None:
-                self._polled.terminate()
-            connection = await asyncpg.connect(self._server.dsn)
-            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1"
+            for connection in self._connections.values():
+                connection.terminate()
             await self._free()
-            terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
+            connection = await asyncpg.connect(self._server.dsn)
+            terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE $1 || '%'"
             await connection.fetch(terminate, self._slot)
+            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"
             await connection.fetch(drop, self._slot)
-            await connection.execute(f"DROP DATABASE {self._slot}")
+            for name in (self._slot, f"{self._slot}_target"):
+                await connection.execute(f"DROP DATABASE {name}")
             connection.terminate()
 
     async def _prepare(self) -> None:
-        """Publish the tables, create the slot, and begin to watch."""
+        """Publish the tables, create the slot and the target, and begin to watch."""
         connection = await asyncpg.connect(self._dsn)
         await connection.execute("CREATE PUBLICATION verify FOR ALL TABLES")
-        two_phase = ", false, true" if self._program.source.get("two_phase") else ""
-        await connection.fetch(
-            f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase})", self._slot
-        )
+        if not self._snapshot:
+            two_phase = ", false, true" if self._program.source.get("two_phase") else ""
+            create = f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase})"
+            await connection.fetch(create, self._slot)
         connection.terminate()
+        target = await asyncpg.connect(self._target)
+        await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
+        target.terminate()
         journal = self._folder / "journal"
-        journaled = self._program.pipeline["journal"]
-        for name in self._program.sinks:
-            confirmed: Callable[[], LSN | None] = cursor(journal, name) if journaled else self._confirmed
-            self._watches[name] = FolderWatch(self._folder / name, confirmed)
-        if journaled:
-            self._watches["the journal"] = JournalWatch(journal, self._confirmed)
+        for name, options in self._program.sinks.items():
+            confirmed = cursor(journal, name) if self._program.pipeline["journal"] else self._confirmation
+            self._watches[name] = self._watch(name, options["type"], confirmed)
+        if self._program.pipeline["journal"]:
+            self._watches["the journal"] = JournalWatch(self._confirmation, journal)
 
-    def _confirmed(self) -> LSN | None:
-        return self._last_confirmed
+    def _watch(self, name: str, kind: str, confirmed: Confirmation) -> Watch:
+        if kind == "jsonl":
+            return FolderWatch(confirmed, self._folder / name)
+        if kind == "s3":
+            return ManifestWatch(confirmed, self._folder / name)
+        return RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed)
+
+    def _confirmation(self) -> LSN | None:
+        return self._confirmed
+
+    def _forget(self) -> None:
+        self._confirmed = None
+        for watch in self._watches.values():
+            watch.crashed()
+
+    def _struck(self, fault: str) -> None:
+        self._outcome.faults[fault] += 1
+
+    def _received(self, name: str, lines: list[bytes]) -> None:
+        watch = self._watches[name]
+        assert isinstance(watch, RequestWatch)
+        watch.received(lines)
 
     async def _poll(self) -> None:
         """Read the slot's position all the time, and after it what is durable."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
-            try:
-                if self._polled is None or self._polled.is_closed():
-                    self._polled = await asyncpg.connect(self._dsn)
-                text = await self._polled.fetchval(query, self._slot)
-                self._last_confirmed = LSN.parse(text)
+            with contextlib.suppress(*_AWAY):
+                text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
+                self._confirmed = None if text is None else LSN.parse(text)
                 for watch in self._watches.values():
                     watch.look()
-            except _AWAY:
-                self._polled = None
+                for watch in self._watches.values():
+                    if isinstance(watch, TableWatch):
+                        await watch.poll(await self._connected(self._target))
             await asyncio.sleep(0.03)
+
+    async def _connected(self, dsn: str) -> Any:
+        connection = self._connections.get(dsn)
+        if connection is None or connection.is_closed():
+            connection = self._connections[dsn] = await asyncpg.connect(dsn)
+        return connection
+
+    async def _resume_with_first_rows(self, workload: Workload) -> None:
+        """Let the writers write once rows of the snapshot are durable: from then on, the slot is not created again."""
+        while not any(watch.changes for watch in self._watches.values()):
+            await asyncio.sleep(0.01)
+        workload.resume()
 
     async def _live(self, run: Run) -> None:
         """Run the process once, with its faults."""
         fired = self._folder / "fired"
-        process = await self._start(run)
         before = fired.stat().st_size if fired.exists() else 0
+        process = await self._start(run)
         striking = asyncio.create_task(self._strike_all(run, process))
         ended = asyncio.create_task(process.wait())
         await asyncio.wait({ended}, timeout=run.seconds)
         await striking
         if not ended.done():
-            if run.end == "kill":
-                self._outcome.faults["kill at random"] += 1
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            else:
-                self._outcome.faults["stop under load"] += 1
-                process.ask_to_stop()
-                await asyncio.wait({ended}, timeout=30)
-                if not ended.done():
-                    self._outcome.violations.append("the process does not stop when it is asked to")
-                    process.kill()
+            await self._end(run, process, ended)
         process.ask_to_stop()
         code = await ended
         struck = fired.read_text()[before:].splitlines() if fired.exists() else []
@@ -182,12 +245,21 @@ class Round:
         for watch in self._watches.values():
             watch.restarted()
 
-    def _note_end(self, code: int, struck: list[str]) -> None:
-        if code == -signal.SIGKILL:
-            self._outcome.ends["killed"] += 1
+    async def _end(self, run: Run, process: Process, ended: asyncio.Task[int]) -> None:
+        if run.end == "kill":
+            self._outcome.faults["kill at random"] += 1
+            process.kill()
             return
-        if code == 0:
-            self._outcome.ends["stopped"] += 1
+        self._outcome.faults["stop under load"] += 1
+        process.ask_to_stop()
+        await asyncio.wait({ended}, timeout=60)
+        if not ended.done():
+            self._outcome.violations.append("the process does not stop when it is asked to")
+            process.kill()
+
+    def _note_end(self, code: int, struck: list[str]) -> None:
+        if code in (0, -signal.SIGKILL):
+            self._outcome.ends["killed" if code else "stopped"] += 1
             return
         error = self._last_error()
         kind = error.partition(":")[0]
@@ -196,21 +268,24 @@ class Round:
         if kind not in _EXCUSED and not failed_calls:
             self._outcome.violations.append(f"the pipeline ended by itself: {error}")
 
+    def _last_error(self) -> str:
+        told = (self._folder / "stderr").read_text().splitlines()
+        return told[-1][:500] if told else "it says nothing"
+
     async def _start(self, run: Run) -> Process:
         await self._free()
         plan = self._folder / "plan.json"
-        plan.write_text(
-            json.dumps(
-                {
-                    "program": asdict(self._program),
-                    "dsn": self._proxy.dsn_for(self._dsn),
-                    "slot": self._slot,
-                    "folder": str(self._folder),
-                    "fired": str(self._folder / "fired"),
-                    "arms": run.arms,
-                }
-            )
-        )
+        told = {
+            "program": asdict(self._program),
+            "dsn": self._proxy.dsn_for(self._dsn),
+            "target": self._target,
+            "receiver": self._receiver.listener.port,
+            "slot": self._slot,
+            "folder": str(self._folder),
+            "fired": str(self._folder / "fired"),
+            "arms": run.arms,
+        }
+        plan.write_text(json.dumps(told))
         return self._processes.start(plan, self._folder / "stderr")
 
     async def _free(self) -> None:
@@ -220,7 +295,7 @@ class Round:
                 with contextlib.suppress(*_AWAY):
                     connection = await asyncpg.connect(self._server.dsn)
                     try:
-                        query = "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
+                        query = "SELECT count(*) FROM pg_replication_slots WHERE database = $1 AND active"
                         if not await connection.fetchval(query, self._slot):
                             return
                     finally:
@@ -232,105 +307,108 @@ class Round:
             await asyncio.sleep(after)
             self._outcome.faults[kind] += 1
             with contextlib.suppress(*_AWAY, ProcessLookupError):
-                await self._strike(kind, size, process)
-
-    async def _strike(self, kind: str, size: float, process: Process) -> None:
-        proxy = self._proxy
-        if kind in ("walsender", "backends"):
-            only = "AND backend_type = 'walsender'" if kind == "walsender" else ""
-            connection = await asyncpg.connect(self._server.dsn)
-            # The workload and the verifier have no application name of the pipeline's.
-            await connection.fetch(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 "
-                f"AND application_name LIKE 'aiorepl%' {only}",
-                self._slot,
-            )
-            connection.terminate()
-        elif kind == "cut":
-            proxy.cut()
-        elif kind == "cut after":
-            proxy.cut_after(int(size * 20_000))
-        elif kind == "drip":
-            proxy.drip(int(size * 5_000))
-        elif kind in ("stall", "hold", "refuse", "freeze"):
-            await self._for_a_while(kind, size, process)
-        elif kind == "restart":
-            await asyncio.to_thread(self._server.restart)
-        elif kind == "crash":
-            await asyncio.to_thread(self._server.kill)
-            self._last_confirmed = None
-            for watch in self._watches.values():
-                watch.crashed()
-            await asyncio.to_thread(self._server.start)
-
-    async def _for_a_while(self, kind: str, size: float, process: Process) -> None:
-        begin, end = {
-            "stall": (self._proxy.stall, self._proxy.resume),
-            "hold": (self._proxy.hold, self._proxy.resume),
-            "refuse": (self._proxy.refuse, self._proxy.accept),
-            "freeze": (
-                partial(process.send_signal, signal.SIGSTOP),
-                partial(process.send_signal, signal.SIGCONT),
-            ),
-        }[kind]
-        begin()
-        try:
-            await asyncio.sleep(size * 2)
-        finally:
-            end()
+                await self._striker.strike(kind, size, process)
 
     async def _catch_up(self, workload: Workload) -> bool:
         """Run the process without faults until everything has come."""
-        last = await workload.mark()
+        self._receiver.failing = False
+        last = (0, 0)
         for _ in range(_STARTS):
             process = await self._start(Run())
             try:
                 async with asyncio.timeout(DEADLINE):
-                    while process.returncode is None and self._missing(last):
+                    while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
+                    await self._receive(process, await workload.mark())
+                    await self._read_tables(process)
+                    # What was read came after the first mark.
+                    last = await workload.mark()
+                    await self._receive(process, last)
             except TimeoutError:
-                self._outcome.violations.append(f"{', '.join(self._missing(last))} does not catch up")
+                self._outcome.violations.append("the consumers do not catch up")
                 process.kill()
             process.ask_to_stop()
             self._note_end(await process.wait(), [])
             for watch in self._watches.values():
                 watch.restarted()
-            if not self._missing(last):
+            if all(last in watch.ledger for watch in self._watches.values()):
                 return True
         self._outcome.violations.append(f"the process does not start again: {self._last_error()}")
         return False
 
-    def _missing(self, last: tuple[int, int]) -> list[str]:
-        return [name for name, watch in self._watches.items() if last not in watch.ledger]
+    async def _receive(self, process: Process, mark: tuple[int, int]) -> None:
+        """Wait until a transaction has come everywhere, or the process has ended."""
+        while process.returncode is None and any(
+            mark not in watch.ledger for watch in self._watches.values()
+        ):
+            await asyncio.sleep(0.02)
 
-    def _last_error(self) -> str:
-        told = (self._folder / "stderr").read_text().splitlines()
-        return told[-1][:500] if told else "it says nothing"
+    async def _read_tables(self, process: Process) -> None:
+        """Wait until all tables are read whose snapshots were begun."""
+        told = self._folder / "tables.json"
+        told.unlink(missing_ok=True)
+        while process.returncode is None and not self._program.pipeline.get("connect"):
+            with contextlib.suppress(FileNotFoundError):
+                states = json.loads(told.read_text())
+                failed = [table for table, state in states.items() if state in ("failed", "cancelled")]
+                if failed:
+                    self._outcome.violations.append(f"tables were not read: {', '.join(failed)}")
+                if failed or set(states.values()) <= {"complete"}:
+                    return
+            await asyncio.sleep(0.05)
 
-    async def _judge(self, workload: Workload, *, caught_up: bool) -> None:
-        history, final = await workload.finish()
+    async def _judge(self, history: History) -> None:
+        assert history.final is not None
         for name, watch in self._watches.items():
             options = self._program.sinks.get(name, {})
-            promise = replace(promised(options), defaults=workload.defaults)
-            verdict = verify(history, watch.log, promise, final=None if options.get("transform") else final)
-            if caught_up:
-                self._outcome.violations += [f"{name}: {violation}" for violation in verdict.violations]
-            if isinstance(watch, JournalWatch):
-                self._outcome.violations += watch.violations
-            self._outcome.transactions += verdict.transactions
-            self._outcome.changes += verdict.changes
-            self._outcome.duplicates += verdict.duplicates
+            if isinstance(watch, TableWatch):
+                await self._compare_target(name, history.final)
+                continue
+            promise = replace(promised(options, self._program), defaults=history.defaults)
+            self._add(
+                name,
+                watch,
+                verify(
+                    history, watch.log, promise, final=None if options.get("transform") else history.final
+                ),
+            )
         if self._program.pipeline["journal"]:
-            damaged = await asyncio.to_thread(_problems, self._folder / "journal")
-            self._outcome.violations += damaged
+            found = await asyncio.to_thread(list, problems(LocalStore(self._folder / "journal")))
+            self._outcome.violations += [f"the journal: {problem}" for problem in found]
+
+    def _add(self, name: str, watch: Watch, verdict: Verdict) -> None:
+        self._outcome.violations += [f"{name}: {text}" for text in (*watch.violations, *verdict.violations)]
+        self._outcome.transactions += verdict.transactions
+        self._outcome.changes += verdict.changes
+        self._outcome.rows += verdict.rows
+        self._outcome.duplicates += verdict.duplicates
+
+    async def _compare_target(self, name: str, final: Tables) -> None:
+        """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
+        connection = await asyncpg.connect(self._target)
+        there = await tables.contents(connection)
+        connection.terminate()
+        for table, rows in final.items():
+            if rows != there[table]:
+                missing, invented = (
+                    len(rows.keys() - there[table].keys()),
+                    len(there[table].keys() - rows.keys()),
+                )
+                other = sum(rows[key] != there[table][key] for key in rows.keys() & there[table].keys())
+                self._outcome.violations.append(
+                    f"{name}: table {table} differs: {missing} rows are missing, {invented} are not in the source, {other} "
+                    "have other values"
+                )
+            self._outcome.changes += len(rows)
+        self._outcome.transactions += len(final["ledger"])
 
 
-def promised(options: dict[str, Any]) -> Promise:
-    """Return what a sink with these options is promised."""
-    tables, transformed = options.get("tables"), options.get("transform")
+def promised(options: dict[str, Any], program: Program) -> Promise:
+    """Return what a sink with these options is promised; without options, the journal."""
+    selected, transformed = options.get("tables"), options.get("transform")
 
     def expected(operation: Operation) -> Operation | None:
-        if tables is not None and operation.table not in tables:
+        if selected is not None and operation.table not in selected:
             return None
         if not transformed or operation.table != "accounts" or operation.new is None:
             return operation
@@ -344,14 +422,10 @@ def promised(options: dict[str, Any]) -> Promise:
         table, _, name = column.partition(".")
         masked.setdefault(table, set()).add(name)
     return Promise(
-        repeats="faulty" in options,
+        exactly_once=not options or options["type"] == "s3",
+        repeats="faulty" in options or options.get("type") == "webhook",
+        order="key" if options.get("concurrency", 1) > 1 else "commit",
         expected=expected,
         masked={table: frozenset(names) for table, names in masked.items()},
+        snapshot=bool(program.pipeline.get("snapshot")),
     )
-
-
-def _problems(journal: Path) -> list[str]:
-    from aiorepl.journal.store import LocalStore
-    from aiorepl.journal.verification import problems
-
-    return [f"the journal: {problem}" for problem in problems(LocalStore(journal))]

@@ -8,40 +8,37 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
+from aiorepl.testing.verify.tables import SCHEMA
+
+Confirmation = Callable[[], LSN | None]
+"""Reads up to where a consumer was confirmed; ``None``: nowhere yet."""
 
 
-class FolderWatch:
-    """The log of a ``jsonl`` sink.
+class Watch:
+    """The log of a consumer.
 
-    :param folder: the sink's folder.
-    :param confirmed: reads up to where this sink was confirmed; ``None``: it has no cursor yet.
+    :param confirmed: reads up to where it was confirmed.
     """
 
-    def __init__(self, folder: Path, confirmed: Callable[[], LSN | None]) -> None:
+    def __init__(self, confirmed: Confirmation) -> None:
         self.log: list[Entry] = []
         self.ledger: set[tuple[int, int]] = set()
         """The transactions whose row of the ledger came."""
-        self._folder = folder
+        self.violations: list[str] = []
+        self.changes = 0
         self._confirmed = confirmed
-        # How far each file was read, by inode: files are renamed.
-        self._read: dict[int, int] = {}
 
     def look(self) -> None:
         """Add what has become durable since the last look."""
-        # Before the files: whatever was confirmed by then has to be in them.
+        # Before the look: whatever was confirmed by then has to be there.
         confirmed = self._confirmed()
-        listed: list[Path] | None = None
-        # Until nothing was renamed meanwhile: a file might be listed under neither of its names.
-        while listed != (listed := sorted(self._folder.glob("*.jsonl*"), key=_order)):
-            for path in listed:
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    self._read_lines(file)
+        self._look()
         if confirmed is not None and confirmed:
             self.log.append(Confirmed(confirmed))
 
@@ -51,9 +48,39 @@ class FolderWatch:
         self.log.append(Restarted())
 
     def crashed(self) -> None:
-        """The server that confirms has crashed."""
+        """The server that confirms was restarted."""
         self.look()
         self.log.append(Crashed())
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _add(self, change: Delivered) -> None:
+        self.log.append(change)
+        self.changes += 1
+        if change.tables == ("ledger",) and change.new is not None:
+            self.ledger.add((change.new["writer"], change.new["number"]))
+
+
+class FolderWatch(Watch):
+    """The log of a ``jsonl`` sink, or of a loop that writes such files.
+
+    :param folder: the sink's folder.
+    """
+
+    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+        super().__init__(confirmed)
+        self._folder = folder
+        # How far each file was read, by inode: files are renamed.
+        self._read: dict[int, int] = {}
+
+    def _look(self) -> None:
+        listed: list[Path] | None = None
+        # Until nothing was renamed meanwhile: a file might be listed under neither of its names.
+        while listed != (listed := sorted(self._folder.glob("*.jsonl*"), key=_order)):
+            for path in listed:
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    self._read_lines(file)
 
     def _read_lines(self, file: BinaryIO) -> None:
         inode = os.fstat(file.fileno()).st_ino
@@ -64,25 +91,73 @@ class FolderWatch:
         for change in of_native(whole.splitlines()):
             self._add(change)
 
-    def _add(self, change: Delivered) -> None:
-        self.log.append(change)
-        if change.tables == ("ledger",) and change.new is not None:
-            self.ledger.add((change.new["writer"], change.new["number"]))
+
+class ManifestWatch(Watch):
+    """The log of an ``s3`` sink: what its manifest lists.
+
+    :param folder: the sink's folder.
+    """
+
+    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+        super().__init__(confirmed)
+        self._folder = folder
+        self._entries = 0
+
+    def _look(self) -> None:
+        while True:
+            entry = self._folder / f"_aiorepl/manifest/{self._entries + 1:016d}.json"
+            try:
+                listed = json.loads(entry.read_bytes())["objects"]
+            except FileNotFoundError:
+                return
+            self._entries += 1
+            changes: list[Delivered] = []
+            for one in listed:
+                found = list(of_native((self._folder / one["path"]).read_bytes().splitlines()))
+                if found != sorted(found, key=lambda change: change.identity):
+                    self.violations.append(f"{one['path']} is not in commit order")
+                changes += found
+            for change in sorted(changes, key=lambda change: change.identity):
+                self._add(change)
 
 
-class JournalWatch:
+class RequestWatch(Watch):
+    """The log of a ``webhook`` sink, as its receiver has it."""
+
+    def received(self, lines: list[bytes]) -> None:
+        """Add a request."""
+        for change in of_native(lines):
+            self._add(change)
+
+    def _look(self) -> None:
+        """Everything is added as it comes."""
+
+
+class TableWatch(Watch):
+    """A ``postgres`` sink, of which only the tables are known. ``poll`` reads the ledger from the target."""
+
+    def _look(self) -> None:
+        """Nothing is logged."""
+
+    async def poll(self, connection: Any) -> None:
+        """Read the ledger.
+
+        :param connection: to the target.
+        """
+        rows = await connection.fetch(f"SELECT writer, number FROM {SCHEMA}.ledger WHERE writer = 0")
+        self.ledger.update((row["writer"], row["number"]) for row in rows)
+        self.changes += await connection.fetchval(f"SELECT count(*) FROM {SCHEMA}.accounts")
+
+
+class JournalWatch(Watch):
     """The log of a journal: what a reader in another process gets. Nothing may come twice, whatever is restarted.
 
     :param folder: the journal.
-    :param confirmed: reads the slot's position.
     """
 
-    def __init__(self, folder: Path, confirmed: Callable[[], LSN | None]) -> None:
-        self.log: list[Entry] = []
-        self.ledger: set[tuple[int, int]] = set()
-        self.violations: list[str] = []
+    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+        super().__init__(confirmed)
         self._folder = folder
-        self._confirmed = confirmed
 
     def look(self) -> None:
         """Compare the journal's end with the slot."""
@@ -99,7 +174,7 @@ class JournalWatch:
         self.look()
 
     def crashed(self) -> None:
-        """The server has crashed."""
+        """The server was restarted."""
 
     async def follow(self) -> None:
         """Read the journal, as far as it is, until cancelled."""
@@ -112,11 +187,6 @@ class JournalWatch:
                     self._add(change)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
             self.violations.append(f"the journal cannot be read: {type(error).__name__}: {error}")
-
-    def _add(self, change: Delivered) -> None:
-        self.log.append(change)
-        if change.tables == ("ledger",) and change.new is not None:
-            self.ledger.add((change.new["writer"], change.new["number"]))
 
 
 def cursor(folder: Path, name: str) -> Callable[[], LSN | None]:

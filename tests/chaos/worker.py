@@ -11,78 +11,20 @@ import asyncio
 import functools
 import json
 import os
-import random
 import sys
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from destinations import batches, delivery
 from hooks import Arms, install, task_factory
 
-from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, Source, TransientError
+from aiorepl import Pipeline, RetryPolicy, SnapshotOptions, Source, connect
+from aiorepl.formats import named
 from aiorepl.pipeline import journaled
 from aiorepl.source.feedback import schedule
-from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject, Slow
-from aiorepl.testing.verify.tables import SCHEMA
 from aiorepl.transactions import in_progress
-from aiorepl_sinks.jsonl import JsonLinesSink
-
-_SECRET = "k" * 32
-
-
-class UnsyncedLines(JsonLinesSink):
-    """Keeps lines in memory until they are synced."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._unsynced = bytearray()
-
-    def _put(self, file: Any, lines: bytes | bytearray) -> None:
-        self._unsynced += lines
-        self._written += len(lines)
-
-    def _make_durable(self, file: Any) -> None:
-        lines, written = self._unsynced, self._written
-        self._written = written - len(lines)
-        try:
-            super()._put(file, lines)
-        finally:
-            self._written = written
-        super()._make_durable(file)
-        self._unsynced = bytearray()
-
-
-def sink(name: str, options: dict[str, Any], folder: Path) -> Delivery:
-    """Make a sink as the program says."""
-    inner: Any = UnsyncedLines(folder / name, rotate_bytes=options["rotate_bytes"])
-    if "faulty" in options:
-        chance = random.Random(options["faulty"] + os.getpid())
-        inner = FaultySink(
-            inner, write=[_fault(chance) for _ in range(200)], flush=[_fault(chance) for _ in range(200)]
-        )
-    tables = [f"{SCHEMA}.{table}" for table in options.get("tables", ())]
-    mask = [f"{SCHEMA}.{column}" for column in options.get("mask", ())]
-    selection = Selection(tables=tables, mask=mask, secret=_SECRET) if tables or mask else None
-    return Delivery(
-        inner,
-        selection=selection,
-        transform=every_other if options.get("transform") else None,
-        schema_changes=options.get("schema_changes", False),
-    )
-
-
-def every_other(change: Any) -> Any:
-    """Drop half of the rows of ``accounts``, and change the others."""
-    if change.kind not in ("insert", "read", "update") or change.table != "accounts":
-        return change
-    if change.new["id"] % 2:
-        return None
-    return change.with_columns({"note": "changed"})
-
-
-def _fault(chance: random.Random) -> Any:
-    error = TransientError("not now")
-    return chance.choices([None, Reject(error), FailAfterWrite(error), Slow(0.1)], [80, 8, 4, 8])[0]
 
 
 def run(plan: Path, stderr: Path, stop: Connection) -> None:
@@ -102,11 +44,13 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
 
 async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     """Run until the pipe or the pipeline ends, and return the exit code."""
-    pipeline = make_pipeline(plan)
-    asyncio.get_running_loop().add_reader(stop.fileno(), pipeline.stop)
-    task = asyncio.create_task(pipeline.run())
+    consumer = make_consumer(plan, arms)
+    asyncio.get_running_loop().add_reader(stop.fileno(), consumer.stop)
+    task = asyncio.create_task(consumer.run())
     arms.cancel = task.cancel
-    await asyncio.wait({task})
+    while not (await asyncio.wait({task}, timeout=0.1))[0]:
+        if isinstance(consumer, Pipeline):
+            tell(consumer, Path(plan["folder"], "tables.json"))
     asyncio.get_running_loop().remove_reader(stop.fileno())
     if task.cancelled():
         return 0
@@ -116,35 +60,80 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     return 0
 
 
-def make_pipeline(plan: dict[str, Any]) -> Pipeline:
-    """Make the pipeline as the program says."""
+def tell(pipeline: Pipeline, path: Path) -> None:
+    """Write down the state of each table of which a snapshot is taken."""
+    snapshot = pipeline.statistics().snapshot
+    states = {} if snapshot is None else {table.table: table.state for table in snapshot.tables}
+    path.with_suffix(".new").write_text(json.dumps(states))
+    path.with_suffix(".new").rename(path)
+
+
+def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
+    """Make the pipeline as the program says, or a loop over ``aiorepl.connect``."""
     program, folder = plan["program"], Path(plan["folder"])
-    source = dict(program["source"])
-    if source.pop("transaction_buffer_bytes", None):
+    given = dict(program["source"])
+    if given.pop("transaction_buffer_bytes", None):
         # Everything spills, from the first byte.
-        source["transaction_buffer_bytes"] = in_progress._MINIMUM = 100_000
-        source["spill_dir"] = folder / "spill"
-        source["spill_dir"].mkdir(exist_ok=True)
+        given["transaction_buffer_bytes"] = in_progress._MINIMUM = 100_000
+        given["spill_dir"] = folder / "spill"
+        given["spill_dir"].mkdir(exist_ok=True)
+    source = Source(plan["dsn"], slot=plan["slot"], publication="verify", **given)
+    again = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
     options = dict(program["pipeline"])
+    if options.pop("connect", False):
+        return Loop(source, again, folder / "sink0")
     if "segment_bytes" in options:
         journaled.JournalSink = functools.partial(
             journaled.JournalSink, segment_bytes=options.pop("segment_bytes")
         )
-    batches = BatchPolicy(
-        **{
-            name: options.pop(name)
-            for name in ("max_bytes", "flush_bytes", "flush_seconds")
-            if name in options
-        }
-    )
+    for name in ("max_bytes", "flush_bytes", "flush_seconds"):
+        options.pop(name, None)
     journal = folder / "journal" if options.pop("journal", False) else None
-    again = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
+    chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
+    state = {} if journal else {"state": str(folder / "state")}
     return Pipeline(
-        Source(plan["dsn"], slot=plan["slot"], publication="verify", **source),
-        {name: sink(name, its, folder) for name, its in program["sinks"].items()},
+        replace(source, create_slot=options.get("snapshot", False)),
+        {name: delivery(name, its, plan, arms.note) for name, its in program["sinks"].items()},
         journal=journal,
-        batches=batches,
+        batches=batches(program["pipeline"]),
         reconnect=again,
         retry=again,
+        snapshot=SnapshotOptions(**chunks, **state) if options.pop("snapshot", False) else False,
         **options,
     )
+
+
+class Loop:
+    """A program with ``aiorepl.connect`` that writes what it gets to a file, and acknowledges it when it is synced."""
+
+    def __init__(self, source: Source, again: RetryPolicy, folder: Path) -> None:
+        self._source = source
+        self._again = again
+        self._folder = folder
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Read until ``stop``."""
+        self._task = asyncio.current_task()
+        form = named("native")
+        # Names sort in the order of the runs.
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{len(list(self._folder.iterdir())):016}.jsonl"
+        try:
+            with path.open("wb", buffering=0) as file:
+                async with connect(self._source, reconnect=self._again) as stream:
+                    async for transaction in stream:
+                        lines = [form.event(change) async for change in transaction]
+                        file.write(b"".join(line + b"\n" for line in lines))
+                        os.fsync(file.fileno())
+                        await stream.ack(transaction)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+
+    def stop(self) -> None:
+        """Make ``run`` end."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()

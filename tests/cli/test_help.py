@@ -33,6 +33,7 @@ def test_the_commands():
         "sinks",
         "spark",
         "dlq",
+        "verify",
     ] == list(command.commands)
 
 

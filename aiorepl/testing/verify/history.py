@@ -75,11 +75,15 @@ class History:
     :param keys: the key columns of each table.
     :param initial: the rows that the tables had when the slot was created; the transactions come after.
     :param transactions: each writer's are in its order.
+    :param final: the tables' rows after all transactions; ``None``: they are not known.
+    :param defaults: the columns that were added meanwhile, by table, with their defaults.
     """
 
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     initial: Tables = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
+    final: Tables | None = None
+    defaults: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def resolve(self, ledger: Iterable[tuple[int, int]]) -> None:
         """Decide the transactions whose outcome is unknown.
@@ -108,17 +112,23 @@ class History:
             for line in map(json.loads, file):
                 if "keys" in line:
                     history.keys = {table: tuple(columns) for table, columns in line["keys"].items()}
+                    history.defaults = line["defaults"]
+                    history.final = None if not line["final"] else {}
                 elif "initial" in line:
                     history.initial.setdefault(line["initial"], {})[tuple(line["key"])] = line["row"]
+                elif "final" in line:
+                    assert history.final is not None
+                    history.final.setdefault(line["final"], {})[tuple(line["key"])] = line["row"]
                 else:
                     history.transactions.append(_transaction(line))
         return history
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        yield {"keys": self.keys}
-        for table, rows in self.initial.items():
-            for key, row in rows.items():
-                yield {"initial": table, "key": key, "row": row}
+        yield {"keys": self.keys, "defaults": self.defaults, "final": self.final is not None}
+        for name, tables in (("initial", self.initial), ("final", self.final or {})):
+            for table, rows in tables.items():
+                for key, row in rows.items():
+                    yield {name: table, "key": key, "row": row}
         for one in self.transactions:
             yield {
                 "writer": one.writer,

@@ -63,7 +63,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The server has crashed. It may have forgotten confirmed positions: it does not write each of them to disk."""
+    """The server was restarted. It may have forgotten confirmed positions: it does not write each of them to disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
     async with workload:               # the writers run
         ...                            # the pipeline, and faults
         last = await workload.mark()   # the writers have stopped; wait until this row of the ledger has come
-    history, final = await workload.finish()
+    history = await workload.finish()
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import asyncpg
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
 from aiorepl.testing.verify.writer import Mixture, Writer
@@ -34,7 +35,7 @@ class Workload:
 
     def __init__(
         self,
-        dsn: str,
+        dsn: str | None,
         *,
         seed: int,
         writers: int = 2,
@@ -48,6 +49,7 @@ class Workload:
             Writer(dsn, number, random.Random(f"{seed}-{number}"), self._mixture, schema)
             for number in range(1, writers + 1)
         ]
+        self._marker = Writer(dsn, 0, random.Random(0), self._mixture, schema)
         self._history = History(keys=dict(tables.KEYS))
         self._tasks: list[asyncio.Task[None]] = []
         self._running = asyncio.Event()
@@ -58,40 +60,57 @@ class Workload:
         """How many transactions have committed, as far as the writers know."""
         return sum(one.outcome == "committed" for writer in self._writers for one in writer.transactions)
 
-    @property
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """The columns that were added, as a ``Promise`` needs them."""
-        return {"accounts": {name: value for writer in self._writers for name, value in writer.added.items()}}
-
     async def create(self) -> None:
         """Create the schema and its tables, with rows."""
         connection = await asyncpg.connect(self._dsn)
         try:
             await connection.execute(tables.create(rows=self._mixture.keys, schema=self._schema))
-            self._history.initial = await tables.contents(connection, self._schema)
         finally:
             connection.terminate()
+        await self.begin()
 
-    async def finish(self) -> tuple[History, Tables]:
-        """Return the resolved history, and the rows of all tables. Call ``mark`` before."""
+    async def begin(self) -> None:
+        """Read the rows that the tables have, before anybody writes.
+
+        :raises ConfigurationError: somebody has written before.
+        """
+        self._history.initial = await self._contents()
+        if self._history.initial["ledger"]:
+            raise ConfigurationError(
+                f"the tables in the schema {self._schema} were written to before: drop the schema, and create it again"
+            )
+
+    async def finish(self) -> History:
+        """Return the resolved history. Call ``mark`` before."""
+        final = await self._contents()
+        self._history.final = final
+        self._history.transactions = [one for writer in self._writers for one in writer.transactions]
+        added = {name: value for writer in self._writers for name, value in writer.added.items()}
+        self._history.defaults = {"accounts": added}
+        self._history.resolve(final["ledger"])
+        return self._history
+
+    async def _contents(self) -> Tables:
         connection = await asyncpg.connect(self._dsn)
         try:
-            final = await tables.contents(connection, self._schema)
+            return await tables.contents(connection, self._schema)
         finally:
             connection.terminate()
-        self._history.transactions = [one for writer in self._writers for one in writer.transactions]
-        self._history.resolve(final["ledger"])
-        return self._history, final
 
     async def mark(self) -> tuple[int, int]:
         """Commit a last transaction, after those of the writers; return its row in the ledger, which tells that all has come."""
         await self._stop()
         for writer in self._writers:
             await writer.settle()
-        marker = Writer(self._dsn, 0, random.Random(0), self._mixture, self._schema)
-        await marker.mark()
-        self._writers.append(marker)
-        return 0, 1
+        if self._marker not in self._writers:
+            self._writers.append(self._marker)
+        await self._marker.mark()
+        return 0, len(self._marker.transactions)
+
+    @property
+    def running(self) -> bool:
+        """Whether the writers may write: not after ``pause``."""
+        return self._running.is_set()
 
     def pause(self) -> None:
         """Let the writers begin no more transactions, until ``resume``."""

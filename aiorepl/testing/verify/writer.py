@@ -56,7 +56,7 @@ class Writer:
     :param number: the writer's number, from 1.
     """
 
-    dsn: str
+    dsn: str | None
     number: int
     chance: random.Random
     mixture: Mixture

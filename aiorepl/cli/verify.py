@@ -1,0 +1,181 @@
+"""``aiorepl verify``: prove that a consumer of your own set-up loses nothing, while you break it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aiorepl.cli import options
+from aiorepl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aiorepl.testing.verify import Delivered
+
+SCHEMA = "aiorepl_verify"
+
+
+@click.group(short_help="Prove that a consumer loses and invents nothing.")
+def verify() -> None:
+    r"""Write to a database in a way that is known, and compare what a consumer received with it.
+
+    \b
+    aiorepl verify create --dsn …              a schema with tables; publish it, create the slot, start the consumer
+    aiorepl verify write --dsn … history       write for a minute; break whatever you want meanwhile
+    aiorepl verify check history events/       compare, once the consumer has caught up
+    aiorepl verify drop --dsn …
+    """
+
+
+@verify.command()
+@options.dsn
+@click.option("--rows", default=60, show_default=True, help="Rows in each table: few, so that writers meet.")
+def create(dsn: str | None, rows: int) -> None:
+    """Create the schema aiorepl_verify with its tables. Publish them before writing."""
+    from aiorepl.testing.verify import tables
+
+    asyncio.run(_execute(dsn, tables.create(rows=rows)))
+    click.echo(f"Publish the tables: CREATE PUBLICATION … FOR TABLES IN SCHEMA {SCHEMA}, or list them:")
+    click.echo(", ".join(f"{SCHEMA}.{table}" for table in tables.COLUMNS))
+
+
+@verify.command()
+@options.dsn
+def drop(dsn: str | None) -> None:
+    """Drop the schema aiorepl_verify with its tables."""
+    asyncio.run(_execute(dsn, f"DROP SCHEMA {SCHEMA} CASCADE"))
+
+
+@verify.command()
+@options.dsn
+@click.option("--seconds", default=60.0, show_default=True, help="How long to write.")
+@click.option("--writers", default=2, show_default=True, help="How many clients write at the same time.")
+@click.option("--seed", default=1, show_default=True, help="Draws other transactions.")
+@click.option("--largest", default=1000, show_default=True, help="The most rows that one statement writes.")
+@click.option("--pause", default=0.02, show_default=True, help="The longest pause between transactions.")
+@click.option("--no-ddl", is_flag=True, help="Add and drop no columns, and leave the replica identity.")
+@click.option("--no-prepared", is_flag=True, help="Prepare no transactions (max_prepared_transactions = 0).")
+@click.argument("history", type=click.Path(path_type=Path))
+def write(
+    dsn: str | None,
+    seconds: float,
+    writers: int,
+    seed: int,
+    largest: int,
+    pause: float,
+    no_ddl: bool,
+    no_prepared: bool,
+    history: Path,
+) -> None:
+    """Write to the tables, and what was written to the file HISTORY.
+
+    Transactions of all kinds and sizes, many of which are rolled back. The server may be restarted meanwhile. The tables must be as
+    they were created: drop and create the schema before writing again.
+    """
+    from aiorepl.testing.verify import Mixture, Workload
+
+    async def run() -> int:
+        mixture = Mixture(largest=largest, schema_changes=not no_ddl, prepared=not no_prepared, pause=pause)
+        workload = Workload(dsn, seed=seed, writers=writers, mixture=mixture)
+        await workload.begin()
+        async with workload:
+            await asyncio.sleep(seconds)
+            await workload.mark()
+        written = await workload.finish()
+        written.save(history)
+        return sum(one.outcome == "committed" for one in written.transactions)
+
+    click.echo(f"{asyncio.run(run()):,} transactions have committed; the history is in {history}")
+
+
+@verify.command()
+@click.option("--exactly-once", is_flag=True, help="A change that came twice is a violation.")
+@click.option("--by-key", is_flag=True, help="Only the changes of each key are in order.")
+@click.option("--snapshot", is_flag=True, help="The consumer began with a snapshot of the tables.")
+@click.option("--journal", is_flag=True, help="EVENTS is a journal: a folder or a URL.")
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("events", nargs=-1, required=True)
+def check(
+    exactly_once: bool, by_key: bool, snapshot: bool, journal: bool, history: Path, events: tuple[str, ...]
+) -> int:
+    """Compare EVENTS with the HISTORY that write has made.
+
+    EVENTS are native events in JSON lines: files, in the order in which they were written, or folders of a jsonl sink; - for
+    standard input. The exit code is 1 if a change is missing, invented, torn, out of order, or not as it was written.
+    """
+    from aiorepl.testing.verify import History, Promise
+    from aiorepl.testing.verify import verify as compare
+
+    written = History.load(history)
+    promise = Promise(
+        exactly_once=exactly_once,
+        repeats=True,
+        order="key" if by_key else "commit",
+        snapshot=snapshot,
+        defaults=written.defaults,
+    )
+    log = asyncio.run(_of_journal(events)) if journal else list(_of_lines(events))
+    verdict = compare(written, log, promise, final=written.final)
+    for violation in verdict.violations:
+        click.echo(violation)
+    click.echo(
+        f"{verdict.transactions:,} transactions with {verdict.changes:,} changes were compared, {verdict.duplicates:,} changes came "
+        f"again: {'violations were found' if verdict.violations else 'no violations'}"
+    )
+    return 1 if verdict.violations else 0
+
+
+def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered]:
+    """Read the changes of all files, in their order."""
+    from aiorepl.testing.verify import of_native
+
+    for name in events:
+        if name == "-":
+            yield from of_native(sys.stdin)
+            continue
+        path = Path(name)
+        for file in sorted(path.iterdir(), key=_in_order) if path.is_dir() else [path]:
+            with file.open("rb") as lines:
+                # A line that a crash has cut off is complete in the next file.
+                yield from of_native(line for line in lines if line.endswith(b"\n"))
+
+
+async def _of_journal(events: tuple[str, ...]) -> list[Delivered]:
+    """Read the changes of a journal."""
+    from aiorepl.formats import named
+    from aiorepl.journal import JournalReader
+    from aiorepl.testing.verify import of_native
+
+    if len(events) != 1:
+        raise ConfigurationError("name one journal")
+    reader, form = JournalReader(events[0]), named("native")
+    changes: list[Delivered] = []
+    end = reader.end().lsn
+    if end:
+        async for part in reader.follow():
+            changes += of_native(bytes(form.lines([part])).splitlines())
+            if part.end_lsn is not None and part.end_lsn >= end:
+                break
+    return changes
+
+
+def _in_order(path: Path) -> tuple[str, int]:
+    """Sort the files of a jsonl sink: a number follows the LSN if an earlier file begins with the same transaction."""
+    lsn, _, number = path.name.partition(".")[0].partition("-")
+    return lsn, int(number) if number.isdecimal() else 1
+
+
+async def _execute(dsn: str | None, statements: str) -> None:
+    from aiorepl.wire.opening import connect_sql, translated
+
+    connection = await connect_sql(dsn)
+    try:
+        await connection.execute(statements)
+    except Exception as error:  # noqa: BLE001 - translated or raised as it is
+        raise translated(error) from None
+    finally:
+        connection.terminate()

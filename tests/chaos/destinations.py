@@ -1,0 +1,127 @@
+"""The sinks of the process under test, as a program says."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiorepl import BatchPolicy, Delivery, Selection, Sink, TransientError
+from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject, Slow
+from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl_sinks.jsonl import JsonLinesSink
+
+_SECRET = "k" * 32
+# So many calls of a faulty sink may fail in one life.
+_CALLS = 500
+
+
+class UnsyncedLines(JsonLinesSink):
+    """Keeps lines in memory until they are synced."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._unsynced = bytearray()
+
+    def _put(self, file: Any, lines: bytes | bytearray) -> None:
+        self._unsynced += lines
+        self._written += len(lines)
+
+    def _make_durable(self, file: Any) -> None:
+        lines, written = self._unsynced, self._written
+        self._written = written - len(lines)
+        try:
+            super()._put(file, lines)
+        finally:
+            self._written = written
+        super()._make_durable(file)
+        self._unsynced = bytearray()
+
+
+def delivery(
+    name: str, options: dict[str, Any], plan: dict[str, Any], struck: Callable[[str], None]
+) -> Delivery:
+    """Make a sink with its options.
+
+    :param struck: called with each fault of the sink.
+    """
+    sink = _MAKERS[options["type"]](name, options, plan)
+    if "faulty" in options:
+        chance = random.Random(options["faulty"] + os.getpid())
+        faults = [_Told(_fault(chance), struck) for _ in range(_CALLS)]
+        sink = FaultySink(sink, write=faults[: _CALLS // 2], flush=faults[_CALLS // 2 :])
+    tables = [f"{SCHEMA}.{table}" for table in options.get("tables", ())]
+    mask = [f"{SCHEMA}.{column}" for column in options.get("mask", ())]
+    return Delivery(
+        sink,
+        selection=Selection(tables=tables, mask=mask, secret=_SECRET) if tables or mask else None,
+        transform=every_other if options.get("transform") else None,
+        schema_changes=options.get("schema_changes", False),
+        concurrency=options.get("concurrency", 1),
+        # Or some sinks would flush once a minute.
+        batches=batches(plan["program"]["pipeline"]),
+    )
+
+
+def batches(pipeline: dict[str, Any]) -> BatchPolicy:
+    """Return the batch policy of a program."""
+    names = ("max_bytes", "flush_bytes", "flush_seconds")
+    return BatchPolicy(**{name: pipeline[name] for name in names if name in pipeline})
+
+
+def every_other(change: Any) -> Any:
+    """Drop half of the rows of ``accounts``, and change the others."""
+    if change.kind not in ("insert", "read", "update") or change.table != "accounts":
+        return change
+    if change.new["id"] % 2:
+        return None
+    return change.with_columns({"note": "changed"})
+
+
+def _jsonl(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    return UnsyncedLines(Path(plan["folder"], name), rotate_bytes=options["rotate_bytes"])
+
+
+def _s3(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.s3 import S3Sink
+
+    folder = Path(plan["folder"], name)
+    folder.mkdir(exist_ok=True)
+    return S3Sink(f"file://{folder}", object_bytes=options["object_bytes"], compression="none")
+
+
+def _postgres(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.postgres import PostgresSink
+
+    return PostgresSink(plan["target"], mode=options["mode"], transactions=options["transactions"])
+
+
+def _webhook(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.webhook import WebhookSink
+
+    url = f"http://127.0.0.1:{plan['receiver']}/{name}"
+    return WebhookSink(url, body="ndjson", request_events=options["request_events"], read_timeout=1.0)
+
+
+_MAKERS = {"jsonl": _jsonl, "s3": _s3, "postgres": _postgres, "webhook": _webhook}
+
+
+class _Told:
+    """A fault that tells of itself before it strikes."""
+
+    def __init__(self, fault: Any, struck: Callable[[str], None]) -> None:
+        self._fault = fault
+        self._struck = struck
+
+    async def strike(self, call: Callable[[], Any]) -> Any:
+        if self._fault is None:
+            return await call()
+        self._struck(f"sink: {type(self._fault).__name__}")
+        return await self._fault.strike(call)
+
+
+def _fault(chance: random.Random) -> Any:
+    error = TransientError("not now")
+    return chance.choices([None, Reject(error), FailAfterWrite(error), Slow(0.05)], [70, 14, 8, 8])[0]

@@ -1,0 +1,41 @@
+"""``aiorepl verify``: a consumer is compared with what was written."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from aiorepl import Pipeline, Source
+from aiorepl_sinks.jsonl import JsonLinesSink
+
+pytestmark = pytest.mark.server
+
+
+async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
+    """A consumer that has everything passes, from its files and from its journal; one that lacks a line does not."""
+    history, events, journal = (str(tmp_path / name) for name in ("history", "events", "journal"))
+
+    assert 0 == (await run("verify", "create", "--dsn", database)).code
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    await connection.fetch("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+    await connection.close()
+    written = await run("verify", "write", "--dsn", database, "--seconds", "0.5", "--largest", "20", history)
+    assert (0, True) == (written.code, "transactions have committed" in written.out)
+    source = Source(database, slot=slot_name, publication="p")
+    await Pipeline(source, [JsonLinesSink(events)], journal=journal, until="now").run()
+
+    passed = await run("verify", "check", "--exactly-once", history, events)
+    assert (0, True) == (passed.code, "no violations" in passed.out)
+    passed = await run("verify", "check", "--exactly-once", "--journal", history, journal)
+    assert (0, True) == (passed.code, "no violations" in passed.out)
+
+    (file,) = (tmp_path / "events").iterdir()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]))
+    failed = await run("verify", "check", history, events)
+    assert (1, True) == (failed.code, "is missing" in failed.out)
+
+    again = await run("verify", "write", "--dsn", database, history)
+    assert (2, True) == (again.code, "were written to before" in again.err)
+    assert 0 == (await run("verify", "drop", "--dsn", database)).code
