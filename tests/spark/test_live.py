@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from aiorepl import Pipeline, Source
-from aiorepl.spark import apply_changes
+from aiorepl.spark import apply_changes, mirror
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -78,7 +78,7 @@ async def run(dsn: str, statements: str, *, fetch: bool = False) -> list[dict[st
 
 
 def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
-    """Every column of every row is the same in the mirror, after the load and after changes, TOASTed values included."""
+    """Every column of every row is the same in the mirror, and in that of many tables, after the load and after changes, TOASTed values included."""
     journal, target = str(tmp_path / "journal"), str(tmp_path / "mirror")
 
     def captured(statements: str) -> list[dict[str, Any]]:
@@ -102,6 +102,12 @@ def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
         assert apply_changes(changes, target, ["id"], trigger={"availableNow": True}).awaitTermination(240)
         return DeltaTable(target).to_pyarrow_table().select(COLUMNS).sort_by("id").to_pylist()
 
+    def in_lake() -> list[dict[str, Any]]:
+        query = mirror(spark, journal, ["public.*"], tmp_path / "lake", trigger={"availableNow": True})
+        assert query.awaitTermination(240)
+        table = DeltaTable(str(tmp_path / "lake" / "public" / "things")).to_pyarrow_table()
+        return table.select(COLUMNS).sort_by("id").to_pylist()
+
     asyncio.run(run(database, SETUP))
     captured("SELECT 1")  # makes the slot, before there is anything
     assert mirrored_or_nothing(spark, journal) == []
@@ -110,9 +116,9 @@ def test_server_to_mirror(spark, database, slot_name, tmp_path) -> None:
     assert mirrored() == expected
     expected = captured(LATER)
     assert len(expected) == 900
-    assert mirrored() == expected
+    assert mirrored() == expected == in_lake()
     expected = captured("TRUNCATE things; INSERT INTO things (id, price) VALUES (1, 2.5)")
-    assert mirrored() == expected
+    assert mirrored() == expected == in_lake()
 
 
 def mirrored_or_nothing(spark: Any, journal: str) -> list[Any]:

@@ -334,6 +334,19 @@ def test_a_table_that_comes_back(lake, journal, pruned) -> None:
     assert sorted(mirror.rows("u")) == [0, 1, 2]
 
 
+def test_snapshot_in_parts(lake, journal) -> None:
+    """The chunks of a snapshot come in several batches, with changes between them."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.snapshot(t, t.insert("1", "read"), t.insert("2", "read"), last_of_table=False, last=False)
+    mirror.step()
+    journal.stream.transaction(t.update("1", "changed"), t.delete("2", None))
+    mirror.step()
+    journal.stream.snapshot(t, t.insert("3", "read"), number=2)
+    mirror.step()
+    assert mirror.rows("t") == {1: "changed", 3: "read"}
+
+
 def test_lost_staging(lake, journal) -> None:
     """Files of failed attempts are not applied and are deleted; lost ones end the query, and no table is blamed."""
     mirror = lake(on_error="set_aside")
