@@ -16,13 +16,12 @@ from aiorepl.history.opening import open_compaction
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.retention import prune
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import LocalStore
+from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
-from aiorepl.spark.mirroring.mirror import tables_of
+from aiorepl.spark.mirroring.mirror import open_lake, tables_of
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
@@ -72,7 +71,7 @@ class Lake:
     def restart(self) -> None:
         """Begin as a new process does."""
         writer = TableWriter(
-            DeltaLake(str(self.target)),
+            open_lake(self.target),
             self.settings,
             str(self.journal.folder),
             self.staging.staging,
@@ -80,7 +79,7 @@ class Lake:
         )
         self.applying = Applying(
             writer,
-            StateFile(LocalStore(self.target)),
+            StateFile(open_store(self.target)),
             self.store,
             Cursors(self.journal.folder),
             self._catch_up,
@@ -472,6 +471,29 @@ def test_recreated_table(lake, journal) -> None:
     journal.stream.transaction(other.insert("2", "b"))
     with pytest.raises(TableFailed, match="dropped and created again"):
         mirror.step()
+
+
+def test_object_store(journal, bucket, tmp_path) -> None:
+    """The target, its state and the staged files may be in an object store."""
+
+    class Remote(Lake):
+        def restart(self) -> None:
+            self.target = replace(bucket.location(), url=f"{bucket.url}/lake")
+            place = replace(bucket.location(), url=f"{bucket.url}/staging")
+            self.staging, self.store = replace(self.staging, staging=place), open_store(place)
+            super().restart()
+
+    mirror = Remote(tmp_path, journal)
+    t = journal.stream.table("t", ID, NOTE)
+    for key in "12":
+        journal.stream.transaction(t.insert(key, "a"))
+        mirror.step()
+        mirror.restart()
+        mirror.again()
+    found = MirroredTables(mirror.target)
+    assert (found.lsn, found.batches()) == (journal.stream.ends[-1], journal.stream.ends)
+    assert found.as_of()["public.t"].path == f"{bucket.url}/lake/public/t"
+    assert not [name for name in bucket.names() if name.startswith("staging/")]
 
 
 def test_clean(tmp_path) -> None:

@@ -221,7 +221,8 @@ def tables_of(journal: Location) -> Iterator[Table]:
 
 def open_lake(target: Location, upkeep: Upkeep = _UPKEEP) -> DeltaLake:
     """Return the lake in a target."""
-    storage = target.config if isinstance(target, ObjectStore) else None
+    # deltalake takes obstore's keys. Only an endpoint that begins with http:// uses the last one.
+    storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
     return DeltaLake(url_of(target), storage=storage, upkeep=upkeep)
 
 
