@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,6 +56,12 @@ JAVA_OPTIONS = (
     # A batch of any size must get by with little that is collected.
     "-Dspark.driver.maxResultSize=20m",
 )
+DELTA_JARS = sorted(Path(sys.prefix, "servers", "delta").glob("*.jar"))
+DELTA_OPTIONS = (
+    "-Dspark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+    "-Dspark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "-Dspark.databricks.delta.snapshotPartitions=1",
+)
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +73,15 @@ def spark() -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     start = DataStreamWriter.start
     patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
-    patch.setenv("JAVA_TOOL_OPTIONS", " ".join(JAVA_OPTIONS))
+    options = [*JAVA_OPTIONS, *(DELTA_OPTIONS if DELTA_JARS else ())]
+    patch.setenv("JAVA_TOOL_OPTIONS", " ".join(options))
+    if DELTA_JARS:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
         session = local_session(cores=2, memory="1g")
         patch.delenv("JAVA_TOOL_OPTIONS")
+        patch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         session.conf.set("spark.sql.adaptive.enabled", "false")

@@ -266,3 +266,27 @@ def test_structs_and_far_dates(tmp_path) -> None:
         {"id": 2, "c": {"a": 2, "b": {"z": "q"}}, "x": None},
         {"id": 9, "c": {"a": 1, "b": None}, "x": "kept"},
     ]
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("mode", ["current", "history"])
+def test_merged_by_executors(spark, tmp_path, mode) -> None:
+    """Spark's MERGE makes the same of changes as deltalake."""
+    if "io.delta" not in spark.conf.get("spark.sql.extensions", ""):
+        pytest.skip("Delta's jars are not there")
+    from aiorepl.spark.lake.delta_merge import DeltaMergeTarget
+
+    a, b, c = (1, "p"), (2, "p"), (3, "q")
+    made = world(
+        [
+            ("put", a, a, set()), ("put", b, b, set()), ("put", c, c, set()), ("commit", a, a, set()),
+            ("put", a, a, {"x"}), ("delete", b, b, set()), ("move", c, b, {"x", "y"}), ("move", a, c, {"y"}),
+            ("put", a, a, set()), ("commit", a, a, set()),
+            ("truncate", a, a, set()), ("put", a, a, set()), ("put", a, a, {"x", "y"}),
+        ]
+    )  # fmt: skip
+    target = DeltaMergeTarget(spark, str(tmp_path / "t"), KEYS, mode)
+    target.evolve(SOURCE)
+    apply(target, made, {4}, "first")
+    assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+    assert len(target.versions()) == 2

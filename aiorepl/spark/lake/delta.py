@@ -6,6 +6,7 @@ that needs several commits is under way, the identifiers ``id/part`` and ``id/ba
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,16 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution, evolution, target_schema
-from aiorepl.spark.lake.rows import bounded, fitted, kept_masks, of_mode, origins, with_values, without
+from aiorepl.spark.lake.rows import (
+    bounded,
+    fitted,
+    kept_masks,
+    lacking_values,
+    of_mode,
+    origins,
+    with_values,
+    without,
+)
 from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.statements import Dialect, Merge, merge, truncate
 from aiorepl.spark.lake.table import (
@@ -27,7 +37,6 @@ from aiorepl.spark.lake.table import (
     IS_CURRENT,
     KEPT,
     NUMBER,
-    ORIGIN,
     Commit,
     Layout,
     Mode,
@@ -170,8 +179,12 @@ class DeltaTarget:
             self._apply(table, changes, base, truncates, last, properties)
         if not groups and truncates:
             self._truncate(table, truncates, _properties(commit, None))
-        if (groups or truncates) and not self.applied(commit.application, commit.number):
-            # deltalake makes no commit if a merge changes nothing.
+        if groups or truncates:
+            self._finish(table, commit)
+
+    def _finish(self, table: DeltaTable, commit: Commit) -> None:
+        """Record the batch if the merge has not: it makes no commit if it changes nothing."""
+        if not self.applied(commit.application, commit.number):
             table.create_write_transaction(
                 [],
                 "append",
@@ -197,17 +210,25 @@ class DeltaTarget:
         upkeep, version = self._upkeep, table.version()
         since, self._maintained = self._maintained, version
         if _due(upkeep.optimize_every, since, version):
-            if self._layout.cluster_by:
-                table.optimize.z_order(list(self._layout.cluster_by))
-            else:
-                table.optimize.compact()
+            self._optimize()
             table.update_incremental()
             self._maintained = table.version()
         if _due(upkeep.vacuum_every, since, version):
             hours = round(upkeep.retain.total_seconds() / 3600)
-            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+            self._vacuum(hours)
             table.update_incremental()
             self._maintained = table.version()
+
+    def _optimize(self) -> None:
+        assert self._table is not None
+        if self._layout.cluster_by:
+            self._table.optimize.z_order(list(self._layout.cluster_by))
+        else:
+            self._table.optimize.compact()
+
+    def _vacuum(self, hours: int) -> None:
+        assert self._table is not None
+        self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
 
     def _open(self) -> DeltaTable | None:
         if self._table is not None:
@@ -293,9 +314,7 @@ class DeltaTarget:
 
     def _filled(self, changes: pa.Table, base: int) -> pa.Table:
         """Fill in the values that the target has under another key, and in history all that it has."""
-        unsent = pc.is_valid(changes[ORIGIN]) if self._mode != "history" else pc.is_valid(changes[KEPT])
-        lacking = changes.filter(pc.fill_null(unsent, False))
-        lacking = lacking.filter(pc.fill_null(pc.greater(pc.list_value_length(lacking[KEPT]), 0), False))
+        lacking = lacking_values(changes, self._mode)
         if not lacking.num_rows:
             return changes
         names = pc.unique(pc.list_flatten(lacking[KEPT])).to_pylist()
@@ -415,17 +434,26 @@ def _properties(commit: Commit, base: int | None) -> CommitProperties:
             ]
         )
     return CommitProperties(
-        custom_metadata={_LSN: str(commit.lsn), _APPLICATION: application, _NUMBER: str(commit.number)},
+        custom_metadata=metadata_of(commit),
         app_transactions=[Transaction(application, commit.number)],
     )
 
 
+def metadata_of(commit: Commit) -> dict[str, str]:
+    """Return what the information of a batch's last commit has."""
+    return {_LSN: str(commit.lsn), _APPLICATION: commit.application, _NUMBER: str(commit.number)}
+
+
 def _versions(table: DeltaTable) -> Iterator[Version]:
     for entry in table.history():
-        if _LSN in entry:
+        found = entry
+        # Spark has one text for what a writer adds.
+        if str(entry.get("userMetadata", "")).startswith("{"):
+            found = json.loads(entry["userMetadata"])
+        if _LSN in found:
             yield Version(
                 entry["version"],
-                Commit(entry[_APPLICATION], int(entry[_NUMBER]), LSN.parse(entry[_LSN])),
+                Commit(found[_APPLICATION], int(found[_NUMBER]), LSN.parse(found[_LSN])),
                 datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
             )
 

@@ -59,6 +59,13 @@ def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
     }
 
 
+def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
+    """Return the rows whose kept values have to be read from the target: rows that moved, and in history all."""
+    count = pc.fill_null(pc.list_value_length(changes[KEPT]), 0)
+    lacking = changes.filter(pc.greater(count, 0))
+    return lacking if mode == "history" else lacking.filter(pc.is_valid(lacking[ORIGIN]))
+
+
 def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
     """Yield for each row the key under which the target has its kept values."""
     moved = changes[ORIGIN].combine_chunks()

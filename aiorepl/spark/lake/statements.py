@@ -81,6 +81,9 @@ def merge(
         for name in columns
     }
     inserts = {quoted(name): f"s.{quoted(name)}" for name in columns}
+    if mode == "changelog":
+        same = (f"s.{name} = t.{name}" for name in (COMMIT_LSN, ORDINAL, OP))
+        return Merge(" AND ".join(same), (Clause("insert", "true", inserts),))
     if mode == "history":
         condition = (
             f"{same_key} AND (({_op('=', 'close')} AND t.{IS_CURRENT} AND {newer}) OR "

@@ -84,6 +84,10 @@ class Folder:
         with self._files().open_input_file(name) as opened:
             return pq.ParquetFile(opened).read()
 
+    def path(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return f"{self.url}/{name}"
+
     def clear(self) -> None:
         """Delete all files: the batches that they belong to were applied, or will be staged again."""
         files = self._files()
@@ -135,7 +139,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     last = max(each.last for each in staged)
     total = sum(each.size for each in staged)
     if mode == "changelog":
-        parts = [Part(each.size, partial(folder.table, each.name)) for each in staged]
+        parts = [Part(each.size, partial(folder.table, each.name), folder.path(each.name)) for each in staged]
         return Batch(parts, tuple(sorted(truncates)), last)
     if total <= DRIVER_BYTES:
         rows = pa.concat_tables([folder.table(each.name) for each in staged])
@@ -152,7 +156,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     exchanged = rows.repartition(count, target).drop(_ROUTE)
     found = sorted(truncates)
     reduced_rows = exchanged.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
-    parts = [Part(row.size, partial(folder.table, row.name)) for row in reduced_rows]
+    parts = [Part(row.size, partial(folder.table, row.name), folder.path(row.name)) for row in reduced_rows]
     return Batch(parts, tuple(found), last)
 
 

@@ -1,0 +1,221 @@
+"""Delta tables that executors write, with Spark's MERGE and Delta's jars: a batch of any size is one commit.
+
+The session needs the jars (``io.delta:delta-spark``) and Delta's extension and catalog. Only the merge and upkeep run in Spark; the
+log is read, and columns are changed, as in ``delta``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.columns import OP
+from aiorepl.spark.lake.delta import DeltaTarget, metadata_of
+from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge
+from aiorepl.spark.lake.table import (
+    DEFAULT_LAYOUT,
+    DEFAULT_UPKEEP,
+    DELETED,
+    IS_CURRENT,
+    KEPT,
+    ORIGIN,
+    VALID_TO_LSN,
+    Commit,
+    Layout,
+    Mode,
+    Part,
+    Truncate,
+    Upkeep,
+)
+
+_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_SETTING: Final = "spark.databricks.delta."
+
+
+class DeltaMergeTarget(DeltaTarget):
+    """The Delta table at ``target``, merged by the executors of ``spark``.
+
+    :param storage: for deltalake; Spark has its own configuration for object stores.
+    :raises ConfigurationError: the session does not have Delta's extension.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: str,
+        keys: tuple[str, ...],
+        mode: Mode = "current",
+        layout: Layout = DEFAULT_LAYOUT,
+        *,
+        storage: Mapping[str, str] | None = None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+    ) -> None:
+        super().__init__(target, keys, mode, layout, storage=storage, upkeep=upkeep)
+        if _EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
+            raise ConfigurationError(
+                f"the Spark session does not have Delta: start it with the package io.delta:delta-spark, spark.sql.extensions={_EXTENSION} "
+                "and spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            )
+        self._spark: SparkSession | None = spark
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_spark": None}
+
+    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
+        table = self._open()
+        if table is None:
+            raise ConfigurationError(f"there is no Delta table {self.target}: call evolve first")
+        if parts:
+            self._merge(parts, commit, truncates, pa.schema(table.schema()))
+            table.update_incremental()
+            self._finish(table, commit)
+        else:
+            super().merge(parts, commit, truncates)
+
+    def _merge(
+        self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate], schema: pa.Schema
+    ) -> None:
+        spark = self._session()
+        source = self._source(spark, parts)
+        flags: dict[str, str] = {}
+        if self.mode != "changelog":
+            source, flags = self._whole(spark, source)
+        columns = [name for name in schema.names if name in source.columns]
+        statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)
+        view = f"aiorepl_{uuid4().hex}"
+        source.createOrReplaceTempView(view)
+        settings = {
+            "commitInfo.userMetadata": json.dumps(metadata_of(commit)),
+            "write.txnAppId": commit.application,
+            "write.txnVersion": str(commit.number),
+        }
+        try:
+            with _set(spark, settings):
+                spark.sql(_sql(self.target, view, statement))
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def _source(self, spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+        if all(part.path is not None for part in parts):
+            return spark.read.parquet(*(str(part.path) for part in parts))
+        return spark.createDataFrame(pa.concat_tables([part.read() for part in parts]))
+
+    def _whole(self, spark: SparkSession, source: DataFrame) -> tuple[DataFrame, dict[str, str]]:
+        """Fill in values that the target has under other keys; return the flags of columns that stay, by column."""
+        history = self.mode == "history"
+        if history:
+            source = source.withColumn(IS_CURRENT, f.col(VALID_TO_LSN).isNull())
+        elif self.mode == "soft_delete":
+            source = source.withColumn(DELETED, f.col(OP) == "delete")
+        names = source.select(f.explode(KEPT).alias("name"), f.col(ORIGIN).isNotNull().alias("moved"))
+        found = {
+            row.name: row.moved for row in names.groupBy("name").agg(f.max("moved").alias("moved")).collect()
+        }
+        if not found:
+            return source, {}
+        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(found)}
+        for name, flag in flags.items():
+            source = source.withColumn(flag, f.coalesce(f.array_contains(KEPT, name), f.lit(False)))
+        if not (history or any(found.values())):
+            return source, flags
+        present = spark.read.format("delta").load(self.target)
+        if history:
+            present = present.where(IS_CURRENT)
+        values = [name for name in found if name in present.columns]
+        other = present.select(
+            *(f.col(_quoted(name)).alias(f"_aiorepl_key_{number}") for number, name in enumerate(self.keys)),
+            *(f.col(_quoted(name)).alias(f"_aiorepl_value_{number}") for number, name in enumerate(values)),
+        )
+        same = [
+            f.expr(
+                f"_aiorepl_key_{number} = CASE WHEN {ORIGIN} IS NULL THEN {_quoted(name)} ELSE {ORIGIN}.{_quoted(name)} END"
+            )
+            for number, name in enumerate(self.keys)
+        ]
+        condition = same[0]
+        for each in same[1:]:
+            condition &= each
+        fills = f.lit(True) if history else f.col(ORIGIN).isNotNull()
+        source = source.join(other, condition & (f.size(KEPT) > 0) & fills, "left")
+        for number, name in enumerate(values):
+            here = f.col(flags[name]) & fills
+            source = source.withColumn(
+                name, f.when(here, f.col(f"_aiorepl_value_{number}")).otherwise(f.col(_quoted(name)))
+            )
+        for flag in flags.values():
+            source = source.withColumn(flag, f.col(flag) & ~fills)
+        return source, flags
+
+    def _optimize(self) -> None:
+        columns = ", ".join(map(_quoted, self._layout.cluster_by))
+        order = f" ZORDER BY ({columns})" if columns else ""
+        self._session().sql(f"OPTIMIZE delta.{_quoted(self.target)}{order}")
+
+    def _vacuum(self, hours: int) -> None:
+        spark = self._session()
+        with _set(spark, {"retentionDurationCheck.enabled": "false"}):
+            spark.sql(f"VACUUM delta.{_quoted(self.target)} RETAIN {hours} HOURS")
+
+    def _session(self) -> SparkSession:
+        """The session; a copy in a Connect server's process finds its own."""
+        if self._spark is None:
+            self._spark = SparkSession.getActiveSession()
+        if self._spark is None:
+            raise ConfigurationError(f"there is no Spark session to merge into {self.target}")
+        return self._spark
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(_SETTING + name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(_SETTING + name)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _time(moment: datetime | None) -> str:
+    if moment is None:
+        return "NULL"
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return f"timestamp_micros({(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds})"
+
+
+_DIALECT: Final = Dialect(_quoted, _time)
+
+
+def _sql(target: str, view: str, statement: Merge) -> str:
+    lines = [f"MERGE INTO delta.{_quoted(target)} AS t USING {view} AS s ON {statement.condition}"]
+    lines += map(_clause, statement.clauses)
+    return "\n".join(lines)
+
+
+def _clause(clause: Clause) -> str:
+    updates = ", ".join(f"{name} = {value}" for name, value in clause.values.items())
+    match clause.kind:
+        case "matched_delete":
+            return f"WHEN MATCHED AND {clause.condition} THEN DELETE"
+        case "matched_update":
+            return f"WHEN MATCHED AND {clause.condition} THEN UPDATE SET {updates}"
+        case "insert":
+            names, values = ", ".join(clause.values), ", ".join(clause.values.values())
+            return f"WHEN NOT MATCHED AND {clause.condition} THEN INSERT ({names}) VALUES ({values})"
+        case "orphan_delete":
+            return f"WHEN NOT MATCHED BY SOURCE AND {clause.condition} THEN DELETE"
+        case "orphan_update":
+            return f"WHEN NOT MATCHED BY SOURCE AND {clause.condition} THEN UPDATE SET {updates}"
