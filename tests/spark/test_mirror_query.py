@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
         **{key: f"toast {key}" for key in range(4, 8)},
     }
     assert rows(target, "u") == []
+
+
+def test_documentation(spark, journal, tmp_path, capsys) -> None:
+    """The examples of docs/spark.md run as they are, but for their folders and their end."""
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Mirroring many tables")[2].partition("\n## ")[0]
+    orders = journal.stream.table("orders", ID, NOTE)
+    journal.stream.transaction(orders.insert("1", "one"))
+    journal.write()
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        here = block.replace("/var/lib/aiorepl", str(tmp_path))
+        exec(here.replace("query.awaitTermination()", "query.processAllAvailable()\nquery.stop()"), names)
+    assert names["orders"].to_pyarrow_table()["id"].to_pylist() == [1]
+    assert "public.orders" in capsys.readouterr().out
 
 
 def test_one_query(spark, journal, tmp_path) -> None:

@@ -142,7 +142,8 @@ def _part(store: Store, name: str, size: int, digest: str, memory: int) -> Part:
     def read() -> pa.Table:
         return pq.read_table(io.BytesIO(parquet.read(store, file)))
 
-    return Part(memory, read)
+    # Spark reads object stores by names and credentials of its own.
+    return Part(memory, read, None if "://" in store.url else f"{store.url}/{name}")
 
 
 def _table(wanted: Changes, file: StagedFile) -> pa.Table:

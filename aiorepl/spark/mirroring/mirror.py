@@ -25,7 +25,7 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.spark.lake.delta import DeltaLake
-from aiorepl.spark.lake.table import Layout, Mode, Upkeep
+from aiorepl.spark.lake.table import Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring.applying import Applying, clean
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.large import parts
@@ -105,6 +105,7 @@ class Mirror:
     :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
     :param staging: the folder of staged files, which executors write and the driver reads; the default is ``_staging`` in the
         checkpoint. No other query may use it.
+    :param lake: the tables, if they are not Delta tables that deltalake writes; ``target`` then has the mirror's state alone.
     :raises ConfigurationError: an argument cannot work.
     """
 
@@ -124,6 +125,7 @@ class Mirror:
     consumer: str | None = None
     checkpoint: str | os.PathLike[str] | None = None
     staging: Location | None = None
+    lake: Lake | None = None
 
     def __post_init__(self) -> None:
         self.settings  # noqa: B018 - checked
@@ -165,10 +167,9 @@ class Mirror:
         store = open_store(files)
         clean(store)
         store.clean()
+        lake = open_lake(self.target, self.upkeep) if self.lake is None else self.lake
         applying = Applying(
-            TableWriter(
-                open_lake(self.target, self.upkeep), settings, options.journal, files, partial(parts, spark)
-            ),
+            TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
             StateFile(open_store(self.target)),
             store,
             Cursors(options.journal),

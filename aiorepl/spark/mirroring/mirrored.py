@@ -10,6 +10,8 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.table import Lake
+from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
 
@@ -18,7 +20,7 @@ from aiorepl.spark.mirroring.state import State, StateFile
 class TableVersion:
     """A version of a table.
 
-    :param path: the Delta table's path or URL.
+    :param path: the Delta table's path or URL; for other formats the source table's name.
     :param version: the number of its version: ``versionAsOf`` in Spark, ``version`` in deltalake.
     """
 
@@ -29,13 +31,14 @@ class TableVersion:
 class MirroredTables:
     """The target of ``mirror``.
 
-    :param target: as in ``mirror``.
+    :param target: as in ``mirror``,
+    :param lake: and this as well.
     :raises ConfigurationError: nothing was mirrored into it.
     :raises JournalError: its state is damaged, or cannot be read.
     """
 
-    def __init__(self, target: Location) -> None:
-        self._lake = open_lake(target)
+    def __init__(self, target: Location, lake: Lake | None = None) -> None:
+        self._lake = open_lake(target) if lake is None else lake
         self._file = StateFile(open_store(target))
         self._require()
 
@@ -85,7 +88,7 @@ class MirroredTables:
             target = self._target(table)
             version = target.as_of(wanted)
             if version is not None:
-                found[str(table)] = TableVersion(target.target, version)
+                found[str(table)] = TableVersion(_path(target) or str(table), version)
         return found
 
     def restart(self, table: str) -> None:
@@ -105,9 +108,13 @@ class MirroredTables:
         target = self._target(found)
         if target.schema() is not None:
             raise ConfigurationError(
-                f"{table} still has its target {target.target}: delete that, or move it away"
+                f"{table} still has its target {_path(target) or ''}: delete that, or move it away"
             )
         self._file.save(state.without(found))
 
-    def _target(self, table: Table) -> DeltaTarget:
+    def _target(self, table: Table) -> Target:
         return self._lake.table((table.schema, table.name), ())
+
+
+def _path(target: Target) -> str | None:
+    return target.target if isinstance(target, DeltaTarget) else None
