@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aiorepl.spark.mirroring.mirror import Mirror, mirror
     from aiorepl.spark.mirroring.mirrored import MirroredTables
     from aiorepl.spark.reading.changes import changes
+    from aiorepl.spark.reading.listener import QueryListener
     from aiorepl.spark.session.local import local_session, register
     from aiorepl.spark.snapshot.snapshot import Snapshot
 
@@ -36,12 +37,14 @@ _HOME_OF = {
     "changes": "aiorepl.spark.reading.changes",
     "local_session": "aiorepl.spark.session.local",
     "register": "aiorepl.spark.session.local",
+    "QueryListener": "aiorepl.spark.reading.listener",
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
 }
 
 __all__ = [
     "Mirror",
     "MirroredTables",
+    "QueryListener",
     "Snapshot",
     "apply_changes",
     "changes",

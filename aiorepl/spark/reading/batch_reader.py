@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.lsn import LSN
+from aiorepl.spark.reading.filters import Pushed, pushed
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred
@@ -26,6 +26,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
         self._planner = Planner(options, schema, inferred)
+        self._pushed = Pushed()
         if options.start == "latest":
             raise ConfigurationError("option startingPosition cannot be latest for a batch, which ends there")
 
@@ -41,10 +42,12 @@ class BatchReader(DataSourceReader):
         after = planner.start(reader).lsn
         chain = planner.readable(reader, after, "a new query", CHOOSE_START)
         last = planner.last(reader, chain)
+        # A transaction ends after its commit LSN.
+        after, last = max(after, self._pushed.after), min(last, self._pushed.until)
         if last <= after:
             return []
         log_gaps(chain, after, last)
-        start, stop = BlockPosition(LSN(after)), BlockPosition(last)
+        start, stop = BlockPosition(after), BlockPosition(last)
         watch = planner.watch(reader)
         if watch is not None and (changed := watch.first_change(reader, chain, start, stop)):
             raise watch.outdated(*changed)
@@ -52,4 +55,21 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor, perhaps more than once."""
-        return self._planner.read(partition)
+        wanted = self._pushed.wanted
+        for batch in self._planner.read(partition):
+            chosen = batch if wanted is None else batch.filter(wanted)
+            if chosen.num_rows:
+                yield chosen
+
+
+class FilteringReader(BatchReader):
+    """A reader that applies filters on metadata columns itself.
+
+    Spark refuses a reader with ``pushFilters`` unless ``spark.sql.python.filterPushdown.enabled`` is set, so ``register`` does that.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - pyspark's name
+        """Take filters, and return those that Spark applies."""
+        table = self._planner.options.table is not None
+        self._pushed = pushed(filters, self._planner.columns, table=table)
+        return self._pushed.rest

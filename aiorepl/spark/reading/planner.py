@@ -85,6 +85,11 @@ class Planner:
             self._shape = Typed(options.table, self._arrow, options.keys, options.null)
 
     @property
+    def columns(self) -> pa.Schema:
+        """The wanted columns."""
+        return self._arrow
+
+    @property
     def digest(self) -> str | None:
         """The digest of the inferred columns; ``None`` if the user gave the schema."""
         return None if self._inferred is None else self._inferred.digest

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.reader import JournalReader
-from aiorepl.spark.reading.batch_reader import BatchReader
+from aiorepl.spark.reading.batch_reader import BatchReader, FilteringReader
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.schema import GENERIC, described_schema
@@ -87,3 +87,12 @@ class AioreplDataSource(DataSource):
         """Make the reader for ``spark.readStream``."""
         schema, options = without_options(schema, self.options)
         return StreamReader(Options.parse(options), schema, self._inferred)
+
+
+class FilteringDataSource(AioreplDataSource):
+    """The same source, for sessions in which Spark passes on filters."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Make the reader for ``spark.read``."""
+        schema, options = without_options(schema, self.options)
+        return FilteringReader(Options.parse(options), schema, self._inferred)

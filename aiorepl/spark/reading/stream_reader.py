@@ -7,6 +7,7 @@ slot does not wait for it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
+from aiorepl.spark.reading.lag import lag
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, log_appeared, log_gaps
@@ -55,6 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Position | None = None
         self._initial: Offset | None = None
         self._registered = False
+        self._reached: LSN | None = None
         self._watch: SchemaWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = self._planner.latest(self._journal, chain, before, limit.max_bytes, end.lsn)
         else:
             reached = BlockPosition(end.lsn) if end.lsn > before.lsn else before
+        self._reached = reached.lsn
         if reached == before:
             return start
         reached = self._before_change(chain, before, reached)
@@ -135,8 +139,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._journal.end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the journal's end, for the query's progress report."""
-        return dict(self._journal.end().to_json())
+        """Return the journal's end, and how far it is away, for the query's progress report."""
+        chain = self._journal.chain()
+        reached = chain.last_segment_end if self._reached is None else self._reached
+        return dict(chain.end.to_json()) | lag(chain, reached, time.time())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide the changes between two offsets into partitions.

@@ -6,21 +6,28 @@ import logging
 import os
 import tempfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.reading.source import AioreplDataSource
+from aiorepl.spark.reading.source import FilteringDataSource
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
+_PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
+
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("aiorepl")`` in a session. aiorepl must be installed on the executors, too."""
-    spark.dataSource.register(AioreplDataSource)
+    """Register ``format("aiorepl")`` in a session, and let Spark push filters down to it.
+
+    aiorepl must be installed on the executors, too. Without this, Spark finds the source in the package ``pyspark_aiorepl``, and
+    filters rows itself.
+    """
+    spark.conf.set(_PUSH_FILTERS, "true")
+    spark.dataSource.register(FilteringDataSource)
 
 
 def local_session(

@@ -1,0 +1,131 @@
+"""``QueryListener``: the state of each streaming query of a session, for metrics and for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from aiorepl.lsn import LSN
+from aiorepl.spark.reading.lag import BYTES, MILLISECONDS
+
+# Spark passes on the errors of the planning process as text.
+_RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")
+
+_log = logging.getLogger("aiorepl.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatistics:
+    """The state of a query, as of its last batch.
+
+    :param name: the query's name in Spark; its id if it has none.
+    :param position: the position that it has read up to; ``None`` before its first batch.
+    :param end: the journal's end then.
+    :param batch: the number of its last batch.
+    :param rows: the rows that this run has read.
+    :param rows_per_second: of its last batch.
+    :param bytes_behind: the bytes of the segments after ``position``.
+    :param seconds_behind: the age of the first of these segments.
+    :param seconds: the duration of its last batch.
+    :param running: whether it runs.
+    :param error: the error that ended it, in one line.
+    """
+
+    name: str
+    position: LSN | None = None
+    end: LSN | None = None
+    batch: int | None = None
+    rows: int = 0
+    rows_per_second: float = 0.0
+    bytes_behind: int = 0
+    seconds_behind: float = 0.0
+    seconds: float = 0.0
+    running: bool = True
+    error: str | None = None
+
+
+class QueryListener(StreamingQueryListener):
+    """Collects the statistics of the queries that read journals: ``spark.streams.addListener(listener)``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryStatistics] = {}
+
+    def statistics(self) -> Mapping[str, QueryStatistics]:
+        """Return the state of each query, by its id. Thread-safe."""
+        with self._lock:
+            return dict(self._queries)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - pyspark's names
+        """Begin with a new run."""
+        query = str(event.id)
+        with self._lock:
+            self._queries[query] = QueryStatistics(event.name or query)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Take the report of a batch."""
+        progress = event.progress
+        sources = [
+            found for source in progress.sources if (found := _source(source.endOffset, source.latestOffset))
+        ]
+        query = str(progress.id)
+        with self._lock:
+            known = self._queries.get(query, QueryStatistics(progress.name or query))
+            read = min(sources, key=lambda each: each["position"], default=None)
+            self._queries[query] = replace(
+                known,
+                batch=progress.batchId,
+                rows=known.rows + progress.numInputRows,
+                rows_per_second=progress.processedRowsPerSecond,
+                seconds=progress.batchDuration / 1000,
+                **(read or {}),
+            )
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Note that a query has read everything."""
+        with self._lock:
+            if (known := self._queries.get(str(event.id))) is not None:
+                self._queries[str(event.id)] = replace(known, bytes_behind=0, seconds_behind=0.0)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Note why a query has ended."""
+        query = str(event.id)
+        error = None if event.exception is None else _reason(event.exception)
+        with self._lock:
+            known = self._queries.get(query, QueryStatistics(query))
+            self._queries[query] = replace(known, running=False, error=error)
+        if error is not None:
+            _log.warning("the query %s has ended: %s", known.name, error)
+
+
+def _reason(text: str) -> str:
+    """The error of the source, or the first line of another one. The rest has Spark's plan."""
+    found = _RAISED.search(text)
+    return found[1].strip() if found else text.strip().partition("\n")[0]
+
+
+def _source(end: str | None, latest: str | None) -> dict[str, Any] | None:
+    """Parse a source's offsets; ``None`` if it is not a journal."""
+    try:
+        reached, newest = json.loads(end or ""), json.loads(latest or "")
+        return {
+            "position": LSN.parse(reached["lsn"]),
+            "end": LSN.parse(newest["lsn"]),
+            "bytes_behind": int(newest[BYTES]),
+            "seconds_behind": newest[MILLISECONDS] / 1000,
+        }
+    except (ValueError, KeyError, TypeError):
+        return None
