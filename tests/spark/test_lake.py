@@ -15,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiorepl.lsn import LSN
+from aiorepl.spark.lake.columns import target_schema
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.merged import merged
+from aiorepl.spark.lake.rows import lacking_values, of_mode, with_values
 from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.table import MODES, Commit
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -215,6 +218,56 @@ def test_every_way_of_applying(mode, actions, cuts, dies, again) -> None:
         if again:
             apply(target, made, {7}, "second")
             assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+
+
+class Memory:
+    """A table in memory that is written as Iceberg's is: by ``merged``, in parts of some rows, whose writer dies once."""
+
+    keys = KEYS
+
+    def __init__(self, mode: str, dies: int) -> None:
+        self.mode: Any = mode
+        self.rows = target_schema(SOURCE, self.mode).empty_table()
+        self._dies = dies
+        self._done: set[tuple[str, int]] = set()
+        self._base: pa.Table | None = None
+
+    def applied(self, application: str, number: int) -> bool:
+        return (application, number) in self._done
+
+    def merge(self, parts: Any, commit: Commit, truncates: Any) -> None:
+        base = self.rows if self._base is None else self._base
+        parts = [part.read() for part in parts] or [reduce_changes(table([]), KEYS, self.mode).table]
+        for part in parts:
+            last = part is parts[-1]
+            changes = part
+            lacking = lacking_values(part, self.mode)
+            if lacking.num_rows:
+                history = self.mode == "history"
+                found = base.filter(base["_is_current"]) if history else base
+                changes = with_values(part, found, KEYS, all_rows=history)
+            changes = of_mode(changes, self.mode)
+            self.rows = merged(self.rows, changes, KEYS, self.mode, truncates, rest=last)
+            self._dies -= 1
+            if last:
+                self._done.add((commit.application, commit.number))
+                self._base = None
+            else:
+                self._base = base
+            if self._dies == 0:
+                raise Died
+
+
+@pytest.mark.parametrize("mode", ["current", "soft_delete", "history"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(actions=ACTIONS, cuts=st.sets(st.integers(0, 25), max_size=3), dies=st.integers(0, 6))
+def test_merged_in_memory(mode, actions, cuts, dies) -> None:
+    """The merge in memory gives what the model has; so does a lost checkpoint."""
+    made = world(actions)
+    target = Memory(mode, dies)
+    for application, edges in (("first", cuts), ("second", {7})):
+        apply(target, made, edges, application)
+        assert normal(target.rows.to_pylist()) == normal(made.expected(mode))
 
 
 def apply(target, made, cuts, application) -> None:

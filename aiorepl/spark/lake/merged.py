@@ -1,0 +1,154 @@
+"""The merge of reduced changes into rows in memory, for formats whose library has none. Pure; the same result as ``statements``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
+from aiorepl.spark.lake.rows import Key, fitted, kept_masks
+from aiorepl.spark.lake.table import (
+    DELETED,
+    IS_CURRENT,
+    VALID_FROM,
+    VALID_TO,
+    VALID_TO_LSN,
+    VALID_TO_ORDINAL,
+    Mode,
+    Place,
+    Truncate,
+)
+
+
+def merged(
+    present: pa.Table,
+    changes: pa.Table,
+    keys: Sequence[str],
+    mode: Mode,
+    truncates: Sequence[Truncate],
+    *,
+    rest: bool,
+) -> pa.Table:
+    """Return what replaces the present rows.
+
+    :param present: rows of the target: all with a key in ``changes``, in history with all versions; if ``rest``, all that are
+        older than the last truncate; and perhaps others.
+    :param changes: with the columns that follow from the mode; their kept values of other keys are filled in.
+    :param rest: as in ``statements.merge``.
+    """
+    both = pa.concat_tables([present, fitted(changes, present.schema)]).combine_chunks()
+    run = _Merge(both, present.num_rows, changes["_op"].to_pylist(), keys, truncates)
+    if mode == "history":
+        run.versions(rest=rest)
+    else:
+        run.rows(mode, kept_masks(changes), rest=rest)
+    return run.result()
+
+
+class _Merge:
+    """Collects which rows of the present ones and the changes remain, and the values in them that are others."""
+
+    def __init__(
+        self, both: pa.Table, count: int, ops: list[str], keys: Sequence[str], truncates: Sequence[Truncate]
+    ) -> None:
+        self._both = both
+        self._count = count
+        self._ops = ops
+        self._truncates = truncates
+        self._keys: list[Key] = list(zip(*(both[name].to_pylist() for name in keys), strict=True))
+        self._places: list[Place] = list(
+            zip(both[COMMIT_LSN].to_pylist(), both[ORDINAL].to_pylist(), strict=True)
+        )
+        self._kept: list[int] = []
+        self._from: dict[str, dict[int, int]] = {}
+        self._values: dict[str, dict[int, Any]] = {}
+
+    def rows(self, mode: Mode, masks: dict[str, pa.Array], *, rest: bool) -> None:
+        there = {self._keys[row]: row for row in range(self._count)}
+        flags = {name: mask.to_pylist() for name, mask in masks.items()}
+        gone: set[int] = set()
+        matched: set[int] = set()
+        for number, op in enumerate(self._ops):
+            change = self._count + number
+            row = there.get(self._keys[change])
+            if row is not None:
+                matched.add(row)
+                if self._places[change] <= self._places[row]:
+                    continue
+                gone.add(row)
+            if mode == "current" and op == "delete":
+                continue
+            self._kept.append(change)
+            if row is not None:
+                for name, flag in flags.items():
+                    if flag[number]:
+                        self._from.setdefault(name, {})[change] = row
+        deleted = self._both[DELETED].to_pylist() if mode == "soft_delete" else []
+        for row in range(self._count):
+            truncate = self._truncate_after(row) if rest and row not in matched else None
+            if row in gone or (truncate is not None and mode == "current"):
+                continue
+            self._kept.append(row)
+            if truncate is not None and not deleted[row]:
+                self._set(row, {DELETED: True, COMMIT_LSN: truncate.lsn, ORDINAL: truncate.ordinal})
+
+    def versions(self, *, rest: bool) -> None:
+        current = self._both[IS_CURRENT].to_pylist()
+        times = self._both[VALID_FROM].to_pylist()
+        # Between two parts of a batch, a key may have two: the one that ends, and the one that follows.
+        open_rows: dict[Key, list[int]] = {}
+        for row in range(self._count):
+            if current[row]:
+                open_rows.setdefault(self._keys[row], []).append(row)
+        known = {(self._keys[row], self._places[row]) for row in range(self._count)}
+        self._kept.extend(range(self._count))
+        ended: set[int] = set()
+        for number, op in enumerate(self._ops):
+            change = self._count + number
+            if op != "close":
+                if (self._keys[change], self._places[change]) not in known:
+                    self._kept.append(change)
+                continue
+            for row in open_rows.get(self._keys[change], ()):
+                if self._places[row] < self._places[change]:
+                    truncate = self._truncate_after(row)
+                    end = Truncate(*self._places[change], times[change])
+                    self._end(row, end if truncate is None or end.place < truncate.place else truncate)
+                    ended.add(row)
+        for row in (row for rows in open_rows.values() for row in rows):
+            truncate = self._truncate_after(row) if rest and row not in ended else None
+            if truncate is not None:
+                self._end(row, truncate)
+
+    def result(self) -> pa.Table:
+        kept = pa.array(self._kept, pa.int64())
+        arrays = []
+        for field in self._both.schema:
+            sources, values = self._from.get(field.name), self._values.get(field.name)
+            rows = (
+                kept
+                if sources is None
+                else pa.array([sources.get(row, row) for row in self._kept], pa.int64())
+            )
+            column = self._both[field.name].take(rows)
+            if values is not None:
+                own = pa.array([values.get(row) for row in self._kept], field.type)
+                column = pc.if_else(pa.array([row in values for row in self._kept]), own, column)
+            arrays.append(column)
+        return pa.table(arrays, schema=self._both.schema)
+
+    def _truncate_after(self, row: int) -> Truncate | None:
+        return next((each for each in self._truncates if self._places[row] < each.place), None)
+
+    def _end(self, row: int, end: Truncate) -> None:
+        self._set(
+            row,
+            {IS_CURRENT: False, VALID_TO: end.time, VALID_TO_LSN: end.lsn, VALID_TO_ORDINAL: end.ordinal},
+        )
+
+    def _set(self, row: int, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self._values.setdefault(name, {})[row] = value

@@ -1,0 +1,129 @@
+"""An Iceberg target has what its mode says; its columns follow the source's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.table import Commit, Layout, Truncate
+from aiorepl.spark.mirroring.reduction import reduce_changes
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")  # the catalog that needs no server
+
+SOURCE = pa.schema([("id", pa.int16()), ("note", pa.string()), ("n", pa.int32())])
+META = [
+    ("_op", pa.string()),
+    ("_commit_lsn", pa.int64()),
+    ("_ordinal", pa.int64()),
+    ("_xid", pa.int64()),
+    ("_commit_ts", pa.timestamp("us", tz="UTC")),
+    ("_unchanged", pa.list_(pa.string())),
+]
+
+
+@pytest.fixture
+def lake(tmp_path: Path):
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from aiorepl.spark.lake.iceberg import IcebergLake
+
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}")
+    yield IcebergLake(catalog, "mirror_", part_bytes=1)
+    catalog.close()
+
+
+def apply(target, lsn: int, *changes: tuple, schema=SOURCE, defaults=None) -> None:
+    """Apply changes as tuples: op, unsent columns, and values."""
+    rows = [
+        {"_op": op, "_commit_lsn": lsn, "_ordinal": number, "_unchanged": unsent or None, **values}
+        for number, (op, unsent, values) in enumerate(changes)
+    ]
+    for row, before in zip(rows[1:], rows, strict=False):
+        if row["_op"] == "insert" and row["_unchanged"]:
+            row["_ordinal"] = before["_ordinal"]
+    target.evolve(schema, defaults)
+    table = pa.Table.from_pylist(rows, pa.schema([*schema, *META]))
+    reduced = reduce_changes(table, target.keys, target.mode)
+    target.merge(reduced.parts(100), Commit("query", lsn, LSN(lsn)), reduced.truncates)
+
+
+def rows(target, version: int | None = None) -> list[dict]:
+    table = target._open().scan(snapshot_id=version).to_arrow()
+    return sorted(
+        (
+            {name: row[name] for name in row if name[0] != "_" or name in ("_deleted", "_is_current")}
+            for row in table.to_pylist()
+        ),
+        key=str,
+    )
+
+
+BATCHES = (
+    [("insert", [], {"id": number, "note": f"note {number}", "n": 0}) for number in range(1, 5)],
+    [
+        ("update", ["note"], {"id": 1, "n": 1}),
+        ("delete", [], {"id": 2}),
+        ("insert", ["note"], {"id": 20, "n": 2}),
+        ("delete", [], {"id": 3}),
+    ],
+    [("truncate", [], {}), ("insert", [], {"id": 1, "note": "again", "n": 3})],
+)
+
+
+def test_modes(lake) -> None:
+    """Deletes, moves, unsent values and truncates give the rows of each mode; a repeated batch changes nothing."""
+    targets = {
+        mode: lake.table(("public", mode), ("id",), mode) for mode in ("current", "soft_delete", "history")
+    }
+    log = lake.table(("public", "log"), (), "changelog")
+    for lsn, batch in enumerate(BATCHES, start=10):
+        for target in (*targets.values(), log):
+            apply(target, lsn, *batch)
+            assert target.applied("query", lsn)
+            assert not target.applied("query", lsn + 1)
+            apply(target, lsn, *batch)
+    again = {"id": 1, "note": "again", "n": 3}
+    assert rows(targets["current"]) == [again]
+    assert rows(targets["current"], targets["current"].as_of(LSN(11))) == [
+        {"id": 1, "note": "note 1", "n": 1},
+        {"id": 20, "note": "note 2", "n": 2},
+        {"id": 4, "note": "note 4", "n": 0},
+    ]
+    assert {(row["id"], row["note"], row["_deleted"]) for row in rows(targets["soft_delete"])} == {
+        (1, "again", False), (2, "note 2", True), (3, "note 3", True), (4, "note 4", True), (20, "note 2", True),
+    }  # fmt: skip
+    assert [(row["id"], row["note"]) for row in rows(targets["history"]) if row["_is_current"]] == [
+        (1, "again")
+    ]
+    assert len(rows(targets["history"])) == 7
+    assert len(rows(log)) == sum(map(len, BATCHES))
+
+
+def test_columns_follow_the_source(lake) -> None:
+    """Columns are added with their defaults, widened, and swap names, in a partitioned table."""
+
+    def source(**columns) -> pa.Schema:
+        fields = ((name, number, kind) for name, (number, kind) in columns.items())
+        return pa.schema(
+            [pa.field(name, kind, metadata={"aiorepl.number": number}) for name, number, kind in fields]
+        )
+
+    target = lake.table(("public", "t"), ("id",), layout=Layout(partition_by=("note",)))
+    first = source(id=("1", pa.int32()), note=("2", pa.string()), other=("3", pa.string()))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "a", "other": "b"}), schema=first)
+    second = source(
+        id=("1", pa.int64()), other=("2", pa.string()), note=("3", pa.string()), extra=("4", pa.int32())
+    )
+    changes = [("insert", [], {"id": 1 << 40, "other": "a", "note": "c", "extra": 1})]
+    apply(target, 2, *changes, schema=second, defaults={"extra": pa.scalar(7, pa.int32())})
+    assert rows(target) == [
+        {"id": 1, "other": "a", "note": "b", "extra": 7},
+        {"id": 1 << 40, "other": "a", "note": "c", "extra": 1},
+    ]
+    target.merge([], Commit("query", 3, LSN(3)), [Truncate(3, 0)])
+    assert [] == rows(target)
+    assert target.applied("query", 3)
