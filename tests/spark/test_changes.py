@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -317,3 +319,27 @@ def test_one_data_frame(spark, evolved, far) -> None:
     scans = whole.where("id = 5")._jdf.queryExecution().executedPlan().toString()
     assert scans.count("parquet") >= 2
     assert scans.count("IsNotNull(id)") >= 2
+    path = next(iter((evolved.folder / "history" / "_pending").iterdir()))
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=path.name):
+        whole.collect()
+
+
+def test_documentation(spark, journal, tmp_path, capsys) -> None:
+    """The examples of reading in docs/spark.md run as they are, but for their folders."""
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Reading")[2].partition("\n## ")[0]
+    orders = journal.stream.table("orders", ID, NOTE)
+    journal.stream.transaction(orders.insert("1", "one"))
+    journal.write()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        here = block.replace("/var/lib/aiorepl/journal", str(journal.folder))
+        exec(here.replace("/lake/", f"{tmp_path}/lake/"), names)
+        if "query" in names:
+            names["query"].processAllAvailable()
+            names.pop("query").stop()
+    spark.streams.removeListener(names["listener"])
+    assert capsys.readouterr().out.count("insert") == 2
