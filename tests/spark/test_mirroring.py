@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from aiorepl.spark.mirroring.mirror import open_lake, tables_of
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
-from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
@@ -211,6 +212,41 @@ def test_killed_between_commits(lake, journal, monkeypatch, commit) -> None:
     ]
 
 
+@pytest.mark.parametrize("complete", [False, True], ids=["interrupted", "complete"])
+def test_planned_again(lake, journal, monkeypatch, complete) -> None:
+    """If the checkpoint has lost the plan of a batch, it may come again with another end; all of it reaches every table."""
+    mirror = lake(mode="changelog")
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("0", "a"), u.insert("0", "a"))
+    mirror.step()
+    offset, number = mirror.offset, mirror.number
+    journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        fail_at(patch, 9 if complete else 2, Killed())
+        mirror.step()
+    journal.stream.transaction(t.insert("2", "a"), u.insert("2", "a"))
+    journal.write()
+    mirror.offset, mirror.number = offset, number
+    mirror.restart()
+    mirror.stage()
+    mirror.again()
+    mirror.again()
+    for name in "tu":
+        rows = DeltaTable(f"{mirror.target}/public/{name}").to_pyarrow_table()
+        assert sorted(rows["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_truncates_in_a_log(lake, journal) -> None:
+    """A log has every truncate, also one that is alone in its batch."""
+    mirror = lake(mode="changelog")
+    t = journal.stream.table("t", ID, NOTE)
+    for message in (t.insert("1", "a"), t.truncate(), t.insert("2", "b")):
+        journal.stream.transaction(message)
+        mirror.step()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
+    assert [(row["_op"], row["id"]) for row in rows] == [("insert", 1), ("truncate", None), ("insert", 2)]
+
+
 def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
     """A batch whose tables were written, and nothing else, changes nothing when it comes again."""
     mirror = lake(mode="changelog")
@@ -218,8 +254,15 @@ def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
     journal.stream.transaction(t.insert("1", "a"))
     mirror.step()
     journal.stream.transaction(t.insert("2", "b"))
+    save = StateFile.save
+
+    def killed(self: StateFile, state: State) -> State:
+        if state.planned is None:
+            raise Killed
+        return save(self, state)
+
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(Killed()))
+        patch.setattr(StateFile, "save", killed)
         mirror.step()
     version = DeltaTable(f"{mirror.target}/public/t").version()
     mirror.restart()

@@ -87,21 +87,28 @@ class Applying:
         state = self._state or self._file.claim(
             head.start.position.at(LSN(0)), head.end.query, self._checkpoint
         )
-        if number > state.batch:
+        end = head.end.place
+        if (number, end) != (state.batch, state.end):
             self._require_next(state, number)
-            state = self._write(batch, number, state, first=first)
+            # Spark plans a batch again, perhaps with another end, if its checkpoint has lost the plan.
+            again = number == state.batch or state.planned not in (None, end)
+            if again:
+                _log.warning("batch %d comes again with another end, and is written again", number)
+            if state.planned != end:
+                state = self._file.save(replace(state, planned=end))
+            state = self._write(batch, number, state, first=first, again=again)
         self._state = state
         self._clean()
 
     def _require_next(self, state: State, number: int) -> None:
-        if number != state.batch + 1:
+        if number not in (max(state.batch, 0), state.batch + 1):
             raise JournalError(
                 f"the checkpoint {self._checkpoint} is at batch {number}, and the target with {self._file.location} has the batches "
                 f"up to {state.batch}: one of them was put back from an older copy, or deleted. Put both back, or start over with "
                 "an empty target and a new checkpoint"
             )
 
-    def _write(self, batch: Batch, number: int, state: State, *, first: bool) -> State:
+    def _write(self, batch: Batch, number: int, state: State, *, first: bool, again: bool) -> State:
         head, files, settings = batch.head, batch.by_table(), self._writer.settings
         aside, dropped, added = dict(state.aside), list[Table](), set[Table]()
         if first:
@@ -116,7 +123,9 @@ class Applying:
             found = files.get(table, [])
             if table in due:
                 found = [*self._earlier(table, aside.get(table), head), *found]
-            return self._writer.write(table, found, commit, state.tables.get(table)) if found else None
+            if not found:
+                return None
+            return self._writer.write(table, found, commit, state.tables.get(table), again=again)
 
         oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due))
         if failed and settings.on_error == "halt":
@@ -132,14 +141,15 @@ class Applying:
             )
             # Before the state, so that nothing is pruned that it needs.
             self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
-        end = None if head.within else head.end.position.lsn
         # A table that is left out from now on misses changes: if it comes back, it is added anew.
         kept = (
             {table: oid for table, oid in state.tables.items() if settings.wanted(table)}
             if first
             else state.tables
         )
-        saved = self._file.save(state.after(number, end, settings.patterns, {**kept, **oids}, aside))
+        saved = self._file.save(
+            state.after(number, head.end.place, settings.patterns, {**kept, **oids}, aside)
+        )
         for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))
         return saved

@@ -37,11 +37,6 @@ class Head:
     end: Offset
     lsn: LSN
 
-    @property
-    def within(self) -> bool:
-        """Whether it ends within a transaction, or may do so."""
-        return bool(self.end.part or self.end.block)
-
     def row(self) -> Row:
         """Return the row that ``Batch.of`` understands."""
         return HEAD, orjson.dumps([self.start.to_json(), self.end.to_json(), str(self.lsn)])

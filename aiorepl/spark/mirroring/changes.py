@@ -39,8 +39,11 @@ class Changes:
     def rows(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
         """Read the changes of a file in the common columns."""
         common, version = self.common, file.version
-        names = common.names_in(version, self.keys)
         store = open_history(self.journal) if file.compacted else open_store(self.staging)
+        if file.only_truncates:
+            yield from map(common.truncates, changes(file, store))
+            return
+        names = common.names_in(version, self.keys)
         for batch in changes(file, store):
             whole = split_moves(batch, names) if names and BEFORE in batch.schema.names else batch
             yield common.conform(whole, version, null=self.null)

@@ -23,6 +23,7 @@ FOLDER: Final = "_aiorepl"
 FILE: Final = "mirror.json"
 _LAYOUT: Final = 1
 _UINT32: Final = 2**32 - 1
+_NOWHERE: Final = BlockPosition(ZERO)
 _REMEDY: Final = (
     "Put back a copy of the file; if there is none, start over with an empty target and a new checkpoint"
 )
@@ -57,6 +58,8 @@ class State:
     :param checkpoint: where that is, for errors.
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: the tables have every transaction that ended up to this LSN, but for those that are set aside.
+    :param end: where the last batch ended.
+    :param planned: where the next batch ends, once it has begun to be applied.
     :param patterns: of the tables that the batch had.
     :param tables: the oid of each table that was written.
     """
@@ -66,6 +69,8 @@ class State:
     checkpoint: str
     batch: int = -1
     lsn: LSN = ZERO
+    end: BlockPosition = _NOWHERE
+    planned: BlockPosition | None = None
     patterns: tuple[str, ...] = ()
     tables: Mapping[Table, int] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
@@ -73,18 +78,26 @@ class State:
     def after(
         self,
         number: int,
-        end: LSN | None,
+        end: BlockPosition,
         patterns: tuple[str, ...],
         tables: Mapping[Table, int],
         aside: Mapping[Table, SetAside],
     ) -> State:
         """Return the state after a batch.
 
-        :param end: its end; ``None`` if it ends within a transaction.
+        :param end: its end, perhaps within a transaction.
         :param tables: the oid of each table.
         """
-        lsn = self.lsn if end is None else end
-        return replace(self, batch=number, lsn=lsn, patterns=patterns, tables=tables, aside=dict(aside))
+        return replace(
+            self,
+            batch=number,
+            lsn=self.lsn if end.part or end.block else end.lsn,
+            end=end,
+            planned=None,
+            patterns=patterns,
+            tables=tables,
+            aside=dict(aside),
+        )
 
     def without(self, table: Table) -> State:
         """Return the state of a mirror that never wrote ``table``."""
@@ -163,6 +176,8 @@ def _dump(state: State) -> bytes:
             "checkpoint": state.checkpoint,
             "batches": state.batch + 1,
             "lsn": str(state.lsn),
+            "end": _dump_place(state.end),
+            "planned": None if state.planned is None else _dump_place(state.planned),
             "patterns": state.patterns,
             "tables": [[table.schema, table.name, oid] for table, oid in state.tables.items()],
             "aside": [
@@ -182,6 +197,8 @@ def _load(fields: Mapping[str, Any]) -> State:
         text(fields, "checkpoint"),
         integer(fields, "batches") - 1,
         lsn(fields, "lsn"),
+        _place(fields["end"]),
+        None if fields["planned"] is None else _place(fields["planned"]),
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {_table(schema, name): _number(oid) for schema, name, oid in fields["tables"]},
         {
@@ -194,6 +211,15 @@ def _load(fields: Mapping[str, Any]) -> State:
             for schema, name, position, part, block, problem in fields["aside"]
         },
     )
+
+
+def _dump_place(place: BlockPosition) -> list[Any]:
+    return [str(place.lsn), place.part, place.block]
+
+
+def _place(found: Any) -> BlockPosition:
+    at, part, block = found
+    return BlockPosition(lsn({"lsn": at}, "lsn"), _number(part), _number(block))
 
 
 def _table(schema: str, name: str) -> Table:

@@ -54,12 +54,20 @@ class TableWriter:
         return target.schema() is not None
 
     def write(
-        self, table: Table, files: Sequence[StagedFile], commit: Commit, known: int | None
+        self,
+        table: Table,
+        files: Sequence[StagedFile],
+        commit: Commit,
+        known: int | None,
+        *,
+        again: bool = False,
     ) -> int | None:
         """Write the changes of a table, unless this batch was applied; return the table's oid, ``None`` if it has no target yet.
 
         :param files: in the order of their rows.
         :param known: the oid of the table that was mirrored under this name.
+        :param again: write them also if a batch with this number was applied, because that one had another end. To merge a
+            change twice is harmless.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be.
         :raises JournalError: a file is missing or damaged.
@@ -73,7 +81,7 @@ class TableWriter:
         mode = self.settings.mode_of(table)
         keys = () if mode == "changelog" else common.key(versions[-1], self.settings.keys_of(table))
         target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
-        if target.applied(commit.application, commit.number):
+        if not again and target.applied(commit.application, commit.number):
             return oid
         present = target.schema() is not None
         if known is not None and not present:
@@ -91,7 +99,9 @@ class TableWriter:
         elif not present:
             return None
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null)
-        truncates = [each for file in files if file.only_truncates for each in truncates_of(file)]
+        # A log has a row for each truncate.
+        with_rows = files if mode == "changelog" else with_rows
+        truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > LARGE:
             parts, found = self._reduce_large(changes, with_rows, truncates)
         else:

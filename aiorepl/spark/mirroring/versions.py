@@ -141,6 +141,12 @@ class Common:
         metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
         return pa.RecordBatch.from_arrays([*arrays, *metadata.values()], schema=self.rows)
 
+    def truncates(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return truncates of any version in the common columns, as ``conform`` returns rows."""
+        nothing = [pa.nulls(batch.num_rows, field.type) for field in self.schema]
+        metadata = [batch.column(name) for name in META.names]
+        return pa.RecordBatch.from_arrays([*nothing, *metadata], schema=self.rows)
+
     def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch, gone: Any) -> Any:
         if source is not None:
             found = batch.column(source)
