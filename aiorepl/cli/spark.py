@@ -1,4 +1,4 @@
-"""``aiorepl spark``: run a mirror of many tables with Spark."""
+"""``aiorepl spark``: run a mirror of many tables with Spark, and compare it with its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aiorepl.cli.options import dsn, publication
+
 if TYPE_CHECKING:
+    from aiorepl.source.source import Source
     from aiorepl.spark.mirroring.running import MirrorRunner
 
 
@@ -65,6 +68,92 @@ def mirror(file: Path, *, check: bool, example: bool, once: bool, tables: tuple[
     with _stopped_by_signals(runner):
         runner.run()
     return 0
+
+
+@spark.command(short_help="Compare a mirror with its source.")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("mirror.toml"))
+@click.option(
+    "--pipeline",
+    type=click.Path(path_type=Path),
+    help="The pipeline's TOML file, instead of the options of the source.",
+)
+@dsn
+@click.option("--slot", help="The replication slot of the pipeline.")
+@publication(required=False)
+@click.option(
+    "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Only this table; may be repeated."
+)
+@click.option(
+    "--range-rows",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="About how many rows a key range has.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=600.0,
+    show_default=True,
+    help="How long to wait for the mirror, in seconds.",
+)
+@click.option("--keys", "show_keys", is_flag=True, help="Print the keys of rows that differ.")
+@click.option(
+    "--repair", is_flag=True, help="Ask the pipeline to read rows again that are missing or different."
+)
+def verify(
+    file: Path,
+    *,
+    pipeline: Path | None,
+    dsn: str | None,
+    slot: str | None,
+    publication: tuple[str, ...],
+    tables: tuple[str, ...],
+    range_rows: int,
+    timeout: float,
+    show_keys: bool,
+    repair: bool,
+) -> int:
+    """Compare the tables that the mirror of FILE (default: mirror.toml) has written with their source, at one LSN.
+
+    PostgreSQL and this command compute checksums of key ranges. The pipeline and the mirror must run. The exit code is 1 if a table
+    differs or was not compared. Name the source by --pipeline, or by --dsn, --slot and --publication.
+    """
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.mirror_file import load
+
+    source = _source(pipeline, dsn, slot, publication)
+    mirror = load(file).mirror
+    from aiorepl.history.manifest import Table
+    from aiorepl.spark.verifying.verify import verification_of
+
+    verification = verification_of(
+        source,
+        mirror.target,
+        keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
+        range_rows=range_rows,
+        timeout=timeout,
+    )
+    results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
+    for each in results:
+        click.echo(each)
+    return 0 if all(each.same for each in results) else 1
+
+
+def _source(
+    pipeline: Path | None, dsn: str | None, slot: str | None, publications: tuple[str, ...]
+) -> Source:
+    if pipeline is not None:
+        if slot is not None or publications:
+            raise click.UsageError("--slot and --publication are in the pipeline's file: leave them out.")
+        from aiorepl.cli.pipeline_file import load
+
+        return load(pipeline).source
+    if slot is None or not publications:
+        raise click.UsageError("Name the source: --pipeline, or --slot and --publication.")
+    from aiorepl.source.source import Source
+
+    return Source(dsn, slot, publications)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ The packages, in the order in which data flows:
 - ``reading`` is the data source: the driver plans, executors read the journal.
 - ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal goes on from there.
 - ``lake`` has the tables that are written, ``mirroring`` the queries that write them.
+- ``verifying`` compares them with the source.
 
 Spark does not use the replication slot. It reads what a pipeline has made durable. Only this package imports pyspark and
 deltalake, and only when one of its functions is used.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from aiorepl.spark.reading.listener import QueryListener
     from aiorepl.spark.session.local import local_session, register
     from aiorepl.spark.snapshot.snapshot import Snapshot
+    from aiorepl.spark.verifying.verify import verify
 
 _HOME_OF = {
     "Mirror": "aiorepl.spark.mirroring.mirror",
@@ -39,6 +41,7 @@ _HOME_OF = {
     "register": "aiorepl.spark.session.local",
     "QueryListener": "aiorepl.spark.reading.listener",
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
+    "verify": "aiorepl.spark.verifying.verify",
 }
 
 __all__ = [
@@ -51,6 +54,7 @@ __all__ = [
     "local_session",
     "mirror",
     "register",
+    "verify",
 ]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name

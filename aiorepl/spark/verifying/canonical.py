@@ -67,6 +67,21 @@ def joined(columns: Sequence[Any], rows: int) -> Any:
     return pc.binary_join_element_wise(*[_parts(each) for each in columns], "")
 
 
+def readable(row: str) -> str:
+    """Return the values of a row's text, with commas between them."""
+    found, at = [], 0
+    while at < len(row):
+        if row[at] == "N":
+            found.append("NULL")
+            at += 1
+            continue
+        colon = row.index(":", at)
+        end = colon + 1 + int(row[at:colon])
+        found.append(row[colon + 1 : end])
+        at = end
+    return ", ".join(found)
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
-from aiorepl.spark.verifying.canonical import canonical
+from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, differences, suspects
 from aiorepl.spark.verifying.lake import COMMIT_LSN, LakeTable, is_changelog
 from aiorepl.spark.verifying.repair import conditions
@@ -45,6 +45,13 @@ _OURS: Final = (
     "_valid_to_lsn",
     "_valid_to_ordinal",
 )
+
+
+KeysOf = Callable[[str, str], Sequence[str]]
+
+
+def _no_keys(schema: str, name: str) -> Sequence[str]:
+    return ()
 
 
 class Versioned(Protocol):
@@ -80,7 +87,7 @@ class RangeDifference:
     :param missing: the number of rows that the lake does not have.
     :param different: the number of rows with other values in the lake.
     :param extra: the number of rows that only the lake has.
-    :param keys: the keys of the rows, if they were asked for: texts of the columns, with their lengths.
+    :param keys: the keys of the rows, if they were asked for: the texts of their columns, dates and times as numbers.
     """
 
     number: int
@@ -92,11 +99,9 @@ class RangeDifference:
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        between = (
-            ""
-            if self.lower is None and self.upper is None
-            else f" ({self.lower or ''} to {self.upper or ''})"
-        )
+        lower = f"from {self.lower}" if self.lower is not None else ""
+        upper = f"below {self.upper}" if self.upper is not None else ""
+        between = f" ({' '.join(filter(None, (lower, upper)))})" if lower or upper else ""
         return f"range {self.number}{between}: {self.missing} missing, {self.different} different, {self.extra} extra"
 
 
@@ -129,6 +134,28 @@ class TableResult:
         """Whether the table was compared, and no row differs."""
         return self.problem is None and not self.differences
 
+    def __str__(self) -> str:
+        if self.problem is not None:
+            return f"{self.table}: not compared: {self.problem}"
+        rows, ranges = _counted(self.rows, "row"), _counted(self.ranges, "key range")
+        if self.same:
+            lines = [f"{self.table}: {rows} in {ranges} are the same at {self.lsn}"]
+        else:
+            lines = [f"{self.table}: {len(self.differences)} of {ranges} differ at {self.lsn}"]
+        for each in self.differences:
+            lines += [f"  {each}", *(f"    {key}" for key in each.keys)]
+        if self.changing:
+            lines.append(f"  {_counted(self.changing, 'row')} changed all the time and were not compared")
+        if self.not_compared:
+            lines.append(f"  columns that were not compared: {', '.join(self.not_compared)}")
+        if self.requested:
+            lines.append(f"  {_counted(self.requested, 'snapshot')} requested")
+        return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
 
 @dataclass(slots=True)
 class _Table:
@@ -154,7 +181,7 @@ class Verification:
     """Compares tables.
 
     :param storage: for deltalake, if the tables are in an object store.
-    :param keys: by table, the columns that identify a row, where the replica identity names none.
+    :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
     """
@@ -165,14 +192,14 @@ class Verification:
         mirrored: Mirrored,
         *,
         storage: Mapping[str, str] | None = None,
-        keys: Mapping[str, Sequence[str]] | None = None,
+        keys: KeysOf = _no_keys,
         range_rows: int = 100_000,
         timeout: float = 600.0,
     ) -> None:
         self._source = source
         self._mirrored = mirrored
         self._storage = storage
-        self._keys = keys or {}
+        self._keys = keys
         self._range_rows = range_rows
         self._timeout = timeout
 
@@ -237,7 +264,7 @@ class Verification:
     def _choose(self, state: _Table, described: DescribedTable, schema: pa.Schema) -> None:
         """Choose the columns of a table that are compared."""
         table, types = described.table, described.layout.types
-        keys = tuple(self._keys.get(state.name, ())) or tuple(column.name for column in table.key)
+        keys = tuple(self._keys(table.schema, table.name)) or tuple(column.name for column in table.key)
         if is_changelog(schema):
             state.problem = "it is a log of changes, which has no rows to compare"
         elif not keys:
@@ -319,7 +346,7 @@ class Verification:
                     len(each.missing),
                     len(each.different),
                     len(each.extra),
-                    tuple(row.key for row in rows) if show_keys else (),
+                    tuple(readable(row.key) for row in rows) if show_keys else (),
                 )
             )
             if repair and (each.missing or each.different):
@@ -340,11 +367,3 @@ class Verification:
             requested,
             state.problem,
         )
-
-
-def run_verification(verification: Verification, **options: Any) -> list[TableResult]:
-    """Run a verification to its end, also where a loop runs already, as in a notebook."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
-        return pool.submit(lambda: asyncio.run(verification.run(**options))).result()

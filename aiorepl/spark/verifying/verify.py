@@ -1,0 +1,84 @@
+"""``verify``: compares what ``mirror`` has written with the source."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from aiorepl.journal.store import Location
+from aiorepl.objects.location import ObjectStore
+from aiorepl.secret import Secret
+from aiorepl.source.source import Source
+from aiorepl.spark.mirroring.mirrored import MirroredTables
+from aiorepl.spark.verifying.verification import KeysOf, TableResult, Verification
+
+
+def verify(
+    dsn: str | Secret[str] | None,
+    target: Location,
+    *,
+    slot: str,
+    publication: str | tuple[str, ...] | list[str],
+    tables: Collection[str] | None = None,
+    keys: Mapping[str, Sequence[str]] | None = None,
+    range_rows: int = 100_000,
+    timeout: float = 600.0,
+    show_keys: bool = False,
+    repair: bool = False,
+) -> list[TableResult]:
+    """Compare the tables of a mirror with their source at one LSN, by checksums of key ranges.
+
+    The pipeline and the mirror run meanwhile; rows that are changed at that time are looked at again. Needs a role that may read
+    the tables and has REPLICATION, because a temporary slot tells the LSN of a snapshot. Does not use Spark.
+
+    :param dsn: the database, as ``Source`` takes it.
+    :param target: as in ``mirror``.
+    :param slot: the pipeline's slot.
+    :param publication: one name or several.
+    :param tables: ``schema.table``; ``None``: all that are mirrored.
+    :param keys: by table, the columns that identify a row, where the replica identity names none.
+    :param range_rows: about how many rows a key range has.
+    :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
+    :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
+    :param repair: ask the pipeline for snapshots of the rows that are missing or different, which the mirror then applies. Rows
+        that only the lake has stay: a snapshot deletes nothing.
+    :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
+    :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
+    """
+    source = Source(Secret.of(dsn) if dsn is not None else None, slot=slot, publication=tuple_of(publication))
+    named = keys or {}
+    verification = verification_of(
+        source,
+        target,
+        keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
+        range_rows=range_rows,
+        timeout=timeout,
+    )
+
+    def run() -> list[TableResult]:
+        return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair))
+
+    # A notebook has a running loop in the thread of its cells.
+    with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
+        return pool.submit(run).result()
+
+
+def verification_of(
+    source: Source,
+    target: Location,
+    *,
+    keys: KeysOf,
+    range_rows: int,
+    timeout: float,
+) -> Verification:
+    """Return the comparison of a mirror's target; parameters as in ``verify`` and ``Verification``."""
+    storage = target.config if isinstance(target, ObjectStore) else None
+    return Verification(
+        source, MirroredTables(target), storage=storage, keys=keys, range_rows=range_rows, timeout=timeout
+    )
+
+
+def tuple_of(publication: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of one or several publications."""
+    return (publication,) if isinstance(publication, str) else tuple(publication)
