@@ -129,6 +129,7 @@ def verify(
 
     verification = verification_of(
         source,
+        mirror.journal,
         mirror.target,
         keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
         range_rows=range_rows,

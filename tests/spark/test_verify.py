@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, Source, history
+from aiorepl.cli import main
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
+from aiorepl.spark import mirror, verify
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.verification import TableResult, Verification
@@ -38,10 +41,7 @@ class Mirrored:
 
     def as_of(self) -> dict[str, Any]:
         self.looked()
-        return {
-            name: SimpleNamespace(path=path, version=DeltaTable(path).version())
-            for name, path in self.paths.items()
-        }
+        return {name: SimpleNamespace(path=path) for name, path in self.paths.items()}
 
 
 def execute(dsn: str, *statements: str) -> None:
@@ -58,7 +58,7 @@ def execute(dsn: str, *statements: str) -> None:
 
 def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:
     settings = {name: options.pop(name) for name in ("keys", "range_rows", "timeout") if name in options}
-    verification = Verification(Source(dsn, slot=slot, publication="p"), mirrored, **settings)
+    verification = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
     return asyncio.run(verification.run(**options))
 
 
@@ -218,7 +218,9 @@ def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
     with pytest.raises(ConfigurationError, match=r"table public\.x is not mirrored"):
         verified(database, slot_name, mirrored, tables=["public.x"])
     mirrored.lsn = LSN(1)
-    with pytest.raises(AioreplError, match=r"the mirror did not pass .* within 0 s, and is at 0/1"):
+    with pytest.raises(
+        AioreplError, match=r"the pipeline did not pass .* within 0 s, and the mirror is at 0/1"
+    ):
         verified(database, slot_name, mirrored, timeout=0)
 
 
@@ -230,3 +232,74 @@ def test_conditions() -> None:
     assert conditions("k", texts, ordered=False) == ["\"k\" IN ('b', 'it''s')"]
     assert conditions("k", [Row("", 0, "\\", "\\")], ordered=False) == [None]
     assert len(conditions("k", [Row("", 0, str(n), str(n)) for n in range(1001)], ordered=False)) == 3
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, capsys) -> None:
+    """Beside a pipeline and a mirror that run, rows that were lost in the lake are found, read again, and then the same."""
+    journal, lake = str(tmp_path / "journal"), tmp_path / "lake"
+    execute(
+        database,
+        "CREATE TYPE pair AS (n int, note text)",
+        "CREATE TABLE t (id int PRIMARY KEY, p pair, at timestamptz)",
+        "CREATE PUBLICATION p FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+        "INSERT INTO t SELECT i, ROW(i, 'x'::text)::pair, '2026-11-22' FROM generate_series(1, 100) i",
+    )
+    loop = asyncio.new_event_loop()
+    pipeline = Pipeline(Source(database, slot=slot_name, publication="p"), journal=journal)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(loop.run_until_complete, pipeline.run())
+        try:
+            written = JournalReader(journal)
+            while not (tmp_path / "journal" / "position.json").exists() or not written.segments():
+                running.done() and running.result()
+                time.sleep(0.05)
+            mirror(spark, journal, ["public.*"], lake, trigger={"availableNow": True}).awaitTermination(240)
+            DeltaTable(lake / "public" / "t").delete("id BETWEEN 10 AND 12 OR id = 90")
+            query = mirror(spark, journal, ["public.*"], lake)
+
+            (result,) = verify(
+                database,
+                journal,
+                lake,
+                slot=slot_name,
+                publication="p",
+                range_rows=50,
+                timeout=60,
+                repair=True,
+            )
+            assert [(each.number, each.missing, each.extra) for each in result.differences] == [
+                (1, 3, 0),
+                (2, 1, 0),
+            ]
+            assert result.requested == 2
+            for _ in range(50):
+                if result.same:
+                    break
+                (result,) = verify(database, journal, lake, slot=slot_name, publication="p", timeout=60)
+            assert result.same
+            query.stop()
+        finally:
+            loop.call_soon_threadsafe(pipeline.stop)
+    loop.close()
+    file = tmp_path / "mirror.toml"
+    file.write_text(f"[journal]\nurl = '{journal}'\n[mirror]\ntables = ['public.*']\ntarget = '{lake}'\n")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "spark",
+                "verify",
+                str(file),
+                "--dsn",
+                database,
+                "--slot",
+                slot_name,
+                "--publication",
+                "p",
+                "--timeout",
+                "0",
+            ]
+        )
+    assert ended.value.code == 1
+    assert "the pipeline did not pass" in capsys.readouterr().err

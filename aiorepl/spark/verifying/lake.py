@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,12 @@ class LakeTable:
 
     def __repr__(self) -> str:
         return f"<version {self.version} of {self.path}>"
+
+    @classmethod
+    def newest(cls, path: str, storage: Mapping[str, str] | None) -> Self:
+        """Return the newest version of a table."""
+        options = None if storage is None else dict(storage)
+        return cls(path, DeltaTable(path, storage_options=options).version(), storage)
 
     def schema(self) -> pa.Schema:
         """Return its columns."""

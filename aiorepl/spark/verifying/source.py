@@ -19,8 +19,12 @@ from aiorepl.spark.verifying.checksums import Comparison, Row, Sum
 from aiorepl.transactions.control_messages import SIGNAL
 from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
+from aiorepl.wire.server_errors import missing_slot
 
 MARKER: Final = "aiorepl.verify"
+_CONFIRMED: Final = (
+    "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
+)
 _FETCHED: Final = 10_000
 _CURSOR: Final = "aiorepl_verify"
 
@@ -154,7 +158,7 @@ def _published(table: PublishedTable) -> str:
 
 
 async def mark(source: Source) -> None:
-    """Write a logical message, so that the stream goes on beyond the snapshot when nothing else is written.
+    """Write a logical message, so that the slot is confirmed beyond the snapshot when nothing else is written.
 
     :raises ConfigurationError: the server is a standby, or the role may not write messages.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
@@ -165,6 +169,23 @@ async def mark(source: Source) -> None:
             await emit(connection, MARKER, "")
     finally:
         connection.terminate()
+
+
+async def confirmed(source: Source) -> LSN:
+    """Return the position up to which the pipeline has confirmed its slot: the journal has everything before it.
+
+    :raises SlotError: the slot does not exist.
+    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+    """
+    connection = await source.connect_sql()
+    try:
+        with translating():
+            found = await connection.fetchval(_CONFIRMED, source.slot)
+    finally:
+        connection.terminate()
+    if found is None:
+        raise missing_slot(source.slot)
+    return LSN.parse(found)
 
 
 async def request(source: Source, table: str, wheres: Iterable[str | None]) -> None:

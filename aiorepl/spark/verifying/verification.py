@@ -20,6 +20,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
@@ -27,7 +29,7 @@ from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, differences, suspects
 from aiorepl.spark.verifying.lake import COMMIT_LSN, LakeTable, is_changelog
 from aiorepl.spark.verifying.repair import conditions
-from aiorepl.spark.verifying.source import SourceSnapshot, mark, request
+from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 
 _log = logging.getLogger("aiorepl.spark")
 
@@ -59,11 +61,7 @@ class Versioned(Protocol):
 
     @property
     def path(self) -> str:
-        """Its path or URL."""
-
-    @property
-    def version(self) -> int:
-        """Its number."""
+        """The table's path or URL."""
 
 
 class Mirrored(Protocol):
@@ -180,6 +178,7 @@ class _Table:
 class Verification:
     """Compares tables.
 
+    :param journal: as in ``mirror``.
     :param storage: for deltalake, if the tables are in an object store.
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
@@ -190,6 +189,7 @@ class Verification:
         self,
         source: Source,
         mirrored: Mirrored,
+        journal: Location,
         *,
         storage: Mapping[str, str] | None = None,
         keys: KeysOf = _no_keys,
@@ -198,6 +198,7 @@ class Verification:
     ) -> None:
         self._source = source
         self._mirrored = mirrored
+        self._journal = journal
         self._storage = storage
         self._keys = keys
         self._range_rows = range_rows
@@ -286,12 +287,23 @@ class Verification:
         state.compared, state.not_compared = Comparison(keys, columns), tuple(sorted(others))
 
     async def _passed(self, lsn: LSN) -> None:
-        """Wait until the mirror has everything that committed before an LSN."""
-        end = time.monotonic() + self._timeout
-        while (at := self._mirrored.lsn) < lsn:
-            if time.monotonic() > end:
+        """Wait until the mirror has everything that committed before an LSN.
+
+        The journal's end moves with changes only. So once the slot is confirmed beyond the LSN, the mirror has to be where the
+        journal ends.
+        """
+        until = time.monotonic() + self._timeout
+        needed, complete = lsn, False
+        while (at := self._mirrored.lsn) < needed:
+            if not complete and await confirmed(self._source) >= lsn:
+                complete = True
+                chain = await asyncio.to_thread(JournalReader(self._journal).chain)
+                needed = min(lsn, chain.last_segment_end)
+                continue
+            if time.monotonic() > until:
+                behind = "mirror" if complete else "pipeline"
                 raise AioreplError(
-                    f"the mirror did not pass {lsn} within {self._timeout:g} s, and is at {at}: is it running, and its pipeline?"
+                    f"the {behind} did not pass {lsn} within {self._timeout:g} s, and the mirror is at {at}: are both running?"
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -326,7 +338,9 @@ class Verification:
             yield places[at : at + size]
 
     def _lake(self, version: Versioned) -> LakeTable:
-        return LakeTable(version.path, version.version, self._storage)
+        # The newest version, and not that of the mirror's last batch: others may have changed the table since. Of a batch that is
+        # being applied there are only rows that were changed after the snapshot.
+        return LakeTable.newest(version.path, self._storage)
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:
         compared = state.compared

@@ -16,6 +16,7 @@ from aiorepl.spark.verifying.verification import KeysOf, TableResult, Verificati
 
 def verify(
     dsn: str | Secret[str] | None,
+    journal: Location,
     target: Location,
     *,
     slot: str,
@@ -33,6 +34,7 @@ def verify(
     the tables and has REPLICATION, because a temporary slot tells the LSN of a snapshot. Does not use Spark.
 
     :param dsn: the database, as ``Source`` takes it.
+    :param journal: as in ``mirror``.
     :param target: as in ``mirror``.
     :param slot: the pipeline's slot.
     :param publication: one name or several.
@@ -50,6 +52,7 @@ def verify(
     named = keys or {}
     verification = verification_of(
         source,
+        journal,
         target,
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
@@ -66,6 +69,7 @@ def verify(
 
 def verification_of(
     source: Source,
+    journal: Location,
     target: Location,
     *,
     keys: KeysOf,
@@ -75,7 +79,13 @@ def verification_of(
     """Return the comparison of a mirror's target; parameters as in ``verify`` and ``Verification``."""
     storage = target.config if isinstance(target, ObjectStore) else None
     return Verification(
-        source, MirroredTables(target), storage=storage, keys=keys, range_rows=range_rows, timeout=timeout
+        source,
+        MirroredTables(target),
+        journal,
+        storage=storage,
+        keys=keys,
+        range_rows=range_rows,
+        timeout=timeout,
     )
 
 
