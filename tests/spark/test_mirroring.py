@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.history.opening import open_compaction
@@ -20,6 +21,7 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.mirror import open_lake, tables_of
@@ -139,8 +141,6 @@ def lake(tmp_path, journal) -> Callable[..., Lake]:
 
 def fail_at(monkeypatch, count: int, error: BaseException) -> None:
     """Fail in the commit with this number, before it is made."""
-    from aiorepl.spark.lake.delta import DeltaTarget
-
     merge, calls = DeltaTarget.merge, []
 
     def failing(self: Any, *given: Any) -> None:
@@ -387,6 +387,49 @@ def test_snapshot_in_parts(lake, journal) -> None:
     journal.stream.snapshot(t, t.insert("3", "read"), number=2)
     mirror.step()
     assert mirror.rows("t") == {1: "changed", 3: "read"}
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no answer"), CommitFailedError("a conflict")], ids=["network", "conflict"]
+)
+def test_what_may_pass(lake, journal, monkeypatch, error) -> None:
+    """An error of the network, or a conflict with somebody's upkeep, is no table's: the query ends, and is tried again."""
+    mirror = lake(on_error="set_aside")
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    with monkeypatch.context() as patch, pytest.raises(type(error)):
+        fail_at(patch, 1, error)
+        mirror.step()
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("t") == {1: "a"}
+
+
+def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
+    """Upkeep that fails is no reason to stop."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    monkeypatch.setattr(DeltaTarget, "maintain", lambda self: 1 / 0)
+    mirror.step()
+    assert mirror.rows("t") == {1: "a"}
+    assert "upkeep of public.t failed: ZeroDivisionError" in caplog.text
+
+
+def test_whole_transactions(lake, journal) -> None:
+    """A batch ends within a large transaction, or with it where that is wanted."""
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(*[t.insert(str(key), "x" * 100) for key in range(50)])
+    journal.write(block_bytes=512)
+    mirror = lake()
+    chain = mirror.reader.chain()
+    place = BlockPosition(LSN(0)), 1024, chain.last_segment_end
+    parts = MirrorPlanner(mirror.staging).latest(mirror.reader, chain, *place)
+    whole = MirrorPlanner(replace(mirror.staging, whole_transactions=True)).latest(
+        mirror.reader, chain, *place
+    )
+    assert (parts.lsn, parts.block > 0) == (0, True)
+    assert whole == BlockPosition(chain.last_segment_end)
 
 
 def test_lost_staging(lake, journal) -> None:

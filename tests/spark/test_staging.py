@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl.errors import ConfigurationError, DamagedJournal, DataError
+from aiorepl.errors import ConfigurationError, DataError, JournalError
 from aiorepl.history.manifest import Table
 from aiorepl.journal import JournalReader
 from aiorepl.journal.segments import BlockPosition
@@ -166,5 +166,5 @@ def test_lost_file(journal, store) -> None:
     journal.write()
     (file,) = staged(journal, store)
     store.delete(file.file.name)
-    with pytest.raises(DamagedJournal, match=r"a staged file of public\.t was lost: .*Start the query again"):
+    with pytest.raises(JournalError, match=r"a staged file of public\.t was lost: .*Start the query again"):
         list(changes(file, store))

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
+from deltalake.exceptions import CommitFailedError
+
 from aiorepl.durable import reason, transient
 from aiorepl.errors import AioreplError, ConfigurationError, DamagedJournal, JournalError, PermanentError
 from aiorepl.history.manifest import Table
@@ -246,9 +248,11 @@ def _cursor(state: State, table: Table) -> str:
 
 def _of_table(error: BaseException) -> bool:
     """Whether the error is one of the table, and not of the journal, the staging folder or the network."""
-    if isinstance(error, JournalError) or not isinstance(error, Exception):
-        return False
-    return not (isinstance(error, OSError) and transient(error))
+    if isinstance(error, FileNotFoundError):
+        return True
+    # Somebody else's upkeep may conflict with a commit; then the batch is tried again.
+    others = (JournalError, OSError, CommitFailedError)
+    return isinstance(error, Exception) and not isinstance(error, others)
 
 
 def _text(error: Exception) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from aiorepl import errors
+from aiorepl.durable import reason
 from aiorepl.errors import (
     AioreplError,
     ConfigurationError,
@@ -108,6 +109,8 @@ class MirrorRunner:
         for each in (own, error):
             if isinstance(each, AioreplError):
                 return each
+        if isinstance(own, OSError):
+            return SinkError(f"the target or the staging folder cannot be used: {reason(own)}")
         if (found := _RAISED.search(str(error))) is not None:
             kind = getattr(errors, found[1], None)
             if isinstance(kind, type) and issubclass(kind, AioreplError):

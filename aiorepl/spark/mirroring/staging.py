@@ -194,10 +194,14 @@ def _bytes(staged: StagedFile, store: Store) -> bytes:
     with reading(store):
         try:
             return parquet.read(store, staged.file)
-        except DamagedJournal as error:
+        except DamagedJournal:
             if staged.compacted:
                 raise
-            raise DamagedJournal(f"a staged file of {staged.table} was lost: {error}", _AGAIN) from None
+            file = staged.file.name
+            # Not damage of the journal: the batch can be staged again.
+            raise JournalError(
+                f"a staged file of {staged.table} was lost: {file} in {store.url} is missing or damaged. {_AGAIN}"
+            ) from None
 
 
 class _Seen:

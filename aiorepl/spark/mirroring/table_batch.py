@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,6 +17,8 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.versions import Common
+
+_log = logging.getLogger("aiorepl.spark")
 
 LARGE: Final = 64 * 1024 * 1024
 """The bytes of a table's changes in memory, from which on executors reduce them."""
@@ -111,5 +114,8 @@ class TableWriter:
             reduced = reduce_changes(rows, keys, mode, truncates)
             parts, found = reduced.parts(_PART_BYTES), reduced.truncates
         target.merge(parts, commit, found)
-        target.maintain()
+        try:
+            target.maintain()
+        except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
+            _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
         return oid
