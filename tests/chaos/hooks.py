@@ -16,11 +16,15 @@ import inspect
 import io
 import os
 import signal
+import threading
 import time
+import types
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from importlib import import_module
 from typing import Any
+
+from disk import Disk
 
 from aiorepl import durable
 
@@ -47,9 +51,12 @@ class Arms:
 
     :param arms: ``{"at": …, "nth": …, "action": …}``.
     :param fired: a file to which each fault is written before it strikes.
+    :param disk: loses what was not synced, for the action ``power``; ``None``: no arm has it.
     """
 
-    def __init__(self, arms: list[dict[str, Any]], fired: str) -> None:
+    def __init__(self, arms: list[dict[str, Any]], fired: str, disk: Disk | None = None) -> None:
+        self.disk = disk
+        self._failed = threading.Event()
         self._arms = arms
         self._passed: defaultdict[str, int] = defaultdict(int)
         self._fired = os.open(fired, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -57,14 +64,16 @@ class Arms:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of points that are armed."""
-        return {arm["at"] for arm in self._arms}
+        """The kinds of points that are armed; for a power failure, each change of a file is one."""
+        return {arm["at"] for arm in self._arms} | ({"file"} if self.disk is not None else set())
 
     def passed(self, at: str, *, may_fail: bool = False) -> None:
         """Pass a point.
 
         :param may_fail: whether an operating system's error may be raised here.
         """
+        if self._failed.is_set():
+            threading.Event().wait()  # without power, nothing happens any more
         self._passed[at] += 1
         for arm in self._arms:
             if arm["at"] != at or arm["nth"] > self._passed[at]:
@@ -81,7 +90,10 @@ class Arms:
 
     def _strike(self, action: str, at: str) -> None:
         self.note(f"{action} at {at.partition(':')[0]}")
-        if action == "kill":
+        if action == "power" and self.disk is not None:
+            self._failed.set()
+            self.disk.fail()
+        if action in ("kill", "power"):
             os.kill(os.getpid(), signal.SIGKILL)
         elif action in ERRORS:
             raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
@@ -122,18 +134,23 @@ def resolve(path: str) -> tuple[Any, str, Any]:
 
 
 def _install_files(arms: Arms) -> None:
-    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+    # The functions as they are, for the disk.
+    calls = {name: getattr(os, name) for name in _FILE_CALLS}
+    disk = arms.disk
+
+    def around(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def patched(*arguments: Any, **options: Any) -> Any:
             arms.passed("file", may_fail=True)
+            if disk is not None:
+                _follow(disk, name, arguments)
             result = call(*arguments, **options)
+            if disk is not None and name == "fsync":
+                disk.synced(arguments[0])
             arms.passed("file")
             return result
 
         return patched
-
-    for name in _FILE_CALLS:
-        setattr(os, name, around(getattr(os, name)))
 
     class File(io.FileIO):
         """A file whose writes are points; before one, half of the data may have been written."""
@@ -149,13 +166,39 @@ def _install_files(arms: Arms) -> None:
             arms.passed("file")
             return written
 
+        def close(self) -> None:
+            inode = None if self.closed else os.fstat(self.fileno()).st_ino
+            super().close()
+            if disk is not None and inode is not None:
+                disk.closed(inode)
+
     opened = durable._open
 
     def open_file(path: Any, flags: int) -> File:
+        created = not os.path.lexists(path)
         with opened(path, flags) as file:
-            return File(os.dup(file.fileno()), "wb")
+            new = File(os.dup(file.fileno()), "wb")
+        if disk is not None:
+            disk.opened(new.fileno(), path, created=created)
+        return new
 
     durable._open = open_file
+    if disk is not None:
+        disk.calls = types.SimpleNamespace(**calls)
+    for name, call in calls.items():
+        setattr(os, name, around(name, call))
+
+
+def _follow(disk: Disk, name: str, arguments: Sequence[Any]) -> None:
+    """Tell the disk of a call that is about to be made."""
+    if name in ("rename", "replace"):
+        disk.renames(*arguments)
+    elif name == "link":
+        disk.links(arguments[1])
+    elif name == "mkdir":
+        disk.links(arguments[0])
+    elif name == "unlink":
+        disk.unlinks(arguments[0])
 
 
 def _install_named(arms: Arms, kind: str) -> None:

@@ -27,6 +27,9 @@ class Processes:
     """The process that forks."""
 
     def __init__(self) -> None:
+        # The process that forks has no other way to find these modules; it would skip them, and each process import them.
+        here = str(Path(__file__).parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(_IMPORTS))
 

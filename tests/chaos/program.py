@@ -54,6 +54,11 @@ class Program:
     sinks: dict[str, dict[str, Any]]
     runs: tuple[Run, ...] = field(default=())
 
+    @property
+    def power(self) -> bool:
+        """Whether the power fails: then a reader may see what is lost, so nobody looks before the process is started again."""
+        return any(arm["action"] == "power" for run in self.runs for arm in run.arms)
+
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps(dataclasses.asdict(self))
@@ -124,7 +129,13 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
         "schema_changes": altered and chance.random() < 0.6,
         "prepared": chance.random() < 0.7,
     }
-    lives = tuple(_run(chance, version) for _ in range(runs or chance.choice([1, 2, 4, 8])))
+    # Other sinks do not write their files by functions that are followed.
+    power = (
+        chance.random() < 0.3
+        and not pipeline.get("connect")
+        and all(sink["type"] != "s3" for sink in sinks.values())
+    )
+    lives = tuple(_run(chance, version, power=power) for _ in range(runs or chance.choice([1, 2, 4, 8, 12])))
     return Program(seed, version, chance.choice([1, 2, 3]), mixture, source, pipeline, sinks, lives)
 
 
@@ -189,19 +200,20 @@ def _sink(chance: random.Random) -> dict[str, Any]:
     return options
 
 
-def _run(chance: random.Random, version: int) -> Run:
+def _run(chance: random.Random, version: int, *, power: bool) -> Run:
     arms = []
     if chance.random() < 0.6:
         at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in NAMED)])
         nth = int(2 ** chance.uniform(0, {"file": 9, "await": 13}.get(at, 6)))
-        arms.append({"at": at, "nth": nth, "action": chance.choice(["kill", "kill", "kill", "cancel"])})
+        action = "power" if power else chance.choice(["kill", "kill", "kill", "cancel"])
+        arms.append({"at": at, "nth": nth, "action": action})
     for _ in range(chance.choice([0, 0, 1, 3])):
         action = chance.choice([*ERRORS, "slow"])
         arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 9)), "action": action})
     # Version 13 has no messages in its stream, so it cannot be signalled.
     drawn = {kind: often for kind, often in KINDS.items() if version >= 14 or kind != "resnapshot"}
-    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 1, 1, 2, 4]))
-    strikes = tuple((kind, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)) for kind in kinds)
+    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 1, 2, 4, 6]))
+    strikes = tuple((kind, round(chance.uniform(0, 0.3), 3), round(chance.random(), 3)) for kind in kinds)
     return Run(
-        tuple(arms), strikes, round(chance.uniform(0.1, 1.5), 3), chance.choice(["kill", "kill", "stop"])
+        tuple(arms), strikes, round(chance.uniform(0.1, 1.0), 3), chance.choice(["kill", "kill", "stop"])
     )

@@ -75,9 +75,18 @@ class Round:
     :param server: runs; it may be restarted and killed.
     :param processes: starts the process under test.
     :param folder: for all files of the round.
+    :param sabotage: a bug to put into the process, see ``sabotage``.
     """
 
-    def __init__(self, program: Program, server: EmbeddedServer, processes: Processes, folder: Path) -> None:
+    def __init__(
+        self,
+        program: Program,
+        server: EmbeddedServer,
+        processes: Processes,
+        folder: Path,
+        sabotage: str | None = None,
+    ) -> None:
+        self._sabotage = sabotage
         self._program = program
         self._server = server
         self._processes = processes
@@ -93,6 +102,8 @@ class Round:
         self._receiver = Receiver(program.seed, self._received, self._struck)
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
+        # Not before the last life, if the power fails.
+        self._looking = not program.power
 
     async def run(self) -> Outcome:
         """Run it; everything it makes on the server is dropped."""
@@ -112,7 +123,7 @@ class Round:
             watching += [
                 asyncio.create_task(watch.follow())
                 for watch in self._watches.values()
-                if isinstance(watch, JournalWatch)
+                if isinstance(watch, JournalWatch) and self._looking
             ]
             try:
                 async with workload:
@@ -121,7 +132,7 @@ class Round:
                         watching.append(asyncio.create_task(self._resume_with_first_rows(workload)))
                     for run in self._program.runs:
                         await self._live(run)
-                    caught_up = await self._catch_up(workload)
+                    caught_up = await self._catch_up(workload, watching)
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
@@ -136,10 +147,15 @@ class Round:
     def _snapshot(self) -> bool:
         return bool(self._program.pipeline.get("snapshot"))
 
+    @property
+    def _databases(self) -> list[str]:
+        mirrored = any(sink["type"] == "postgres" for sink in self._program.sinks.values())
+        return [self._slot, f"{self._slot}_target"] if mirrored else [self._slot]
+
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[None]:
         connection = await asyncpg.connect(self._server.dsn)
-        for name in (self._slot, f"{self._slot}_target"):
+        for name in self._databases:
             await connection.execute(f"CREATE DATABASE {name}")
         await connection.execute(f"ALTER DATABASE {self._slot} SET wal_sender_timeout = '900ms'")
         connection.terminate()
@@ -154,7 +170,7 @@ class Round:
             await connection.fetch(terminate, self._slot)
             drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"
             await connection.fetch(drop, self._slot)
-            for name in (self._slot, f"{self._slot}_target"):
+            for name in self._databases:
                 await connection.execute(f"DROP DATABASE {name}")
             connection.terminate()
 
@@ -167,9 +183,10 @@ class Round:
             create = f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase})"
             await connection.fetch(create, self._slot)
         connection.terminate()
-        target = await asyncpg.connect(self._target)
-        await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
-        target.terminate()
+        if len(self._databases) > 1:
+            target = await asyncpg.connect(self._target)
+            await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
+            target.terminate()
         journal = self._folder / "journal"
         for name, options in self._program.sinks.items():
             confirmed = cursor(journal, name) if self._program.pipeline["journal"] else self._confirmation
@@ -207,7 +224,7 @@ class Round:
             with contextlib.suppress(*_AWAY):
                 text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
                 self._confirmed = None if text is None else LSN.parse(text)
-                for watch in self._watches.values():
+                for watch in self._watches.values() if self._looking else ():
                     watch.look()
                 for watch in self._watches.values():
                     if isinstance(watch, TableWatch):
@@ -221,10 +238,18 @@ class Round:
         return connection
 
     async def _resume_with_first_rows(self, workload: Workload) -> None:
-        """Let the writers write once rows of the snapshot are durable: from then on, the slot is not created again."""
-        while not any(watch.changes for watch in self._watches.values()):
+        """Let the writers write once the slot is there to stay."""
+        while not self._told().get("stays"):
             await asyncio.sleep(0.01)
         workload.resume()
+
+    def _told(self) -> dict[str, Any]:
+        """Return what the process tells of itself."""
+        try:
+            told: dict[str, Any] = json.loads((self._folder / "told.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return told
 
     async def _live(self, run: Run) -> None:
         """Run the process once, with its faults."""
@@ -284,6 +309,7 @@ class Round:
             "folder": str(self._folder),
             "fired": str(self._folder / "fired"),
             "arms": run.arms,
+            "sabotage": self._sabotage,
         }
         plan.write_text(json.dumps(told))
         return self._processes.start(plan, self._folder / "stderr")
@@ -309,9 +335,16 @@ class Round:
             with contextlib.suppress(*_AWAY, ProcessLookupError):
                 await self._striker.strike(kind, size, process)
 
-    async def _catch_up(self, workload: Workload) -> bool:
+    async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:
         """Run the process without faults until everything has come."""
         self._receiver.failing = False
+        if not self._looking:
+            self._looking = True
+            watching += [
+                asyncio.create_task(watch.follow())
+                for watch in self._watches.values()
+                if isinstance(watch, JournalWatch)
+            ]
         last = (0, 0)
         for _ in range(_STARTS):
             process = await self._start(Run())
@@ -345,11 +378,10 @@ class Round:
 
     async def _read_tables(self, process: Process) -> None:
         """Wait until all tables are read whose snapshots were begun."""
-        told = self._folder / "tables.json"
-        told.unlink(missing_ok=True)
+        (self._folder / "told.json").unlink(missing_ok=True)
         while process.returncode is None and not self._program.pipeline.get("connect"):
-            with contextlib.suppress(FileNotFoundError):
-                states = json.loads(told.read_text())
+            if told := self._told():
+                states = told["tables"]
                 failed = [table for table, state in states.items() if state in ("failed", "cancelled")]
                 if failed:
                     self._outcome.violations.append(f"tables were not read: {', '.join(failed)}")

@@ -31,7 +31,6 @@ class Watch:
         self.ledger: set[tuple[int, int]] = set()
         """The transactions whose row of the ledger came."""
         self.violations: list[str] = []
-        self.changes = 0
         self._confirmed = confirmed
 
     def look(self) -> None:
@@ -49,7 +48,6 @@ class Watch:
 
     def crashed(self) -> None:
         """The server that confirms was restarted."""
-        self.look()
         self.log.append(Crashed())
 
     def _look(self) -> None:
@@ -57,7 +55,6 @@ class Watch:
 
     def _add(self, change: Delivered) -> None:
         self.log.append(change)
-        self.changes += 1
         if change.tables == ("ledger",) and change.new is not None:
             self.ledger.add((change.new["writer"], change.new["number"]))
 
@@ -146,7 +143,6 @@ class TableWatch(Watch):
         """
         rows = await connection.fetch(f"SELECT writer, number FROM {SCHEMA}.ledger WHERE writer = 0")
         self.ledger.update((row["writer"], row["number"]) for row in rows)
-        self.changes += await connection.fetchval(f"SELECT count(*) FROM {SCHEMA}.accounts")
 
 
 class JournalWatch(Watch):
@@ -158,6 +154,8 @@ class JournalWatch(Watch):
     def __init__(self, confirmed: Confirmation, folder: Path) -> None:
         super().__init__(confirmed)
         self._folder = folder
+        # Where the slot began: an initial snapshot is before that.
+        self._first: LSN | None = None
 
     def look(self) -> None:
         """Compare the journal's end with the slot."""
@@ -166,7 +164,8 @@ class JournalWatch(Watch):
             return
         position = JournalReader(self._folder).position()
         end = LSN(0) if position is None else position.lsn
-        if confirmed > end and self.log:
+        self._first = self._first or confirmed
+        if confirmed > max(end, self._first):
             self.violations.append(f"the slot is confirmed up to {confirmed}, and the journal ends at {end}")
 
     def restarted(self) -> None:

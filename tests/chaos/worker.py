@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from destinations import batches, delivery
+from disk import Disk
 from hooks import Arms, install, task_factory
+from sabotage import SABOTAGES
 
 from aiorepl import Pipeline, RetryPolicy, SnapshotOptions, Source, connect
 from aiorepl.formats import named
@@ -32,7 +34,11 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     schedule._MIN_INTERVAL = 0.02
     told = json.loads(plan.read_text())
-    arms = Arms(told["arms"], told["fired"])
+    power = any(arm["action"] == "power" for arm in told["arms"])
+    disk = Disk(Path(told["folder"], "shadow"), os.getpid()) if power else None
+    arms = Arms(told["arms"], told["fired"], disk)
+    if told["sabotage"]:
+        SABOTAGES[told["sabotage"]]()
     install(arms)
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
@@ -50,7 +56,7 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     arms.cancel = task.cancel
     while not (await asyncio.wait({task}, timeout=0.1))[0]:
         if isinstance(consumer, Pipeline):
-            tell(consumer, Path(plan["folder"], "tables.json"))
+            tell(consumer, Path(plan["folder"], "told.json"))
     asyncio.get_running_loop().remove_reader(stop.fileno())
     if task.cancelled():
         return 0
@@ -61,11 +67,23 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
 
 
 def tell(pipeline: Pipeline, path: Path) -> None:
-    """Write down the state of each table of which a snapshot is taken."""
+    """Write down whether the slot is there to stay, and the state of each table of which a snapshot is taken."""
     snapshot = pipeline.statistics().snapshot
-    states = {} if snapshot is None else {table.table: table.state for table in snapshot.tables}
-    path.with_suffix(".new").write_text(json.dumps(states))
-    path.with_suffix(".new").rename(path)
+    told = {
+        "stays": stays(pipeline),
+        "tables": {} if snapshot is None else {table.table: table.state for table in snapshot.tables},
+    }
+    # Not by a function that may fail here; the reader looks again if it sees a part.
+    path.write_text(json.dumps(told))
+
+
+def stays(pipeline: Pipeline) -> bool:
+    """Whether the slot will not be created again, as after a start that fails before rows of the snapshot are durable."""
+    fan_out = pipeline._fan_out
+    if fan_out.ledger is None or not fan_out.started.is_set():
+        return False
+    start = fan_out._snapshot.start
+    return pipeline._capture.created is None or (start is not None and fan_out.ledger.flushed > start)
 
 
 def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
