@@ -8,8 +8,10 @@ import io
 
 import pytest
 
+from aiorepl.history.opening import open_compaction
 from aiorepl.journal import Cursors, JournalSink
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.spark import changes
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
@@ -52,6 +54,9 @@ def test_a_query_and_its_restart(spark, bucket, tmp_path):
         batch = spark.read.format("aiorepl").options(**options).load()
         assert [1, 2, 3] == sorted(row["id"] for row in batch.collect())
         batch.explain(extended=True)
+        # Without the jars of its file system, Spark cannot read the history itself.
+        open_compaction(place).run()
+        assert [1, 2, 3] == sorted(row["id"] for row in changes(spark, place, "public.t").collect())
 
     assert [1, 2, 3] == seen
     assert Cursors(place).get("query").lsn

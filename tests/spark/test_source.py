@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from aiorepl import ConfigurationError
 from aiorepl.journal import Cursors, prune
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.reading.schema import GENERIC
+from aiorepl.spark.reading.table_options import with_options, without_options
 from aiorepl.testing.messages import Binary, column
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
 
@@ -392,3 +395,23 @@ def test_foreign_checkpoint(spark, make_journal, tmp_path) -> None:
     with pytest.raises(Exception, match="the query's checkpoint holds a position of slot 'test'"):
         run()
     assert journal.segments == 1
+
+
+def test_options_of_a_table() -> None:
+    """A table in the catalog has its options in its schema, because Spark does not pass them on; and no credentials."""
+    texts = {
+        "journal": "/j",
+        "table": "public.t",
+        "provider": "aiorepl",
+        "option.journal": "/j",
+        "option.table": "public.t",
+    }
+    created = with_options(GENERIC, texts)
+    schema, options = without_options(created, {"consumer": "q"})
+    assert schema == GENERIC
+    assert dict(options) == {"journal": "/j", "table": "public.t", "consumer": "q"}
+    assert (GENERIC, {"journal": "/j"}) == without_options(
+        with_options(GENERIC, {"journal": "/j"}), {"journal": "/j"}
+    )
+    with pytest.raises(ConfigurationError, match="keeps its options in the catalog"):
+        with_options(GENERIC, texts | {"option.config.secret_access_key": "s"})

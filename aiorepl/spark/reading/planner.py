@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.history import files as history_files
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Gap
@@ -137,14 +137,15 @@ class Planner:
 
         Parameters and errors as ``JournalReader.readable``.
         """
-        table = self.options.table
-        if table is not None:
-            chain = reader.chain()
-            if lsn < chain.start_lsn:
+        try:
+            return reader.readable(lsn, holder, remedy)
+        except JournalError:
+            table, chain = self.options.table, reader.chain()
+            if table is not None and lsn < chain.start_lsn:
                 found = covering(self.options.journal, table, chain, lsn)
                 if found is not None and found.end >= chain.start_lsn:
                     return chain
-        return reader.readable(lsn, holder, remedy)
+            raise
 
     def compacted(self, chain: Chain, lsn: LSN) -> bool:
         """Whether the history has the changes around ``lsn``, so that a batch may end after any transaction there."""

@@ -27,7 +27,7 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.spark.reading.lag import lag
 from aiorepl.spark.reading.offsets import Offset
@@ -58,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         self._registered = False
         self._reached: LSN | None = None
+        self._first_lsn = ZERO
         self._watch: SchemaWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not consumer:
             return
         # What is before the first segment comes from the history.
-        position = offset.position.at(max(offset.position.lsn, self._journal.chain().start_lsn))
+        position = offset.position.at(max(offset.position.lsn, self._first_lsn))
         cursors = Cursors(self._options.journal)
         try:
             cursors.advance(consumer, position, query=offset.query)
@@ -219,5 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise JournalError(
                 f"{_CHECKPOINT} holds no offset of a journal: {error}. {_START_OVER}"
             ) from None
-        offset.position.require_same_source(self._journal.chain().position, _CHECKPOINT)
+        chain = self._journal.chain()
+        self._first_lsn = chain.start_lsn
+        offset.position.require_same_source(chain.position, _CHECKPOINT)
         return offset

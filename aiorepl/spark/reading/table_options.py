@@ -1,8 +1,8 @@
 """The options of ``CREATE TABLE … USING aiorepl OPTIONS (…)``.
 
 Spark gives a Python data source the options of a table when the table is created, and none of them when it is read. It keeps the
-schema. So the options are in the metadata of the schema's column ``_op``; all but those that configure an object store, which may
-be credentials, and which the executors' environment has instead.
+schema. So the options are in the metadata of the schema's column ``_op``. The catalog shows both to its users, so a table has no
+credentials.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructField, StructType
 
+from aiorepl.errors import ConfigurationError
+
 _OPTIONS: Final = "aiorepl.options"
 # The metadata column of one table's changes, and that of all tables'.
 _COLUMNS: Final = ("_op", "op")
@@ -22,11 +24,19 @@ _CONFIG: Final = "config."
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a table that is being created; any other one unchanged."""
+    """Return the schema of a table that is being created; any other one unchanged.
+
+    :raises ConfigurationError: the options configure an object store.
+    """
     if not any(name.lower().startswith(_REPEATED) for name in options):
         return schema
     own = [name[len(_REPEATED) :] for name in options if name.lower().startswith(_REPEATED)]
-    kept = {name: options[name] for name in own if not name.lower().startswith(_CONFIG)}
+    if any(name.lower().startswith(_CONFIG) for name in own):
+        raise ConfigurationError(
+            "a table keeps its options in the catalog, so it cannot have config.…: configure the object store in the "
+            "environment of driver and executors"
+        )
+    kept = {name: options[name] for name in own}
     return _with_metadata(schema, {_OPTIONS: json.dumps(kept)})
 
 

@@ -1,0 +1,31 @@
+"""The changes of a table, as they are, and the last one of each row.
+
+AUTO CDC (``dp.create_auto_cdc_flow``) would keep the rows in a target table. Spark 4.2 accepts no target for it among the released
+connectors: Delta 4.4 is refused with AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE. ``aiorepl.spark.mirror`` and ``apply_changes`` do it.
+"""
+
+from __future__ import annotations
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.table
+def orders_changes() -> DataFrame:
+    """Every change, appended once."""
+    changes = spark.readStream.format("aiorepl").option("table", spark.conf.get("shop.table"))
+    return changes.load(spark.conf.get("shop.journal"))
+
+
+@dp.materialized_view
+def orders() -> DataFrame:
+    """The last change of each row that was not deleted."""
+    return spark.sql(
+        """
+        SELECT last.* FROM (
+          SELECT id, max_by(struct(c.*), (_commit_lsn, _ordinal, _op <> 'delete')) AS last FROM orders_changes AS c GROUP BY id
+        ) WHERE last._op <> 'delete'
+        """
+    )
