@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from aiorepl.formats.arrow import timestamps
 from aiorepl.formats.arrow.parts import attributes, elements
@@ -26,8 +25,6 @@ from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
 Raw = bytes | None
 Convert = Callable[[Sequence[Raw]], Any]
-
-_BOOLEANS: Final = pa.array(["f", "t"])
 
 
 class Unrepresentable(ValueError):
@@ -87,8 +84,11 @@ def _texts(values: Sequence[Raw], *, null: bool) -> Any:
 
 
 def _booleans(values: Sequence[Raw], *, null: bool) -> Any:
+    # Spark's tasks start sooner without it, as without pandas, which the first ``pa.array`` imports.
+    import pyarrow.compute as pc
+
     texts = pa.array(values, pa.string())
-    found = pc.index_in(texts, value_set=_BOOLEANS)
+    found = pc.index_in(texts, value_set=pa.array(["f", "t"]))
     if found.null_count != texts.null_count and not null:
         raise Unrepresentable
     return found.cast(pa.bool_())

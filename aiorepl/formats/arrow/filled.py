@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from aiorepl.formats.arrow import binary_columns as b
 from aiorepl.formats.arrow import text_columns as t
@@ -91,7 +90,7 @@ class FilledColumn:
         if column.refused:
             found = self._by_text(column, rows, data, kind_of, refuse)
             if found.null_count < rows:
-                array = pc.coalesce(array, found)
+                array = array.fill_null(found)
         return array
 
     def _buffers(self, column: b.Column, rows: int) -> Any:

@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -42,13 +43,13 @@ from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
 from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot.reader import SnapshotTable
+from aiorepl.spark.snapshot.tasks import MirroredTable, write_chunks
 from aiorepl.values.registry import Types
 
 T = TypeVar("T")
 
 # A task costs Spark about 50 ms, so its chunks are larger than a pipeline's.
 _CHUNK_BYTES: Final = 64 * 1024 * 1024
-_Part = tuple[SnapshotTable, tuple[Range, ...], DeltaFiles]
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 
 
@@ -177,42 +178,35 @@ class Snapshot:
             arrow = to_arrow_schema(self._schema(described), timezone="UTC")
             kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
             files = DeltaFiles(os.fspath(target), kept, storage_options)
-            parts.append((self._reading(described, kept), self._ranges(described), files))
-        for _, _, files in parts:
-            files.create()
+            parts.append(MirroredTable(self._reading(described, kept), self._ranges(described), files))
+        for part in parts:
+            part.files.create()
         written = self._write(parts)
         # The rows are those of the snapshot only if the tables were locked up to now.
         thread, exported = self._begun()
         thread.run(exported.verify(self._find(table).table for table in targets))
-        for (_, _, files), found in zip(parts, written, strict=True):
-            files.commit(found)
+        for part, found in zip(parts, written, strict=True):
+            part.files.commit(found)
         return {
             table: sum(file.rows for file in found) for table, found in zip(targets, written, strict=True)
         }
 
-    def _write(self, parts: Sequence[_Part]) -> list[list[WrittenFile]]:
+    def _write(self, parts: Sequence[MirroredTable]) -> list[list[WrittenFile]]:
         """Write the rows of tables by executors; return the files of each."""
         written: list[list[WrittenFile]] = [[] for _ in parts]
         chunks = [
-            (part, number, rows)
-            for part, (_, ranges, _) in enumerate(parts)
-            for number, rows in enumerate(ranges)
+            (number, chunk, rows)
+            for number, part in enumerate(parts)
+            for chunk, rows in enumerate(part.ranges)
         ]
         if not chunks:
             return written
         # A table's last chunk is its smallest: good for the end, when not all executors have work.
-        chunks.sort(key=lambda chunk: chunk[1] == len(parts[chunk[0]][1]) - 1)
-
-        def write(chunk: tuple[int, int, Range]) -> tuple[int, WrittenFile | None]:
-            part, number, rows = chunk
-            table, _, files = parts[part]
-            return part, files.write(table.batches(number, rows))
-
+        chunks.sort(key=lambda chunk: chunk[1] == len(parts[chunk[0]].ranges) - 1)
         # Not a query: Java would take seconds of CPU to plan and compile the first one.
         tasks = self._spark.sparkContext.parallelize(chunks, len(chunks))
-        for part, file in tasks.map(write).collect():
-            if file is not None:
-                written[part].append(file)
+        for number, file in tasks.mapPartitions(partial(write_chunks, tuple(parts))).collect():
+            written[number].append(file)
         return written
 
     async def _begin(self) -> None:
