@@ -95,12 +95,11 @@ class ChunkMerge:
         self.release()
 
     def rewound(self) -> None:
-        """Forget what the source will send again."""
+        """Forget what the source will send again. Call it while no table is being read."""
+        assert self.window is None
         self.signals.clear()
         self.before_delivery.clear()
         self._held.clear()
-        if self.window is not None:
-            self.window.rewound()
 
     # Holding the stream back at a position.
 

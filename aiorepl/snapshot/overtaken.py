@@ -92,13 +92,6 @@ class Overtaken:
         self.keys |= later.keys
         self.partial |= rows
 
-    def repeated(self, again: Overtaken) -> None:
-        """Take a transaction that was delivered twice, because a sink lost it."""
-        for key in again.keys:
-            self.partial.pop(key, None)
-        self.keys |= again.keys
-        self.partial |= again.partial
-
     def lacking(self, read: Collection[Key] | None = None) -> set[Key]:
         """Return the rows that are not whole although a chunk has been delivered.
 

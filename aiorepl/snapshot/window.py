@@ -139,7 +139,7 @@ class Window:
         return self._bytes + self._owed_bytes
 
     def observe(self, part: Slice) -> None:
-        """Take the next slice of the stream."""
+        """Take the next slice of the stream, which delivers each transaction once: a rewind ends the window."""
         header = part.transaction
         if header is None:
             return
@@ -150,10 +150,6 @@ class Window:
             self._add(header, change)
         if part.end_lsn is not None:
             self._close(header)
-
-    def rewound(self) -> None:
-        """Forget the transaction that is being delivered: the stream is read again."""
-        self._open = None
 
     def judge(self, snapshot: Visibility, relation: Relation) -> Verdict:
         """Decide at a chunk's high watermark which of its rows may be delivered.
@@ -331,8 +327,7 @@ class Window:
         if opened is None or opened[0].commit_lsn != header.commit_lsn:
             return
         target = self._prepared if header.prepared else self._committed
-        known = target.get(header.xid)
-        target[header.xid] = opened[1] if known is None else _merged(known, opened[1])
+        target[header.xid] = opened[1]
 
     def _decide(self, outcome: object) -> None:
         """Count a prepared transaction from its COMMIT PREPARED on, which makes it visible to sinks and to snapshots."""
@@ -347,13 +342,6 @@ class Window:
 
 
 _PREPARES: Final = (m.Prepare, m.StreamPrepare)
-
-
-def _merged(known: _Touched, again: _Touched) -> _Touched:
-    """Merge the changes of a transaction that was partly delivered twice, because a sink lost that part."""
-    known.rows.repeated(again.rows)
-    everything = known.everything or again.everything or known.layout != again.layout
-    return _Touched(known.rows, everything, known.layout, known.bytes + again.bytes)
 
 
 def _text_of(raw: bytes, types: Types, oid: int) -> bytes:
