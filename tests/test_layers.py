@@ -60,7 +60,7 @@ PURE = (
         "journal/index.py",
         "journal/chain.py",
         "journal/completeness.py",
-        "snapshot/ledger.py",
+        "snapshot/ledger/ledger.py",
         "snapshot/statistics.py",
     ),
     *(

@@ -40,8 +40,8 @@ def snapshot(
     must be PostgreSQL 14 or later, and a primary.
     """
     from aiorepl.cli.event_loop import run_async
-    from aiorepl.snapshot.signals import content
-    from aiorepl.snapshot.table_names import parse_name
+    from aiorepl.snapshot.incremental.table_names import parse_name
+    from aiorepl.snapshot.merging.signals import content
 
     source = _source(dsn, slot, file)
     if action is None or action == "cancel":
@@ -72,7 +72,7 @@ def _source(dsn: str | None, slot: str | None, file: Path | None) -> Source:
 
 
 async def _send(source: Source, text: str) -> str:
-    from aiorepl.snapshot.watermarks import emit, require_messages, require_slot
+    from aiorepl.snapshot.merging.watermarks import emit, require_messages, require_slot
     from aiorepl.transactions.control_messages import SIGNAL
     from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 

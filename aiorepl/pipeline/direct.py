@@ -12,7 +12,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
 from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
 from aiorepl.position import Position
-from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.preflight import PreflightResult

@@ -31,7 +31,7 @@ from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Sink, SinkContext
-from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger

@@ -23,10 +23,10 @@ from aiorepl.pipeline.progress import LedgerProgress
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
-from aiorepl.snapshot.initial import InitialSnapshot, SnapshotFailed, truncation
-from aiorepl.snapshot.ledger import ChunkLedger, initial_ledger
-from aiorepl.snapshot.ledger_file import LedgerFile
-from aiorepl.snapshot.ledger_store import LedgerStore, MemoryLedger, persisted
+from aiorepl.snapshot.initial.snapshot import InitialSnapshot, SnapshotFailed, truncation
+from aiorepl.snapshot.ledger.file import LedgerFile
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
+from aiorepl.snapshot.ledger.store import LedgerStore, MemoryLedger, persisted
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone
 from aiorepl.snapshot.statistics import TableStatistics

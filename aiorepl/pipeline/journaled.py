@@ -35,7 +35,7 @@ from aiorepl.pipeline.progress import CursorProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
-from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.statistics import shown_bytes
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy

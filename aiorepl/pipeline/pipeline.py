@@ -29,8 +29,8 @@ from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import GapPolicy

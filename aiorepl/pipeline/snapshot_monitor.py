@@ -10,7 +10,7 @@ from typing import Final
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
-from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.statistics import SnapshotStatistics, describe, shown_bytes
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.source.source import Source

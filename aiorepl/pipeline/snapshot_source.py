@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunk_reader import RateLimit
-from aiorepl.snapshot.merge import ChunkMerge
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.source.source import Source
 from aiorepl.transactions.spool import Spool
 

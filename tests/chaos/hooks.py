@@ -41,7 +41,7 @@ NAMED = {
     "jsonl write": "aiorepl_sinks.jsonl:JsonLinesSink.write",
     "jsonl flush": "aiorepl_sinks.jsonl:JsonLinesSink.flush",
     "spool": "aiorepl.transactions.spool:Spool.write",
-    "chunk ledger": "aiorepl.snapshot.ledger_file:LedgerFile.update",
+    "chunk ledger": "aiorepl.snapshot.ledger.file:LedgerFile.update",
 }
 _FILE_CALLS = ("fsync", "rename", "replace", "link", "unlink", "mkdir", "pwrite", "ftruncate")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from aiorepl import LSN, Position, Slice, SnapshotOptions, Source
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.snapshot.ledger import ChunkLedger
-from aiorepl.snapshot.ledger_store import MemoryLedger
-from aiorepl.snapshot.requests import Snapshots
+from aiorepl.snapshot.incremental.requests import Snapshots
+from aiorepl.snapshot.ledger.ledger import ChunkLedger
+from aiorepl.snapshot.ledger.store import MemoryLedger
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.ledger import Ledger
 

@@ -10,8 +10,8 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, TransientError
 from aiorepl.snapshot import chunk_reader
-from aiorepl.snapshot.initial import InitialSnapshot
-from aiorepl.snapshot.ledger_file import LedgerFile
+from aiorepl.snapshot.initial.snapshot import InitialSnapshot
+from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
 SOON = BatchPolicy(flush_seconds=0.05)

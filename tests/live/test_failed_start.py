@@ -11,7 +11,7 @@ import pytest
 import aiorepl
 from aiorepl import AioreplError, BatchPolicy, Delivery, Pipeline
 from aiorepl.errors import PermanentError, ServerError
-from aiorepl.snapshot.initial import InitialSnapshot
+from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl_sinks.jsonl import JsonLinesSink

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline
-from aiorepl.snapshot.watermarks import emit
+from aiorepl.snapshot.merging.watermarks import emit
 from aiorepl.source.diagnose.check import check
 from aiorepl.testing import MemorySink
 

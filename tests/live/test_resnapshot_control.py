@@ -13,7 +13,7 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, PermanentError, TransientError
 from aiorepl.journal.store import LocalStore
-from aiorepl.snapshot.signals import content
+from aiorepl.snapshot.merging.signals import content
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 SLOW = BatchPolicy(max_rows=1, flush_seconds=0.05)

@@ -13,7 +13,7 @@ import pytest
 
 from aiorepl import LSN, Pipeline, Source
 from aiorepl.formats.native import NativeFormat
-from aiorepl.snapshot.initial import InitialSnapshot
+from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 from aiorepl.values.registry import Types

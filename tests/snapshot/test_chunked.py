@@ -11,7 +11,7 @@ import pytest
 from aiorepl.errors import ConfigurationError, ConnectionFailed, SlotError
 from aiorepl.snapshot import chunk_reader
 from aiorepl.snapshot.chunks import BlockRange, KeyRange
-from aiorepl.snapshot.initial import SnapshotFailed
+from aiorepl.snapshot.initial.snapshot import SnapshotFailed
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone
 

@@ -11,8 +11,8 @@ from aiorepl import LSN
 from aiorepl.errors import ConfigurationError, DamagedJournal, PermanentError, SlotError
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
-from aiorepl.snapshot.ledger import ChunkLedger, dump, initial_ledger, load
-from aiorepl.snapshot.ledger_file import LedgerFile
+from aiorepl.snapshot.ledger.file import LedgerFile
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, initial_ledger, load
 
 POINT = LSN(0x2000000)
 SOURCE = Position("7", 1, "s", POINT)

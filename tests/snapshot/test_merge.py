@@ -6,10 +6,10 @@ import pytest
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.snapshot.merge import ChunkMerge
-from aiorepl.snapshot.signals import content
-from aiorepl.snapshot.watermarks import Watermark
-from aiorepl.snapshot.window import Window
+from aiorepl.snapshot.merging.merge import ChunkMerge
+from aiorepl.snapshot.merging.signals import content
+from aiorepl.snapshot.merging.watermarks import Watermark
+from aiorepl.snapshot.merging.window import Window
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.control_messages import SIGNAL, WATERMARK
 from aiorepl.transactions.slices import Slice

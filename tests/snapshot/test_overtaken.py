@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl.snapshot.overtaken import Overtaken, PartialRow
+from aiorepl.snapshot.merging.overtaken import Overtaken, PartialRow
 
 A, B, C = (b"a",), (b"b",), (b"c",)
 ONE, TWO, NOT_SENT = b"t\0\0\0\x011", b"t\0\0\0\x012", b"u"

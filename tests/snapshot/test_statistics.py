@@ -9,7 +9,7 @@ from rich.console import Console
 
 from aiorepl.cli.snapshot_progress import SnapshotProgress
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
-from aiorepl.snapshot.initial import counters
+from aiorepl.snapshot.initial.snapshot import counters
 from aiorepl.snapshot.statistics import (
     SnapshotStatistics,
     TableCounters,

@@ -15,11 +15,11 @@ from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot import ledger_store, table_turns
 from aiorepl.snapshot.chunks import TablePlan
-from aiorepl.snapshot.completion import Completion
-from aiorepl.snapshot.ledger import ChunkLedger, TableProgress
-from aiorepl.snapshot.ledger_store import MemoryLedger
-from aiorepl.snapshot.table_queue import TableQueue
-from aiorepl.snapshot.table_turns import TableTurns
+from aiorepl.snapshot.incremental.completion import Completion
+from aiorepl.snapshot.incremental.table_queue import TableQueue
+from aiorepl.snapshot.incremental.table_turns import TableTurns
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, TableProgress
+from aiorepl.snapshot.ledger.store import MemoryLedger
 from aiorepl.snapshot.tables import PublishedTable
 
 EMPTY = ChunkLedger(Position("s", "1", 1, ZERO))

@@ -7,7 +7,7 @@ import pytest
 from aiorepl import Source, connect
 from aiorepl.formats.arrow.table import ArrowTable
 from aiorepl.formats.native import NativeFormat
-from aiorepl.snapshot.window import Window
+from aiorepl.snapshot.merging.window import Window
 
 # Each is a table of one row, or of several.
 TABLES = {

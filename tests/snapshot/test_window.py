@@ -10,7 +10,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.snapshot.window import Visibility, Window
+from aiorepl.snapshot.merging.window import Visibility, Window
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.spool import Spool

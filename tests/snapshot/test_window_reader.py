@@ -28,18 +28,18 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
 from aiorepl.snapshot import incremental, stream_source, table_reading, window_reader
-from aiorepl.snapshot.chunk_rows import ChunkRows
 from aiorepl.snapshot.chunks import TablePlan, block_ranges
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.fresh_chunks import Altered
-from aiorepl.snapshot.incremental import read_table
-from aiorepl.snapshot.ledger import TableChange, TableProgress
-from aiorepl.snapshot.merge import ChunkMerge
+from aiorepl.snapshot.incremental.fresh_chunks import Altered
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.incremental.table import read_table
+from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
+from aiorepl.snapshot.merging.chunk_rows import ChunkRows
+from aiorepl.snapshot.merging.merge import ChunkMerge
+from aiorepl.snapshot.merging.window import Visibility, Window
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import TableFiles
-from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
-from aiorepl.snapshot.window import Visibility, Window
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange, Truncate

@@ -35,7 +35,7 @@ from aiorepl.lsn import LSN
 from aiorepl.secret import Secret
 from aiorepl.snapshot.chunks import Range, SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.exported import ExportedSnapshot
+from aiorepl.snapshot.initial.exported import ExportedSnapshot
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source

@@ -9,10 +9,10 @@ from typing import Any, Final, Self
 
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable, describe
+from aiorepl.snapshot.merging.signals import content
+from aiorepl.snapshot.merging.watermarks import emit
 from aiorepl.snapshot.reading_transaction import begin_reading, lock_table, translating
-from aiorepl.snapshot.signals import content
 from aiorepl.snapshot.tables import PublishedTable, published_tables
-from aiorepl.snapshot.watermarks import emit
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
 from aiorepl.spark.verifying.checksums import Comparison, Row, Sum

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiorepl.snapshot.ordering import ChunkOrder
+from aiorepl.snapshot.initial.ordering import ChunkOrder
 
 
 async def settle() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 from aiorepl.errors import ConnectionLost
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunks import TablePlan
-from aiorepl.snapshot.fresh_chunks import FreshChunks
-from aiorepl.snapshot.ledger import TableChange, TableProgress
-from aiorepl.snapshot.merge import Arrival
-from aiorepl.snapshot.stream_source import SnapshotSource
+from aiorepl.snapshot.incremental.fresh_chunks import FreshChunks
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
+from aiorepl.snapshot.merging.merge import Arrival
+from aiorepl.snapshot.merging.watermarks import Watermark, emit_watermark
 from aiorepl.snapshot.tables import PublishedTable
-from aiorepl.snapshot.watermarks import Watermark, emit_watermark
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk
 

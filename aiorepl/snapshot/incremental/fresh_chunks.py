@@ -13,16 +13,16 @@ import asyncpg
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.chunk_reader import TIMED_OUT, copied_rows
-from aiorepl.snapshot.chunk_rows import ChunkRows
 from aiorepl.snapshot.copy_rows import RowSplitter
 from aiorepl.snapshot.described import DescribedTable, require_same_types
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.merging.chunk_rows import ChunkRows
+from aiorepl.snapshot.merging.window import Visibility
 from aiorepl.snapshot.planning import table_files
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import begin_reading, lock_table
 from aiorepl.snapshot.statistics import TableCounters
-from aiorepl.snapshot.stream_source import SnapshotSource
 from aiorepl.snapshot.tables import PublishedTable
-from aiorepl.snapshot.window import Visibility
 from aiorepl.transactions.transaction import from_datetime
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 

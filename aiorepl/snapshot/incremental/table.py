@@ -15,16 +15,16 @@ from typing import Final
 import asyncpg
 
 from aiorepl.errors import ConfigurationError, SlotError
-from aiorepl.snapshot.at_one_point import read_at_one_point
 from aiorepl.snapshot.described import DescribedTable, describe
-from aiorepl.snapshot.fresh_chunks import Altered, FreshChunks, ReadAgain
-from aiorepl.snapshot.ledger import TableChange, TableProgress
+from aiorepl.snapshot.incremental.at_one_point import read_at_one_point
+from aiorepl.snapshot.incremental.fresh_chunks import Altered, FreshChunks, ReadAgain
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.incremental.table_reading import Record, TableReading
+from aiorepl.snapshot.incremental.window_reader import WindowReader
+from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
+from aiorepl.snapshot.merging.watermarks import require_messages
 from aiorepl.snapshot.reading_transaction import not_locked, translating
 from aiorepl.snapshot.statistics import TableCounters
-from aiorepl.snapshot.stream_source import SnapshotSource
-from aiorepl.snapshot.table_reading import Record, TableReading
-from aiorepl.snapshot.watermarks import require_messages
-from aiorepl.snapshot.window_reader import WindowReader
 from aiorepl.values.registry import Types
 
 _log = logging.getLogger("aiorepl.snapshot")

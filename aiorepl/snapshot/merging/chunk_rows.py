@@ -9,7 +9,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.window import Verdict, Window, kept
+from aiorepl.snapshot.merging.window import Verdict, Window, kept
 from aiorepl.transactions.changes import Change, row_change
 from aiorepl.transactions.lazy_changes import LayoutOf, LazyChanges
 from aiorepl.transactions.pending import OVERHEAD

@@ -26,7 +26,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import Insert as InsertMessage
 from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged, encoded_columns
-from aiorepl.snapshot.overtaken import Columns, Key, Overtaken, PartialRow, filled
+from aiorepl.snapshot.merging.overtaken import Columns, Key, Overtaken, PartialRow, filled
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.slices import Slice

@@ -13,9 +13,9 @@ from typing import Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.snapshot.signals import Signal
-from aiorepl.snapshot.watermarks import Watermark
-from aiorepl.snapshot.window import Window
+from aiorepl.snapshot.merging.signals import Signal
+from aiorepl.snapshot.merging.watermarks import Watermark
+from aiorepl.snapshot.merging.window import Window
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.control_messages import SIGNAL, is_control
 from aiorepl.transactions.slices import Slice

@@ -16,7 +16,7 @@ from aiorepl.durable import storage_error
 from aiorepl.errors import PermanentError
 from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
-from aiorepl.snapshot.ledger import ChunkLedger, dump, load
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, load
 
 _TRUNCATES: Final = b"truncate"
 

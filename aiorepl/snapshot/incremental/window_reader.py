@@ -22,16 +22,16 @@ from typing import Final
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunk_query import keys_condition
-from aiorepl.snapshot.chunk_rows import ChunkRows
 from aiorepl.snapshot.chunks import Range, Sweep, TablePlan
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.fresh_chunks import Altered, FreshTransaction, ReadAgain
-from aiorepl.snapshot.ledger import TableChange, TableProgress
-from aiorepl.snapshot.overtaken import Key
+from aiorepl.snapshot.incremental.fresh_chunks import Altered, FreshTransaction, ReadAgain
+from aiorepl.snapshot.incremental.table_reading import TableReading, delivered
+from aiorepl.snapshot.incremental.writers import wait_for_writers
+from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
+from aiorepl.snapshot.merging.chunk_rows import ChunkRows
+from aiorepl.snapshot.merging.overtaken import Key
+from aiorepl.snapshot.merging.window import Window
 from aiorepl.snapshot.planning import plan_tables, table_files
-from aiorepl.snapshot.table_reading import TableReading, delivered
-from aiorepl.snapshot.window import Window
-from aiorepl.snapshot.writers import wait_for_writers
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.incremental.table_reading import TableReading, delivered
 from aiorepl.snapshot.planning import plan_tables
-from aiorepl.snapshot.table_reading import TableReading, delivered
 from aiorepl.snapshot.truncates import truncate
 from aiorepl.transactions.transaction import Transaction
 

@@ -13,12 +13,12 @@ from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy, Rewinds, may_pass
-from aiorepl.snapshot.incremental import read_table
-from aiorepl.snapshot.ledger import TableChange, TableProgress
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.incremental.table import read_table
+from aiorepl.snapshot.incremental.table_names import look_up
+from aiorepl.snapshot.incremental.table_queue import Forgotten, TableQueue
+from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
 from aiorepl.snapshot.reading_transaction import translating
-from aiorepl.snapshot.stream_source import SnapshotSource
-from aiorepl.snapshot.table_names import look_up
-from aiorepl.snapshot.table_queue import Forgotten, TableQueue
 
 _log = logging.getLogger("aiorepl.snapshot")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunk_reader import RateLimit
-from aiorepl.snapshot.merge import ChunkMerge
+from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.spool import Spool

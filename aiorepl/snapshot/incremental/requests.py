@@ -10,13 +10,13 @@ from dataclasses import replace
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
-from aiorepl.snapshot.ledger_store import LedgerStore
-from aiorepl.snapshot.signals import Signal
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.incremental.table_names import Name, is_text, parse_name
+from aiorepl.snapshot.incremental.table_queue import TableQueue
+from aiorepl.snapshot.incremental.table_turns import TableTurns
+from aiorepl.snapshot.ledger.store import LedgerStore
+from aiorepl.snapshot.merging.signals import Signal
 from aiorepl.snapshot.statistics import TableCounters, TableStatistics
-from aiorepl.snapshot.stream_source import SnapshotSource
-from aiorepl.snapshot.table_names import Name, is_text, parse_name
-from aiorepl.snapshot.table_queue import TableQueue
-from aiorepl.snapshot.table_turns import TableTurns
 
 _log = logging.getLogger("aiorepl.snapshot")
 

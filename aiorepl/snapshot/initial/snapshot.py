@@ -28,9 +28,9 @@ from aiorepl.snapshot.chunk_reader import ChunkReader, Connect, RateLimit
 from aiorepl.snapshot.chunks import Chunk, SnapshotPlan, TablePlan
 from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
-from aiorepl.snapshot.exported import ExportedSnapshot
+from aiorepl.snapshot.initial.exported import ExportedSnapshot
+from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.ordering import ChunkOrder
 from aiorepl.snapshot.reading_transaction import SnapshotGone, translating
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.truncates import truncate

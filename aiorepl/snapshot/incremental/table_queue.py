@@ -10,11 +10,11 @@ from functools import partial
 
 from aiorepl.errors import AioreplError, PermanentError
 from aiorepl.lsn import LSN
-from aiorepl.snapshot.completion import Completion
-from aiorepl.snapshot.ledger import ChunkLedger, TableChange, TableProgress
-from aiorepl.snapshot.ledger_store import LedgerStore, persisted
+from aiorepl.snapshot.incremental.completion import Completion
+from aiorepl.snapshot.incremental.table_names import Name
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, TableChange, TableProgress
+from aiorepl.snapshot.ledger.store import LedgerStore, persisted
 from aiorepl.snapshot.statistics import State, TableCounters, TableStatistics
-from aiorepl.snapshot.table_names import Name
 from aiorepl.snapshot.tables import PublishedTable
 
 _log = logging.getLogger("aiorepl.snapshot")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 from aiorepl.errors import TransientError
-from aiorepl.snapshot.ledger import ChunkLedger
+from aiorepl.snapshot.ledger.ledger import ChunkLedger
 
 _log = logging.getLogger("aiorepl.snapshot")
 
