@@ -10,7 +10,8 @@ from functools import partial
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
-from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
+from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.snapshot_progress import SnapshotProgress
 from aiorepl.position import Position
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture

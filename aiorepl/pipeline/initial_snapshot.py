@@ -17,25 +17,20 @@ from typing import Any
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.journal.store import Location, Store
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.relations import Relation
-from aiorepl.pipeline.progress import LedgerProgress
+from aiorepl.pipeline.published import everything, truncation_of_all
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
-from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
-from aiorepl.snapshot.initial.snapshot import InitialSnapshot, SnapshotFailed, truncation
+from aiorepl.snapshot.chunks import TablePlan
+from aiorepl.snapshot.initial.snapshot import InitialSnapshot, SnapshotFailed
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger.store import LedgerStore, MemoryLedger, persisted
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone
 from aiorepl.snapshot.statistics import TableStatistics
-from aiorepl.snapshot.tables import published_tables
 from aiorepl.source.capture import Capture
-from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
-from aiorepl.wire.opening import translated
 
 _log = logging.getLogger("aiorepl.snapshot")
 
@@ -177,7 +172,11 @@ class InitialPhase:
                     f"slot {result.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
                     "read: start without a snapshot"
                 )
-            self._ledger = await self._everything(result) if missed or self._intended is not None else known
+            self._ledger = (
+                await everything(self._capture.source, result.position, truncates=bool(self._intended))
+                if missed or self._intended is not None
+                else known
+            )
             if self._ledger is None and self._wanted:
                 # Once: from now on there is a ledger.
                 _log.warning(
@@ -281,7 +280,9 @@ class InitialPhase:
         """
         if self._initial is None or self._next is None:
             if self._truncate:
-                await emit([await self._truncation()])
+                assert self._ledger is not None
+                assert self._ledger.initial is not None
+                await emit([await truncation_of_all(self._capture.source, self._ledger.initial.base)])
                 self._truncate = False
             return
         ledger = self._ledger
@@ -395,52 +396,6 @@ class InitialPhase:
         self._ledger = await persisted(update)
         _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
 
-    async def _everything(self, result: PreflightResult) -> ChunkLedger:
-        """Return a ledger in which all tables are to be read while the stream runs."""
-        ledger = initial_ledger(
-            result.position, SnapshotPlan(()), result.position.lsn, truncates=bool(self._intended)
-        )
-        for table in await self._published():
-            ledger = ledger.with_table(table.oid, table.schema, table.name)
-        return ledger
-
-    async def _published(self) -> list[Any]:
-        source = self._capture.source
-        connection = await source.connect_sql()
-        try:
-            return list(await published_tables(connection, source.options().publications))
-        except Exception as error:  # noqa: BLE001 - translated or raised as it is
-            raise translated(error) from None
-        finally:
-            connection.terminate()
-
-    async def _truncation(self) -> Slice:
-        assert self._ledger is not None
-        assert self._ledger.initial is not None
-        decoder, relations = Decoder(), []
-        for table in await self._published():
-            relation = decoder.decode(table.relation)
-            assert isinstance(relation, Relation)
-            relations.append(relation)
-        return truncation(relations, self._ledger.initial.base, 0)
-
 
 class _EndedEarly(Exception):
     """Ends the reading of the exported snapshot between two chunks."""
-
-
-class SnapshotProgress(LedgerProgress):
-    """The progress of a sink without a journal, while an initial snapshot is delivered.
-
-    :param record: whether a sink keeps no position, so that the chunk ledger has to record what is durable.
-    """
-
-    def __init__(self, ledger: Ledger, name: str, snapshot: InitialPhase, *, record: bool) -> None:
-        super().__init__(ledger, name)
-        self._snapshot = snapshot
-        self._record = record
-
-    async def durable(self, end_lsn: LSN) -> None:
-        """Record it in the ledger, which may confirm the slot up to here, and in the chunk ledger."""
-        await super().durable(end_lsn)
-        await self._snapshot.durable(self._ledger.flushed, record=self._record)

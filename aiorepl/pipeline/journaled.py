@@ -29,9 +29,10 @@ from aiorepl.journal.sink import JournalSink
 from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
-from aiorepl.pipeline.initial_snapshot import InitialPhase, SnapshotProgress
+from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.journal_follower import JournalFollower
 from aiorepl.pipeline.progress import CursorProgress
+from aiorepl.pipeline.snapshot_progress import SnapshotProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy

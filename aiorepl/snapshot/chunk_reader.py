@@ -106,13 +106,13 @@ class ChunkReader:
                     yield rows[skip_rows(rows, 0, dropped) :] if dropped else rows, count - dropped
 
     async def read_by(
-        self, taker: RowTaker[T_co], statement: str, part_bytes: int = PART_BYTES
+        self, taker: RowTaker[T_co], statement: str, part_bytes: int | None = None
     ) -> AsyncGenerator[tuple[T_co, int]]:
         """Run a COPY command, and yield its rows as ``taker`` takes them, and how many.
 
         While the caller does not ask for more, the server is held back.
 
-        :param part_bytes: about how many bytes of rows are taken at a time.
+        :param part_bytes: about how many bytes of rows are taken at a time; by default ``PART_BYTES``.
         :raises ServerError: the command failed.
         :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
@@ -144,13 +144,13 @@ async def copied_rows(
     statement: str,
     taker: RowTaker[T_co],
     timeout: float | None,
-    part_bytes: int = PART_BYTES,
+    part_bytes: int | None = None,
 ) -> AsyncGenerator[tuple[T_co, int]]:
     """Run a COPY command, and yield its rows as ``taker`` takes them, and how many.
 
     :param connection: an asyncpg connection.
     :param timeout: the most seconds to wait for the server's data; ``None``: no limit.
-    :param part_bytes: about how many bytes of rows are taken at a time.
+    :param part_bytes: about how many bytes of rows are taken at a time; by default ``PART_BYTES``.
     :raises ServerError: the command failed, or took too long.
     :raises ConnectionLost, ProtocolError: the connection is lost.
     """
@@ -160,7 +160,7 @@ async def copied_rows(
             while True:
                 began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(left):
-                    data = await copy.read(max(part_bytes, taker.missing))
+                    data = await copy.read(max(part_bytes or PART_BYTES, taker.missing))
                 if left is not None:
                     left -= asyncio.get_running_loop().time() - began
                 rows, count = taker.take(data)

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from aiorepl.errors import SlotError
-from aiorepl.snapshot import exported
 from aiorepl.snapshot.altered import AlteredWhileRead
+from aiorepl.snapshot.initial import exported
 from aiorepl.snapshot.tables import published_tables
 
 TABLES = (

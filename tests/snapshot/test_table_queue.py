@@ -13,11 +13,12 @@ from aiorepl.errors import ConnectionLost, PermanentError, TransientError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
-from aiorepl.snapshot import ledger_store, table_turns
 from aiorepl.snapshot.chunks import TablePlan
+from aiorepl.snapshot.incremental import table_turns
 from aiorepl.snapshot.incremental.completion import Completion
 from aiorepl.snapshot.incremental.table_queue import TableQueue
 from aiorepl.snapshot.incremental.table_turns import TableTurns
+from aiorepl.snapshot.ledger import store as ledger_store
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, TableProgress
 from aiorepl.snapshot.ledger.store import MemoryLedger
 from aiorepl.snapshot.tables import PublishedTable

@@ -27,9 +27,9 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
-from aiorepl.snapshot import incremental, stream_source, table_reading, window_reader
 from aiorepl.snapshot.chunks import TablePlan, block_ranges
 from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.incremental import stream_source, table, table_reading, window_reader
 from aiorepl.snapshot.incremental.fresh_chunks import Altered
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table import read_table
@@ -691,9 +691,9 @@ def _simulated() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_source, "published_tables", published)
-        patch.setattr(incremental, "describe", describe)
-        patch.setattr(incremental, "require_messages", require_messages)
-        patch.setattr(incremental, "FreshChunks", Chunks)
+        patch.setattr(table, "describe", describe)
+        patch.setattr(table, "require_messages", require_messages)
+        patch.setattr(table, "FreshChunks", Chunks)
         patch.setattr(window_reader, "_KEYS", 2)
         patch.setattr(window_reader, "plan_tables", plan_tables)
         patch.setattr(window_reader, "table_files", table_files)

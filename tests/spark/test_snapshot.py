@@ -65,6 +65,10 @@ class Writes:
             await connection.close()
 
 
+def columns_of(rows: Any) -> list[tuple[Any, ...]]:
+    return [(field.name, field.dataType, field.nullable) for field in rows.schema]
+
+
 def mirror_of(target: str) -> list[dict[str, Any]]:
     return DeltaTable(target).to_pyarrow_table().select(COLUMNS).sort_by("id").to_pylist()
 
@@ -127,7 +131,8 @@ def test_every_type_reads_as_in_the_stream(spark, database, slot_name, tmp_path)
         rows = snapshot.read("things")
         inserted = stream.load().where("_op = 'insert' AND id % 10 <> 0 OR id = 0").select(COLUMNS)
 
-        assert rows.schema == stream.load().schema
+        # The stream also has the columns' numbers in the catalog, as metadata.
+        assert columns_of(rows) == columns_of(stream.load())
         assert 0 == rows.where("id % 10 <> 0 OR id = 0").select(COLUMNS).exceptAll(inserted).count()
         assert 901 == inserted.count()
         apply_changes(rows, str(tmp_path / "target"), ["id"])
