@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from aiorepl.journal.retention import prune
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
@@ -547,16 +549,95 @@ def test_a_lost_target(lake, journal) -> None:
     assert mirror.rows("t") == {2: "b"}
 
 
-def test_recreated_table(lake, journal) -> None:
-    """Rows of a table that was dropped and created again do not join those of the former one."""
+@pytest.mark.parametrize("at_once", [False, True], ids=["batches", "batch"])
+def test_recreated_table(lake, journal, at_once) -> None:
+    """Rows of another table with the same name are refused, in one batch and in two; then the table begins again."""
     mirror = lake()
     t = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(t.insert("1", "a"))
-    mirror.step()
+    if not at_once:
+        mirror.step()
     other = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(other.insert("2", "b"))
     with pytest.raises(TableFailed, match="dropped and created again"):
         mirror.step()
+    if not at_once:
+        (mirror.target / "public" / "t").rename(mirror.target / "away")
+    MirroredTables(mirror.target).restart("public.t")
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("t") == {2: "b"}
+
+
+def test_incompatible_types(lake, journal) -> None:
+    """A table whose type has changed begins again with what comes after the change, and a snapshot brings the rest."""
+    mirror = lake()
+    before = journal.stream.table("t", ID, column("note", 16))
+    journal.stream.transaction(before.insert("1", "t"))
+    journal.write()
+    after = journal.stream.table("t", ID, column("note", INT4), replaces=before)
+    journal.stream.transaction(after.insert("2", "7"))
+    with pytest.raises(TableFailed, match=r"public\.t\.note was altered"):
+        mirror.step()
+    MirroredTables(mirror.target).restart("public.t")
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("t") == {2: 7}
+
+
+def test_a_key_that_changes(lake, journal) -> None:
+    """Changes from before and after another primary key may be in one batch."""
+    mirror = lake()
+    before = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(before.insert("1", "a"), before.insert("2", "b"), before.delete("1", None))
+    journal.write()
+    after = journal.stream.table("t", column("id", INT4), column("note", key=True), replaces=before)
+    journal.stream.transaction(after.update("20", "b"), after.insert("3", "c"))
+    mirror.step()
+    assert mirror.rows("t") == {20: "b", 3: "c"}
+    mirror.restart()
+    mirror.again()
+    assert mirror.rows("t") == {20: "b", 3: "c"}
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["batches", "batch"])
+def test_dropped_column(lake, journal, at_once) -> None:
+    """A dropped column keeps its values, whatever the batches are."""
+    mirror = lake()
+    numbers = {"id": Attribute(1), "note": Attribute(2, "def", True)}
+    before = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(before.insert("1", "keep"))
+    journal.write(numbers)
+    if not at_once:
+        mirror.stage()
+        mirror.again()
+    after = journal.stream.table("t", ID, column("other"), replaces=before)
+    journal.stream.transaction(after.insert("2", "x"), after.update("1", "y"))
+    journal.write({"id": Attribute(1), "other": Attribute(3)})
+    mirror.stage()
+    mirror.again()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
+    assert {row["id"]: (row["note"], row["other"]) for row in rows} == {1: ("keep", "y"), 2: (None, "x")}
+
+
+def test_a_table_put_back(lake, journal, tmp_path) -> None:
+    """A table's target that is older than the mirror is refused."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    for key in "123":
+        if key == "2":
+            shutil.copytree(mirror.target / "public" / "t", tmp_path / "copy")
+        if key == "3":
+            shutil.rmtree(mirror.target / "public" / "t")
+            shutil.copytree(tmp_path / "copy", mirror.target / "public" / "t")
+        mirror.restart()
+        journal.stream.transaction(t.insert(key, "a"))
+        with (
+            pytest.raises(TableFailed, match="put back from an older copy")
+            if key == "3"
+            else contextlib.nullcontext()
+        ):
+            mirror.step()
 
 
 def test_object_store(journal, bucket, tmp_path) -> None:

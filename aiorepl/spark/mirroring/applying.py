@@ -29,7 +29,7 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
-from aiorepl.spark.mirroring.state import SetAside, State, StateFile
+from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
 
@@ -145,12 +145,13 @@ class Applying:
             self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
         # A table that is left out from now on misses changes: if it comes back, it is added anew.
         kept = (
-            {table: oid for table, oid in state.tables.items() if settings.wanted(table)}
+            {table: found for table, found in state.tables.items() if settings.wanted(table)}
             if first
             else state.tables
         )
+        written = {table: Written(oid, number) for table, oid in oids.items()}
         saved = self._file.save(
-            state.after(number, head.end.place, settings.patterns, {**kept, **oids}, aside)
+            state.after(number, head.end.place, settings.patterns, {**kept, **written}, aside)
         )
         for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))

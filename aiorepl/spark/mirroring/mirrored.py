@@ -14,6 +14,7 @@ from aiorepl.spark.lake.table import Lake
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
+from aiorepl.spark.reading.blocks import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +95,19 @@ class MirroredTables:
     def restart(self, table: str) -> None:
         """Begin a table again, with an empty target: delete its target first, and load its rows with a snapshot.
 
-        The mirror must not run.
+        Of the changes that come next, those before its last incompatible description are left out. The mirror must not run.
 
         :param table: ``schema.table``.
-        :raises ConfigurationError: it was not mirrored, or its target is still there.
+        :raises ConfigurationError: its target is still there.
         """
-        state = self._require()
-        found = next((each for each in state.tables if str(each) == table), None)
-        if found is None:
-            raise ConfigurationError(
-                f"{table} was not mirrored: the tables are {', '.join(self.tables) or 'none'}"
-            )
+        state, name = self._require(), TableName.parse(table)
+        found = Table(name.schema, name.name)
         target = self._target(found)
         if target.schema() is not None:
             raise ConfigurationError(
                 f"{table} still has its target {_path(target) or ''}: delete that, or move it away"
             )
-        self._file.save(state.without(found))
+        self._file.save(state.beginning_again(found))
 
     def _target(self, table: Table) -> Target:
         return self._lake.table((table.schema, table.name), ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
@@ -49,6 +49,17 @@ class SetAside:
         return BlockPosition(self.position.lsn, self.part, self.block)
 
 
+class Written(NamedTuple):
+    """What was written of a table last.
+
+    :param oid: the table's oid; 0 if it begins again.
+    :param batch: the number of the batch.
+    """
+
+    oid: int
+    batch: int
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The contents of ``mirror.json``.
@@ -61,7 +72,7 @@ class State:
     :param end: where the last batch ended.
     :param planned: where the next batch ends, once it has begun to be applied.
     :param patterns: of the tables that the batch had.
-    :param tables: the oid of each table that was written.
+    :param tables: the tables that were written.
     """
 
     source: Position
@@ -72,7 +83,7 @@ class State:
     end: BlockPosition = _NOWHERE
     planned: BlockPosition | None = None
     patterns: tuple[str, ...] = ()
-    tables: Mapping[Table, int] = field(default_factory=dict)
+    tables: Mapping[Table, Written] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
 
     def after(
@@ -80,13 +91,13 @@ class State:
         number: int,
         end: BlockPosition,
         patterns: tuple[str, ...],
-        tables: Mapping[Table, int],
+        tables: Mapping[Table, Written],
         aside: Mapping[Table, SetAside],
     ) -> State:
         """Return the state after a batch.
 
         :param end: its end, perhaps within a transaction.
-        :param tables: the oid of each table.
+        :param tables: all tables that were written.
         """
         return replace(
             self,
@@ -99,9 +110,9 @@ class State:
             aside=dict(aside),
         )
 
-    def without(self, table: Table) -> State:
-        """Return the state of a mirror that never wrote ``table``."""
-        return replace(self, tables={each: oid for each, oid in self.tables.items() if each != table})
+    def beginning_again(self, table: Table) -> State:
+        """Return the state in which ``table`` begins again, with an empty target."""
+        return replace(self, tables={**self.tables, table: Written(0, 0)})
 
 
 class StateFile:
@@ -179,7 +190,7 @@ def _dump(state: State) -> bytes:
             "end": _dump_place(state.end),
             "planned": None if state.planned is None else _dump_place(state.planned),
             "patterns": state.patterns,
-            "tables": [[table.schema, table.name, oid] for table, oid in state.tables.items()],
+            "tables": [[table.schema, table.name, *written] for table, written in state.tables.items()],
             "aside": [
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
                 for table, each in state.aside.items()
@@ -200,7 +211,10 @@ def _load(fields: Mapping[str, Any]) -> State:
         _place(fields["end"]),
         None if fields["planned"] is None else _place(fields["planned"]),
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
-        {_table(schema, name): _number(oid) for schema, name, oid in fields["tables"]},
+        {
+            _table(schema, name): Written(_number(oid), integer({"batch": batch}, "batch"))
+            for schema, name, oid, batch in fields["tables"]
+        },
         {
             _table(schema, name): SetAside(
                 Position.from_json(position),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -11,11 +12,13 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location
-from aiorepl.spark.lake.table import Commit, Lake, Part, Truncate
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Truncate
+from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.state import Written
 from aiorepl.spark.mirroring.versions import Common
 
 _log = logging.getLogger("aiorepl.spark")
@@ -61,49 +64,63 @@ class TableWriter:
         table: Table,
         files: Sequence[StagedFile],
         commit: Commit,
-        known: int | None,
+        known: Written | None,
         *,
         again: bool = False,
     ) -> int | None:
         """Write the changes of a table, unless this batch was applied; return the table's oid, ``None`` if it has no target yet.
 
         :param files: in the order of their rows.
-        :param known: the oid of the table that was mirrored under this name.
+        :param known: what was written of the table last; ``None`` if nothing was.
         :param again: write them also if a batch with this number was applied, because that one had another end. To merge a
             change twice is harmless.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be.
         :raises JournalError: a file is missing or damaged.
         """
-        oid = files[-1].version.oid
-        # If the table was dropped and created again, its earlier rows are gone.
-        files = [file for file in files if file.version.oid == oid]
-        with_rows = [file for file in files if not file.only_truncates]
-        versions = list({file.version.digest: file.version for file in with_rows or files}.values())
-        common = Common(str(table), versions)
-        mode = self.settings.mode_of(table)
-        keys = () if mode == "changelog" else common.key(versions[-1], self.settings.keys_of(table))
-        target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
+        oid, mode = files[-1].version.oid, self.settings.mode_of(table)
+        if known is not None and not known.oid:
+            files = self._suffix(table, files, mode)
+        self._require_one(table, {file.version.oid for file in files}, known)
+        common = _common(table, files)
+        runs = self._runs(table, files, common, mode)
+        target = self._lake.table(
+            (table.schema, table.name), runs[-1][0], mode, self.settings.layout_of(table)
+        )
         if not again and target.applied(commit.application, commit.number):
             return oid
         present = target.schema() is not None
-        if known is not None and not present:
-            raise ConfigurationError(
-                f"the target of {table} is gone, which had its rows: put it back; or begin the table again (aiorepl spark mirror "
-                "--restart-table), and load its rows with a snapshot"
-            )
-        if known not in (None, oid):
-            raise ConfigurationError(
-                f"{table} was dropped and created again, or another table has its name now: its target has the rows of the "
-                "former one. Delete the target or move it away, and begin the table again (aiorepl spark mirror --restart-table)"
-            )
-        if with_rows:
+        if known is not None and known.oid:
+            _require_target(table, target, known, commit, present=present)
+        if any(not file.only_truncates for file in files):
             target.evolve(common.schema, common.defaults)
         elif not present:
             return None
+        for number, (keys, some) in enumerate(runs[:-1]):
+            # The key has changed. Rows with the former one come first, in commits that do not end the batch.
+            before = replace(commit, application=f"{commit.application}-{number}")
+            self._merge(table, keys, mode, some, common, before)
+        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit)
+        try:
+            target.maintain()
+        except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
+            _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
+        return oid
+
+    def _merge(
+        self,
+        table: Table,
+        keys: tuple[str, ...],
+        mode: Mode,
+        files: Sequence[StagedFile],
+        common: Common,
+        commit: Commit,
+    ) -> None:
+        """Merge changes whose rows one key identifies."""
+        target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null)
         # A log has a row for each truncate.
-        with_rows = files if mode == "changelog" else with_rows
+        with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > LARGE:
             parts, found = self._reduce_large(changes, with_rows, truncates)
@@ -114,8 +131,72 @@ class TableWriter:
             reduced = reduce_changes(rows, keys, mode, truncates)
             parts, found = reduced.parts(_PART_BYTES), reduced.truncates
         target.merge(parts, commit, found)
-        try:
-            target.maintain()
-        except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
-            _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
-        return oid
+
+    def _runs(
+        self, table: Table, files: Sequence[StagedFile], common: Common, mode: Mode
+    ) -> list[tuple[tuple[str, ...], list[StagedFile]]]:
+        """Divide files by the columns that identify a row, in order."""
+        runs: list[tuple[tuple[str, ...], list[StagedFile]]] = []
+        given = self.settings.keys_of(table)
+        for file in files:
+            if mode == "changelog":
+                keys: tuple[str, ...] = ()
+            elif file.only_truncates and runs:
+                keys = runs[-1][0]
+            else:
+                keys = common.key(file.version, given)
+            if not runs or set(runs[-1][0]) != set(keys):
+                runs.append((keys, []))
+            runs[-1][1].append(file)
+        return runs
+
+    def _suffix(self, table: Table, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
+        """Return the last files, those that one target can have: the table begins again, and a snapshot brings what is before."""
+        first = len(files) - 1
+        while first > 0 and files[first - 1].version.oid == files[-1].version.oid:
+            try:
+                common = _common(table, files[first - 1 :])
+                if len(self._runs(table, files[first - 1 :], common, mode)) > 1:
+                    break
+            except ConfigurationError:
+                break
+            first -= 1
+        if first:
+            _log.warning("%s begins again without the changes before its last description", table)
+        return files[first:]
+
+    def _require_one(self, table: Table, oids: set[int], known: Written | None) -> None:
+        """Check that all rows are of the table that was mirrored under this name.
+
+        :raises ConfigurationError: they are not.
+        """
+        if known is not None and known.oid:
+            oids = {*oids, known.oid}
+        if len(oids) > 1:
+            raise ConfigurationError(
+                f"{table} was dropped and created again, or another table has its name now, and its target cannot have the rows of both. "
+                "Delete the target or move it away, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
+            )
+
+
+def _common(table: Table, files: Sequence[StagedFile]) -> Common:
+    with_rows = [file for file in files if not file.only_truncates]
+    versions = {file.version.digest: file.version for file in with_rows or files}
+    return Common(str(table), list(versions.values()))
+
+
+def _require_target(table: Table, target: Target, known: Written, commit: Commit, *, present: bool) -> None:
+    """Check that the target has the last batch that it got.
+
+    :raises ConfigurationError: it is gone, or another one.
+    """
+    if not present:
+        raise ConfigurationError(
+            f"the target of {table} is gone, which had its rows: put it back; or begin the table again (aiorepl spark mirror "
+            "--restart-table), and load its rows with a snapshot"
+        )
+    if not target.applied(commit.application, known.batch):
+        raise ConfigurationError(
+            f"the target of {table} does not have batch {known.batch}, which it got: it was put back from an older copy. Put the newest "
+            "one back; or delete it, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
+        )

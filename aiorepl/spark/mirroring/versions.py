@@ -90,6 +90,13 @@ class Common:
         self.rows: pa.Schema = pa.schema([*self.schema, *META])
         """The columns of the rows that ``conform`` returns."""
         self._sources = {version.digest: self._source(version) for version in versions}
+        # A description that lacks a column and comes after one that has it: the column was dropped.
+        self._dropped: dict[Any, tuple[str, ...]] = {}
+        seen: set[str] = set()
+        for version in versions:
+            here = self._sources[version.digest]
+            self._dropped[version.digest] = tuple(sorted(seen - here.keys()))
+            seen |= here.keys()
 
     def key(self, version: Version, given: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that identify a row of this version.
@@ -136,9 +143,26 @@ class Common:
             )
         sources = self._sources[version.digest]
         gone = pc.is_in(batch.column("_op"), value_set=_GONE)
-        arrays = [self._array(column, sources.get(column.name), batch, gone) for column in self._columns]
+        dropped = self._dropped[version.digest]
+        arrays = [
+            pa.nulls(batch.num_rows, column.kind)
+            if column.name in dropped
+            else self._array(column, sources.get(column.name), batch, gone)
+            for column in self._columns
+        ]
         metadata = {name: batch.column(name) for name in META.names}
         metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
+        if dropped:
+            # An update does not change the value that the target has.
+            metadata["_unchanged"] = pa.array(
+                [
+                    [*(names or ()), *(dropped if op == "update" else ())]
+                    for names, op in zip(
+                        metadata["_unchanged"].to_pylist(), metadata["_op"].to_pylist(), strict=True
+                    )
+                ],
+                META.field("_unchanged").type,
+            )
         return pa.RecordBatch.from_arrays([*arrays, *metadata.values()], schema=self.rows)
 
     def truncates(self, batch: pa.RecordBatch) -> pa.RecordBatch:
