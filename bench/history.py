@@ -52,18 +52,19 @@ def main() -> None:
     print(f"compiled: {compiled.ACTIVE}")
     with tempfile.TemporaryDirectory(prefix="aiorepl-bench-") as folder:
         one = Path(folder, "one")
-        asyncio.run(_write(one, options.rows, 1))
+        asyncio.run(write_journal(one, options.rows, 1))
         _compact(one, options.rows)
         _typed(one, options.rows)
         if not options.no_spark:
             _spark(one, options.rows)
         hundred = Path(folder, "hundred")
-        asyncio.run(_write(hundred, options.rows, 100))
+        asyncio.run(write_journal(hundred, options.rows, 100))
         _compact(hundred, options.rows)
         _one_of_a_hundred(hundred)
 
 
-async def _write(folder: Path, rows: int, tables: int) -> None:
+async def write_journal(folder: Path, rows: int, tables: int) -> None:
+    """Write a journal of mixed rows, in as many tables as wanted."""
     stream = Stream()
     described = [stream.table(f"t{number}", *_MIXED) for number in range(tables)]
     sink = JournalSink(folder)
