@@ -369,3 +369,21 @@ def test_more_than_the_driver_collects(spark, target) -> None:
     )  # fmt: skip
     apply_changes(changes, target, ["id"])
     assert DeltaTable(target).to_pyarrow_table(columns=["id"]).num_rows == 24_000
+
+
+def test_planned_again(spark, journal, target) -> None:
+    """A batch that Spark plans again with a later end, because the plan was lost, is applied from where it had ended."""
+    table = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "toast"))
+    journal.write()
+    run(spark, journal, target)
+    journal.stream.transaction(table.update("2", UNCHANGED, key=["1", None]))
+    journal.write()
+    run(spark, journal, target)
+    for folder in ("offsets", "commits"):
+        Path(target, "_checkpoint", folder, "1").unlink()
+        Path(target, "_checkpoint", folder, ".1.crc").unlink(missing_ok=True)
+    journal.stream.transaction(table.update("2", UNCHANGED), table.insert("3", "three"))
+    journal.write()
+    run(spark, journal, target)
+    assert notes(target) == {2: "toast", 3: "three"}

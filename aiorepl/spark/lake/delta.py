@@ -31,6 +31,7 @@ from aiorepl.spark.lake.rows import (
 )
 from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.statements import Dialect, Merge, merge, truncate
+from aiorepl.spark.lake.summary import commit_of, metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -47,9 +48,6 @@ from aiorepl.spark.lake.table import (
 )
 
 _PART_BYTES: Final = 64 * 1024 * 1024
-_LSN: Final = "aiorepl.lsn"
-_APPLICATION: Final = "aiorepl.application"
-_NUMBER: Final = "aiorepl.batch"
 
 
 class DeltaLake:
@@ -439,23 +437,16 @@ def _properties(commit: Commit, base: int | None) -> CommitProperties:
     )
 
 
-def metadata_of(commit: Commit) -> dict[str, str]:
-    """Return what the information of a batch's last commit has."""
-    return {_LSN: str(commit.lsn), _APPLICATION: commit.application, _NUMBER: str(commit.number)}
-
-
 def _versions(table: DeltaTable) -> Iterator[Version]:
     for entry in table.history():
         found = entry
         # Spark has one text for what a writer adds.
         if str(entry.get("userMetadata", "")).startswith("{"):
             found = json.loads(entry["userMetadata"])
-        if _LSN in found:
-            yield Version(
-                entry["version"],
-                Commit(found[_APPLICATION], int(found[_NUMBER]), LSN.parse(found[_LSN])),
-                datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
-            )
+        commit = commit_of(found)
+        if commit is not None:
+            time = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
+            yield Version(entry["version"], commit, time)
 
 
 def _due(every: int, since: int, version: int) -> bool:

@@ -19,8 +19,9 @@ from pyspark.sql import functions as f
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import OP
-from aiorepl.spark.lake.delta import DeltaTarget, metadata_of
+from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge
+from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -93,11 +94,10 @@ class DeltaMergeTarget(DeltaTarget):
         statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)
         view = f"aiorepl_{uuid4().hex}"
         source.createOrReplaceTempView(view)
-        settings = {
-            "commitInfo.userMetadata": json.dumps(metadata_of(commit)),
-            "write.txnAppId": commit.application,
-            "write.txnVersion": str(commit.number),
-        }
+        settings = {"commitInfo.userMetadata": json.dumps(metadata_of(commit))}
+        # Delta leaves out a merge whose number it has; but the batch may have another end now.
+        if not self.applied(commit.application, commit.number):
+            settings |= {"write.txnAppId": commit.application, "write.txnVersion": str(commit.number)}
         try:
             with _set(spark, settings):
                 spark.sql(_sql(self.target, view, statement))

@@ -35,6 +35,7 @@ from aiorepl.spark.lake.rows import (
     with_values,
     without,
 )
+from aiorepl.spark.lake.summary import commit_of, metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -53,7 +54,6 @@ from aiorepl.spark.lake.table import (
 # Its constructors are not typed as they are called.
 _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
-_LSN, _APPLICATION, _NUMBER = "aiorepl.lsn", "aiorepl.application", "aiorepl.batch"
 _NUMBERS: Final = "aiorepl.numbers"
 _BATCH: Final = "aiorepl.batch."
 _BASE: Final = "aiorepl.base."
@@ -164,11 +164,7 @@ class IcebergTarget:
             properties = {_BASE + commit.application: f"{commit.number} {base}"}
             if last:
                 properties = {_BATCH + commit.application: str(commit.number)}
-                summary = {
-                    _LSN: str(commit.lsn),
-                    _APPLICATION: commit.application,
-                    _NUMBER: str(commit.number),
-                }
+                summary = metadata_of(commit)
             changes = pa.concat_tables([part.read() for part in some]).combine_chunks() if some else None
             with table.transaction() as transaction:
                 self._apply(table, transaction, schema, changes, base, truncates, last, summary)
@@ -369,12 +365,12 @@ def _bounded_tables(batches: pa.RecordBatchReader, size: int) -> Iterator[pa.Tab
 
 
 def _versions(table: IcebergTable) -> Iterator[Version]:
-    seen: set[tuple[str, str]] = set()
+    seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
-        found = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        commit = commit_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
         # A merge is two snapshots of one commit; the newer one has all of it.
-        if _LSN not in found or (batch := (str(found[_APPLICATION]), str(found[_NUMBER]))) in seen:
-            continue
-        seen.add(batch)
-        commit = Commit(batch[0], int(batch[1]), LSN.parse(str(found[_LSN])))
-        yield Version(snapshot.snapshot_id, commit, datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC))
+        if commit is not None and commit not in seen:
+            seen.add(commit)
+            yield Version(
+                snapshot.snapshot_id, commit, datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+            )

@@ -77,11 +77,14 @@ class Commit:
     :param application: the id of the query; the same after a restart, another one for a new checkpoint.
     :param number: the batch's number, which increases within an application.
     :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
+    :param last: the position of the batch's last change, if it is known. Spark plans a batch again, perhaps with a later end, if
+        its checkpoint has lost the plan; then only the changes after this position are new.
     """
 
     application: str
     number: int
     lsn: LSN
+    last: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,13 @@ class Table(Protocol):
 
     def maintain(self) -> None:
         """Compact and vacuum the table if enough versions were made; it may take long, and fails without harm."""
+
+
+def reached(table: Table, application: str) -> Place | None:
+    """Find the position of the last change that an application has applied; ``None``: it is not known."""
+    return next(
+        (each.commit.last for each in table.versions() if each.commit.application == application), None
+    )
 
 
 class Lake(Protocol):

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
@@ -20,7 +21,18 @@ from pyspark.sql.types import StructField, StructType
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import DEFAULT_UPKEEP, MODES, NUMBER, Commit, Layout, Mode, Table, Upkeep
+from aiorepl.spark.lake.table import (
+    DEFAULT_UPKEEP,
+    MODES,
+    NUMBER,
+    Commit,
+    Layout,
+    Mode,
+    Place,
+    Table,
+    Upkeep,
+    reached,
+)
 from aiorepl.spark.mirroring.staged_rows import Folder, reduce_batch
 from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, OP, ORDINAL, UNCHANGED
@@ -126,9 +138,13 @@ class _Batches:
         if self._application is None:
             self._application = self._query(batch)
             self._folder.clear()
-        if not self._table.applied(self._application, number):
-            self.apply(batch, number)
-            self._table.maintain()
+        if self._table.applied(self._application, number):
+            # Spark plans the batch again if its checkpoint has lost the plan, and then it may end later.
+            after = reached(self._table, self._application)
+            if after is not None:
+                batch = batch.where(_is_after(after))
+        self.apply(batch, number)
+        self._table.maintain()
 
     def apply(self, batch: DataFrame, number: int | None) -> None:
         """Apply a batch; one without a number belongs to no query."""
@@ -138,7 +154,7 @@ class _Batches:
                 return
             self._table.evolve(self._schema, self._defaults)
             application = _BATCH if number is None else str(self._application)
-            commit = Commit(application, last if number is None else number, LSN(last))
+            commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
             self._table.merge(parts, commit, truncates)
         finally:
             self._folder.clear()
@@ -148,6 +164,11 @@ class _Batches:
         # numbers start again. Read by Spark, because only Spark may know the checkpoint's file system.
         lines = batch.sparkSession.read.text(f"{self._checkpoint}/metadata").collect()
         return f"aiorepl-{json.loads(''.join(line.value for line in lines))['id']}"
+
+
+def _is_after(place: Place) -> Column:
+    lsn, ordinal = f.col(COMMIT_LSN), f.col(ORDINAL)
+    return (lsn > place[0]) | ((lsn == place[0]) & (ordinal > place[1]))
 
 
 def _field(field: StructField) -> pa.Field:

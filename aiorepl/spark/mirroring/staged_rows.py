@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from aiorepl.spark.lake.table import Mode, Part, Truncate
+from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
 
@@ -38,12 +38,13 @@ _COLUMNS: Final = pa.schema(
     [
         pa.field("name", pa.string()),
         pa.field("size", pa.int64()),
-        pa.field("last", pa.int64()),
+        pa.field("lsn", pa.int64()),
+        pa.field("ordinal", pa.int64()),
         pa.field("truncates", pa.binary()),
         pa.field("linked", pa.binary()),
     ]
 )
-_DDL: Final = "name string, size long, last long, truncates binary, linked binary"
+_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +108,18 @@ class Folder:
 class _Staged(NamedTuple):
     name: str
     size: int
-    last: int
+    last: Place
 
 
 class Batch(NamedTuple):
     """A batch that was reduced.
 
-    :param last: the newest commit LSN; ``None``: the batch has no changes.
+    :param last: the position of the last change; ``None``: the batch has no changes.
     """
 
     parts: Sequence[Part]
     truncates: tuple[Truncate, ...]
-    last: int | None
+    last: Place | None
 
 
 def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mode) -> Batch:
@@ -130,7 +131,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     truncates: set[Truncate] = set()
     links: list[pa.Table] = []
     for row in batch.mapInArrow(partial(_stage, folder, tuple(keys)), _DDL).collect():
-        staged.append(_Staged(row.name, row.size, row.last))
+        staged.append(_Staged(row.name, row.size, (row.lsn, row.ordinal)))
         truncates.update(_truncates(bytes(row.truncates)))
         if row.linked is not None:
             links.append(_opened(bytes(row.linked)))
@@ -164,7 +165,7 @@ def _stage(
     folder: Folder, keys: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of a partition to a file. Runs on executors."""
-    size = last = 0
+    size, last = 0, (0, 0)
     truncates: list[Truncate] = []
     links: list[pa.Table] = []
 
@@ -175,7 +176,7 @@ def _stage(
                 continue
             table = pa.Table.from_batches([batch])
             size += batch.nbytes
-            last = max(last, pc.max(batch["_commit_lsn"]).as_py())
+            last = max(last, _last(batch))
             truncates.extend(truncates_of(table))
             links.append(linked_keys(table, keys))
             yield batch
@@ -214,17 +215,24 @@ def _reduce(
     waiting.clear()
     for part in reduced.parts(PART_BYTES):
         table = part.read()
-        yield _described(folder.write(table.to_batches(), table.schema), part.size, 0, (), None)
+        yield _described(folder.write(table.to_batches(), table.schema), part.size, (0, 0), (), None)
+
+
+def _last(batch: pa.RecordBatch) -> Place:
+    lsn = pc.max(batch["_commit_lsn"])
+    newest = batch.filter(pc.equal(batch["_commit_lsn"], lsn))
+    return lsn.as_py(), pc.max(newest["_ordinal"]).as_py()
 
 
 def _described(
-    name: str, size: int, last: int, truncates: Sequence[Truncate], linked: pa.Table | None
+    name: str, size: int, last: Place, truncates: Sequence[Truncate], linked: pa.Table | None
 ) -> pa.RecordBatch:
     arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
     row = {
         "name": name,
         "size": size,
-        "last": last,
+        "lsn": last[0],
+        "ordinal": last[1],
         "truncates": _bytes(arrow),
         "linked": None if linked is None else _bytes(linked),
     }
