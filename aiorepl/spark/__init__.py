@@ -22,6 +22,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
+    from aiorepl.spark.lake.delta_merge import DeltaMergeLake, DeltaMergeTarget
+    from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
+    from aiorepl.spark.lake.table import Layout, Upkeep
     from aiorepl.spark.mirroring.apply_changes import apply_changes
     from aiorepl.spark.mirroring.mirror import Mirror, mirror
     from aiorepl.spark.mirroring.mirrored import MirroredTables
@@ -32,6 +36,14 @@ if TYPE_CHECKING:
     from aiorepl.spark.verifying.verify import verify
 
 _HOME_OF = {
+    "DeltaLake": "aiorepl.spark.lake.delta",
+    "DeltaMergeLake": "aiorepl.spark.lake.delta_merge",
+    "DeltaMergeTarget": "aiorepl.spark.lake.delta_merge",
+    "DeltaTarget": "aiorepl.spark.lake.delta",
+    "IcebergLake": "aiorepl.spark.lake.iceberg",
+    "IcebergTarget": "aiorepl.spark.lake.iceberg",
+    "Layout": "aiorepl.spark.lake.table",
+    "Upkeep": "aiorepl.spark.lake.table",
     "Mirror": "aiorepl.spark.mirroring.mirror",
     "MirroredTables": "aiorepl.spark.mirroring.mirrored",
     "mirror": "aiorepl.spark.mirroring.mirror",
@@ -45,10 +57,18 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "DeltaLake",
+    "DeltaMergeLake",
+    "DeltaMergeTarget",
+    "DeltaTarget",
+    "IcebergLake",
+    "IcebergTarget",
+    "Layout",
     "Mirror",
     "MirroredTables",
     "QueryListener",
     "Snapshot",
+    "Upkeep",
     "apply_changes",
     "changes",
     "local_session",
@@ -68,8 +88,9 @@ if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
             return getattr(import_module(home), name)
         except ModuleNotFoundError as missing:
             package = (missing.name or "").partition(".")[0]
-            if package not in ("pyspark", "pyarrow", "deltalake", "py4j"):
+            if package not in ("pyspark", "pyarrow", "deltalake", "py4j", "pyiceberg"):
                 raise
+            extra = "iceberg" if package == "pyiceberg" else "spark"
             raise ImportError(
-                f"aiorepl.spark needs {package}: pip install 'aiorepl[spark]'", name=missing.name
+                f"aiorepl.spark needs {package}: pip install 'aiorepl[{extra}]'", name=missing.name
             ) from missing

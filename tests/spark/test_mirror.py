@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shutil
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -387,3 +389,20 @@ def test_planned_again(spark, journal, target) -> None:
     journal.write()
     run(spark, journal, target)
     assert notes(target) == {2: "toast", 3: "three"}
+
+
+def test_documentation(spark, journal, tmp_path) -> None:
+    """The example of apply_changes in docs/spark.md runs as it is, but for its folders."""
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Mirroring one table")[2].partition("\n## ")[0]
+    table = journal.stream.table("orders", ID, NOTE)
+    journal.stream.transaction(table.insert("1", "one"), table.update("1", "uno"))
+    journal.write()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        here = block.replace("/var/lib/aiorepl/journal", str(journal.folder))
+        exec(here.replace("/lake/", f"{tmp_path}/lake/"), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    versions = DeltaTable(f"{tmp_path}/lake/orders").to_pyarrow_table().to_pylist()
+    assert {(row["note"], row["_is_current"]) for row in versions} == {("one", False), ("uno", True)}

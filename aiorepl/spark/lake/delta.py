@@ -82,7 +82,7 @@ class DeltaLake:
     ) -> DeltaTarget:
         """Return the table for a source table; nothing is created yet."""
         return DeltaTarget(
-            "/".join((self._root, *map(_folder, name))),
+            "/".join((self._root, *map(folder_name, name))),
             keys,
             mode,
             layout,
@@ -388,7 +388,7 @@ class DeltaTarget:
 _ABSENT: Final = {"current": "delete", "soft_delete": "", "history": "close"}
 
 
-def _folder(name: str) -> str:
+def folder_name(name: str) -> str:
     """Return a name as a folder's: what paths and URLs give a meaning is written as ~ and its code."""
     return re.sub(
         r"[^\w $.-]|^[._]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import OP
-from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.delta import DeltaTarget, folder_name
 from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge
 from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
@@ -40,6 +40,42 @@ from aiorepl.spark.lake.table import (
 
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTING: Final = "spark.databricks.delta."
+
+
+class DeltaMergeLake:
+    """A folder or URL with a Delta table for each source table, merged by executors; otherwise as ``DeltaLake``.
+
+    :param spark: the session; its configuration must reach the folder, too.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        storage: Mapping[str, str] | None = None,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+    ) -> None:
+        self._spark = spark
+        self._root = root.rstrip("/")
+        self._storage = storage
+        self._upkeep = upkeep
+
+    def __repr__(self) -> str:
+        return f"<Delta tables in {self._root}, merged by Spark>"
+
+    def table(
+        self,
+        name: tuple[str, str],
+        keys: tuple[str, ...],
+        mode: Mode = "current",
+        layout: Layout = DEFAULT_LAYOUT,
+    ) -> DeltaMergeTarget:
+        """Return the table for a source table; nothing is created yet."""
+        target = "/".join((self._root, *map(folder_name, name)))
+        return DeltaMergeTarget(
+            self._spark, target, keys, mode, layout, storage=self._storage, upkeep=self._upkeep
+        )
 
 
 class DeltaMergeTarget(DeltaTarget):
