@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -174,3 +175,32 @@ def test_null_key(target) -> None:
     """A null key is refused by name."""
     with pytest.raises(ConfigurationError, match="'id'"):
         apply(target, FIRST, 1, {"id": None, "note": "x"})
+
+
+def test_numbers_become_text(target) -> None:
+    """Decimals with more digits than any decimal has, and numeric without precision, are text as PostgreSQL prints it; keys, too."""
+    few = source(id=("1", pa.decimal128(38, 0)), price=("2", pa.decimal128(12, 10)), flag=("3", pa.bool_()))
+    tiny = Decimal("0.0000000001")
+    apply(target, few, 1, {"id": Decimal(7), "price": tiny, "flag": True}, {"id": Decimal(8), "price": tiny})
+    more = source(id=("1", pa.decimal128(38, 1)), price=("2", pa.string()), flag=("3", pa.string()))
+    target.evolve(more)
+    apply(target, few, 2, {"id": Decimal(8), "price": Decimal(1), "flag": False})
+
+    assert {(row["id"], row["price"], row["flag"]) for row in rows(target)} == {
+        ("7", "0.0000000001", "true"),
+        ("8", "1.0000000000", "false"),
+    }
+
+
+@pytest.mark.parametrize("name", ["_kept", "_aiorepl_kept_0", "_COMMIT_LSN", "ID"])
+def test_names_that_cannot_be(target, name) -> None:
+    """A column is refused by name if a mirror needs the name itself, or if it differs from another one in case only."""
+    with pytest.raises(ConfigurationError, match=name):
+        target.evolve(source(id=("1", pa.int32()), **{name: ("2", pa.string())}))
+
+
+def test_nested_key(tmp_path) -> None:
+    """A key of a nested type is refused by name."""
+    with pytest.raises(ConfigurationError, match="'tags'"):
+        target = DeltaTarget(str(tmp_path / "t"), ("tags",))
+        apply(target, source(tags=("1", pa.list_(pa.string()))), 1, {"tags": ["a"]})

@@ -14,7 +14,9 @@ from aiorepl.formats.arrow.types import META
 from aiorepl.spark.lake.table import (
     DELETED,
     IS_CURRENT,
+    KEPT,
     NUMBER,
+    ORIGIN,
     VALID_FROM,
     VALID_TO,
     VALID_TO_LSN,
@@ -49,12 +51,20 @@ def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
     """
     added = _ADDED[mode]
     fields = [field.with_nullable(True) for field in source if field.name not in META.names]
-    taken = {field.name for field in fields} & {field.name for field in added}
-    if taken:
-        raise ConfigurationError(
-            f"the table has a column {min(taken)!r}, which is the name of a column that the mode {mode} adds: leave it out, or "
-            "rename it in the DataFrame"
-        )
+    reserved = {field.name for field in (*added, *META)} | {KEPT, ORIGIN}
+    seen: set[str] = set()
+    for name in (field.name for field in fields):
+        # Lakes do not tell names apart by case.
+        if name.lower() in reserved or name.lower().startswith("_aiorepl_"):
+            raise ConfigurationError(
+                f"the table has a column {name!r}, which is the name of a column that a mirror adds or needs: leave it out of the "
+                "publication, or rename it in the DataFrame of apply_changes"
+            )
+        if name.lower() in seen:
+            raise ConfigurationError(
+                f"the table has two columns {name!r} that differ in case only: leave one out of the publication"
+            )
+        seen.add(name.lower())
     return pa.schema([*fields, *added])
 
 
@@ -126,8 +136,8 @@ def evolution(
         if kind is None:
             assert wants is not None
             raise ConfigurationError(
-                f"column {name!r} of the target is {field.type}, and in the changes it is {wants.type}: cast it in the DataFrame, "
-                "or mirror into a new table"
+                f"column {name!r} of the target is {field.type}, and in the changes it is {wants.type}: move the target away "
+                "and mirror the table again, or cast the column in the DataFrame of apply_changes"
             )
         if kind != field.type:
             widened[name] = kind
@@ -160,10 +170,13 @@ def _scalar(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
                 return wide
             if kinds.is_floating(wide) and narrow.bit_width < wide.bit_width:
                 return wide
-            if kinds.is_string(wide):
-                return wide
             if kinds.is_decimal(wide):
                 return _decimal(_DIGITS[narrow.bit_width], 0, wide)
+        # Text is what PostgreSQL prints. What it prints of dates and floats depends on its settings.
+        if kinds.is_string(wide) and (
+            kinds.is_integer(narrow) or kinds.is_decimal(narrow) or kinds.is_boolean(narrow)
+        ):
+            return wide
         if kinds.is_float32(narrow) and kinds.is_float64(wide):
             return wide
         if kinds.is_date32(narrow) and wide == pa.timestamp("us"):
@@ -176,9 +189,10 @@ def _scalar(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 _DIGITS: Final = {16: 5, 32: 10, 64: 19}
 
 
-def _decimal(precision: int, scale: int, other: pa.DataType) -> pa.DataType | None:
+def _decimal(precision: int, scale: int, other: pa.DataType) -> pa.DataType:
+    """Return a decimal with the digits of both; text, as numeric without precision, if they are too many."""
     whole, fraction = max(precision - scale, other.precision - other.scale), max(scale, other.scale)
-    return pa.decimal128(whole + fraction, fraction) if whole + fraction <= 38 else None
+    return pa.decimal128(whole + fraction, fraction) if whole + fraction <= 38 else pa.string()
 
 
 def _free(name: str, taken: set[str]) -> str:

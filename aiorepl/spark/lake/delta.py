@@ -26,6 +26,7 @@ from aiorepl.spark.lake.rows import (
     lacking_values,
     of_mode,
     origins,
+    typed,
     with_values,
     without,
 )
@@ -260,7 +261,7 @@ class DeltaTarget:
             fresh = self._fresh(table, changes)
             write_deltalake(table, fitted(fresh, schema), mode="append", commit_properties=properties)
             return
-        changes, kept = self._flagged(of_mode(self._filled(changes, base), self._mode))
+        changes, kept = self._flagged(of_mode(self._filled(typed(changes, schema), base), self._mode))
         if not table.file_uris():
             present = changes.filter(pc.not_equal(changes[OP], _ABSENT[self._mode]))
             write_deltalake(table, fitted(present, schema), mode="append", commit_properties=properties)
@@ -361,8 +362,7 @@ class DeltaTarget:
         columns: dict[str, pc.Expression] = {}
         for field in present:
             name = steps.renamed.get(field.name, field.name)
-            column = pc.field(field.name)
-            columns[name] = column.cast(steps.widened[name]) if name in steps.widened else column
+            columns[name] = pc.field(field.name)
         for field in steps.added:
             value = steps.filled.get(field.name, pa.scalar(None)).cast(field.type)
             column = pc.scalar(value)

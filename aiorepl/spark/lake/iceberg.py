@@ -32,6 +32,7 @@ from aiorepl.spark.lake.rows import (
     lacking_values,
     of_mode,
     origins,
+    typed,
     with_values,
     without,
 )
@@ -277,7 +278,7 @@ class IcebergTarget:
             reduced = reduced.append_column(OP, pa.array([], pa.string()))
             reduced = reduced.append_column(KEPT, pa.array([], pa.list_(pa.string())))
         else:
-            reduced = of_mode(self._filled(table, changes, base), self._mode)
+            reduced = of_mode(self._filled(table, typed(changes, schema), base), self._mode)
             conditions.append(_with_keys(reduced, self.keys))
         if truncates and last:
             older: expressions.BooleanExpression = _is.LessThanOrEqual(COMMIT_LSN, truncates[-1].lsn)

@@ -30,13 +30,37 @@ def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
 def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.Table:
     """Return the columns of ``schema`` in its types, null where the rows have none, and ``others`` as they are."""
     arrays = [
-        rows[field.name].cast(field.type)
+        _in_type(rows[field.name], field.type)
         if field.name in rows.column_names
         else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
         for field in schema
     ]
     extra = [pa.field(name, rows.schema.field(name).type) for name in others]
     return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
+
+
+def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return reduced changes with the target's types, which may be wider; also of keys that rows had before."""
+    for number, field in enumerate(changes.schema):
+        if field.name in schema.names and field.type != schema.field(field.name).type:
+            kind = schema.field(field.name).type
+            changes = changes.set_column(number, field.name, _in_type(changes[field.name], kind))
+    moved = changes[ORIGIN].combine_chunks()
+    names = [field.name for field in moved.type]
+    keys = [
+        _in_type(pa.chunked_array([moved.field(name)]), schema.field(name).type).combine_chunks()
+        for name in names
+    ]
+    array = pa.StructArray.from_arrays(keys, names, mask=pc.is_null(moved))
+    return changes.set_column(changes.column_names.index(ORIGIN), ORIGIN, array)
+
+
+def _in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_decimal(column.type) and pa.types.is_string(kind):
+        # Arrow would write small numbers with an exponent.
+        texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, kind)])
+    return column.cast(kind)
 
 
 def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:

@@ -136,6 +136,10 @@ def _in_commit_order(changes: pa.Table) -> pa.Table:
 
 def _require_keys(rows: pa.Table, keys: Sequence[str]) -> None:
     for name in keys:
+        if pa.types.is_nested(rows.schema.field(name).type):
+            raise ConfigurationError(
+                f"the key column {name!r} is {rows.schema.field(name).type}, by which rows cannot be told apart: name other columns"
+            )
         if rows[name].null_count:
             raise ConfigurationError(
                 f"a change has null in the key column {name!r}: name columns of the table's replica identity as keys, which are "
