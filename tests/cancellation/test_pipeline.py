@@ -107,7 +107,7 @@ def pipeline(source, sink, journal):
         until=source.stream.lsn,
         reconnect=AT_ONCE,
         retry=AT_ONCE,
-        batches=BatchPolicy(max_bytes=300, flush_seconds=0),
+        batches=BatchPolicy(max_bytes=600, flush_seconds=0),
     )
 
 

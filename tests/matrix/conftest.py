@@ -223,7 +223,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of one server in one process, which has it running."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if Path(__file__).parent in item.path.parents and "version" in parameters:
+        if "version" in parameters and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group(f"matrix-{parameters['version']}"))
 
 

@@ -36,7 +36,7 @@ class Engine(Conformance):
         batches = BatchPolicy(max_bytes=3000, flush_bytes=10_000, flush_seconds=0.02)
 
         async def work() -> None:
-            for _ in range(5):
+            for _ in range(3):
                 scenario.items(3)
                 source.disconnect()
                 scenario.commit(*(scenario.item(f"of many {number}") for number in range(100)))
