@@ -18,6 +18,17 @@ from aiorepl_sinks.s3 import S3Sink
 AT_ONCE = 800
 
 
+class WithoutPandas:
+    """pyarrow imports pandas where it is installed: half of the memory that is allowed here, and none of it is the sink's."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, WithoutPandas())
+
+
 def main(url: str, files: str, tables: int, rows: int, **options: int | str) -> None:
     """Deliver it, in batches of which each is made when it is needed."""
     dice, stream = random.Random(1), Stream()
