@@ -252,7 +252,9 @@ class SqlConnection:
             except Exception as error:  # noqa: BLE001 - ``receive`` raises it
                 self.fail(error)
 
-        self._connection.add_log_listener(listener)
+        # A closed connection takes no listener; the next query says that it was lost.
+        if not self._connection.is_closed():
+            self._connection.add_log_listener(listener)
 
     def send_status(self, received: LSN, flushed: LSN, applied: LSN, *, reply: bool = False) -> None:
         """Record the confirmed LSN; the slot is advanced before the next round."""

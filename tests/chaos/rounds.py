@@ -46,7 +46,9 @@ from aiorepl.testing.verify import (
     verify,
 )
 
+# Seconds for catching up, and for a whole round.
 DEADLINE = 120.0
+LONGEST = 240.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # With these errors a process may end although no call of the operating system has failed.
@@ -108,6 +110,15 @@ class Round:
     async def run(self) -> Outcome:
         """Run it; everything it makes on the server is dropped."""
         began = time.monotonic()
+        try:
+            async with asyncio.timeout(LONGEST):
+                await self._run()
+        except TimeoutError:
+            self._outcome.violations.append(f"the round takes longer than {LONGEST} s")
+        self._outcome.seconds = time.monotonic() - began
+        return self._outcome
+
+    async def _run(self) -> None:
         (self._folder / "stderr").touch()
         await self._receiver.listener.listen()
         async with self._database(), self._proxy:
@@ -116,6 +127,7 @@ class Round:
                 seed=self._program.seed,
                 writers=self._program.writers,
                 mixture=Mixture(**self._program.mixture),
+                limit=self._program.limit,
             )
             await workload.create()
             await self._prepare()
@@ -140,8 +152,6 @@ class Round:
         self._receiver.listener.close()
         self._receiver.listener.cancel()
         await self._receiver.listener.closed()
-        self._outcome.seconds = time.monotonic() - began
-        return self._outcome
 
     @property
     def _snapshot(self) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 SUITE = Path(__file__).with_name("suite.py")
-PROGRAMS = 4
+# No program is begun after so many seconds.
+SECONDS = 25
 
 pytestmark = pytest.mark.server
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.server
 def test_random_programs_of_today():
     """Whatever is drawn, nothing is lost, invented, torn, reordered or confirmed too early."""
     seed = dt.datetime.now(dt.UTC).date().toordinal() * 1000
-    command = [sys.executable, SUITE, "--programs", str(PROGRAMS), "--seed", str(seed)]
+    command = [sys.executable, SUITE, "--minutes", str(SECONDS / 60), "--seed", str(seed)]
     told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
     print(told.stdout)

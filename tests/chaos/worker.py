@@ -83,7 +83,8 @@ def stays(pipeline: Pipeline) -> bool:
     if fan_out.ledger is None or not fan_out.started.is_set():
         return False
     start = fan_out._snapshot.start
-    return pipeline._capture.created is None or (start is not None and fan_out.ledger.flushed > start)
+    durable = start is not None and fan_out.ledger.flushed > start
+    return durable or (pipeline._capture.created is None and not fan_out._undelivered)
 
 
 def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:

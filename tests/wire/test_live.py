@@ -11,12 +11,13 @@ import asyncpg
 import pytest
 
 from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, Source
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, ConnectionLost
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options
 from aiorepl.testing import EmbeddedServer, MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.sql import SqlConnection
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -225,3 +226,13 @@ async def test_timeouts_of_the_server(dsn):
                 assert [{name: "0"}] == await connection.query(f"SHOW {name}")
     finally:
         await reader.close()
+
+
+async def test_a_polled_connection_that_closes_at_once(database):
+    """A connection of the SQL interface that is lost right after it was opened is told as lost by the next query."""
+    connection = await SqlConnection.open(database)
+    connection._connection.terminate()
+
+    connection.on_notice(lambda notice: None)
+    with pytest.raises(ConnectionLost):
+        await connection.query("SELECT 1")

@@ -31,6 +31,7 @@ class Workload:
     :param dsn: a DSN of asyncpg, of a role that may create schemas.
     :param seed: of everything that is drawn; the interleaving of the writers is the server's.
     :param writers: how many write at the same time.
+    :param limit: stop after about this many changes; ``None``: go on.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class Workload:
         writers: int = 2,
         mixture: Mixture | None = None,
         schema: str = tables.SCHEMA,
+        limit: int | None = None,
     ) -> None:
+        self._limit = limit
         self._dsn = dsn
         self._schema = schema
         self._mixture = mixture or Mixture()
@@ -59,6 +62,11 @@ class Workload:
     def committed(self) -> int:
         """How many transactions have committed, as far as the writers know."""
         return sum(one.outcome == "committed" for writer in self._writers for one in writer.transactions)
+
+    @property
+    def changes(self) -> int:
+        """How many changes the transactions have, those that were rolled back included."""
+        return sum(len(one.operations) for writer in self._writers for one in writer.transactions)
 
     async def create(self) -> None:
         """Create the schema and its tables, with rows."""
@@ -135,6 +143,8 @@ class Workload:
     async def _run(self, writer: Writer) -> None:
         while not self._stopping:
             await self._running.wait()
+            if self._limit is not None and self.changes > self._limit:
+                return
             await writer.step()
 
     async def _stop(self) -> None:
