@@ -243,6 +243,38 @@ def test_a_pruned_beginning_that_is_compacted(evolved) -> None:
     }
 
 
+def test_a_place_within_a_deleted_segment(journal) -> None:
+    """A batch that ends or begins within a segment that was deleted is refused: the history has no blocks, and no row is skipped."""
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(*(t.insert(str(key), "x" * 50) for key in range(9)))
+    journal.write(block_bytes=100)
+    journal.stream.transaction(t.insert("9", "last"))
+    journal.write()
+    texts = CaseInsensitiveDict({"path": str(journal.folder), "table": "public.t", "consumer": ""})
+    found = AioreplDataSource(texts)
+    reader = found.streamReader(found.schema())
+    assert isinstance(reader, StreamReader)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(1))
+    assert end["block"]
+    compact(journal)
+    pruned(journal, 1)
+    with pytest.raises(JournalError, match=r"block 1 after .*the history cannot be read from there"):
+        reader.partitions(start, end)
+    with pytest.raises(JournalError, match=r"the history cannot be read from there"):
+        reader.latestOffset(end, ReadMaxBytes(1))
+    whole = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(JournalError, match=r"the history cannot be read from there"):
+        reader.partitions(end, whole)
+    read = [
+        row
+        for each in reader.partitions(start, whole)
+        for batch in reader.read(each)
+        for row in batch.to_pylist()
+    ]
+    assert list(range(10)) == [row["id"] for row in read]
+
+
 def test_a_history_that_begins_later(evolved) -> None:
     """A history without the journal's beginning is not enough for a query that did not choose where to begin."""
     pruned(evolved, 1)

@@ -26,14 +26,14 @@ def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     if before.null_count == batch.num_rows:
         return batch
     updates = pc.and_(pc.equal(batch["_op"], "update"), before.is_valid())
-    moved = pc.and_(updates, _differ(batch, before, keys)).to_numpy(zero_copy_only=False).nonzero()[0]
-    if not len(moved):
+    chosen = pc.indices_nonzero(pc.and_(updates, _differ(batch, before, keys)))
+    moved = chosen.to_pylist()
+    if not moved:
         return batch
-    chosen = pa.array(moved, pa.int64())
     rows = batch.take(chosen)
     both = pa.concat_batches([batch, _deletes(rows), _with_op(rows, "insert")])
     # Each row is followed by those that replace it.
-    count, replaced = batch.num_rows, {int(row): number for number, row in enumerate(moved)}
+    count, replaced = batch.num_rows, {row: number for number, row in enumerate(moved)}
     order: list[int] = []
     for row in range(count):
         number = replaced.get(row)

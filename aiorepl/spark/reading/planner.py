@@ -169,7 +169,8 @@ class Planner:
     ) -> BlockPosition:
         """Return the position after about ``max_bytes``, as ``blocks.latest``; after files of the history if segments are gone."""
         table = self.options.table
-        if table is not None and start.lsn < chain.start_lsn and start == BlockPosition(start.lsn):
+        _require_kept(reader, chain, start)
+        if table is not None and start.lsn < chain.start_lsn:
             found = covering(self.options.journal, table, chain, start.lsn)
             if found is not None:
                 return BlockPosition(latest_compacted(found, start.lsn, max_bytes, until))
@@ -184,6 +185,8 @@ class Planner:
         :raises JournalError: the journal is damaged.
         """
         options = self.options
+        _require_kept(reader, chain, start)
+        _require_kept(reader, chain, end)
         partitions: list[InputPartition] = []
         described, newest = self._newest_of(reader)
         if options.table is not None and described is not None:
@@ -202,6 +205,9 @@ class Planner:
                 partitions += (FilesPartition(part, types, newest) for part in parts)
                 start = BlockPosition(stop)
         if start < end:
+            if described is not None and start.lsn < chain.start_lsn:
+                # The history had this a moment ago. Segments alone would begin later, and rows be missing.
+                raise _gone(reader, chain, start)
             blocks = plan(reader, chain, options.table, options.partition_bytes, start, end)
             partitions += (BlocksPartition(part, newest) for part in blocks)
         return partitions
@@ -253,6 +259,23 @@ class Planner:
     def __getstate__(self) -> dict[str, object]:
         # Executors get what they need with their partition.
         return self.__dict__ | {"_newest": None}
+
+
+def _require_kept(reader: JournalReader, chain: Chain, place: BlockPosition) -> None:
+    """Check that a place within a segment is in one that is kept: the history has no blocks.
+
+    :raises JournalError: it was deleted.
+    """
+    if (place.part or place.block) and place.lsn < chain.start_lsn:
+        raise _gone(reader, chain, place)
+
+
+def _gone(reader: JournalReader, chain: Chain, place: BlockPosition) -> JournalError:
+    return JournalError(
+        f"the query is at part {place.part}, block {place.block} after {place.lsn} in the journal {reader.url}, which has no "
+        f"segments before {chain.start_lsn} any more, and the history cannot be read from there. Start over with an empty target "
+        "and a new checkpoint; a query with a consumer keeps the segments that it needs"
+    )
 
 
 def log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
