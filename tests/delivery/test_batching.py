@@ -148,9 +148,49 @@ def test_rows_of_a_transaction_that_was_taken_early():
     assert not batcher.full
 
 
+@pytest.mark.parametrize("taken_early", [False, True])
+def test_bytes_that_were_taken(taken_early):
+    """A batch is full at exactly its limit, and bytes that were taken do not count any more."""
+    batcher = Batcher(LIMIT)
+    parts = slices([[LIMIT - 1, 1]] if taken_early else [[LIMIT - 1], [1]])
+    for _ in range(2):
+        batcher.add(parts[0])
+        assert not batcher.full
+        if taken_early:
+            assert batcher.take() is None
+            batcher.take_partial()
+            batcher.add(parts[0])
+            batcher.add(Slice(None, (), False, None, 1))
+        else:
+            batcher.add(parts[1])
+        assert batcher.full
+        assert LIMIT == batcher.take().size
+        assert not batcher.full
+        assert batcher.take() is None
+
+
+def test_as_many_rows_as_fit():
+    """A transaction of exactly as many rows as fit waits for its end, beside a whole one it makes the batch full."""
+    batcher = Batcher(10_000, 4)
+    whole, first = rows([[1], [4, 0]])[:2]
+    batcher.add(first)
+    assert (False, None) == (batcher.full, batcher.take())
+    batcher.take_partial()
+    batcher.add(whole)
+    assert not batcher.full
+    batcher.add(first)
+    assert batcher.full
+
+
+def test_the_least_amounts():
+    """One byte, one row and no seconds are amounts."""
+    policy = BatchPolicy(max_bytes=1, max_rows=1, flush_bytes=1, linger=0, flush_seconds=0)
+    assert (1, 1, 1) == (policy.max_bytes, policy.max_rows, policy.flush_bytes)
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_bytes": 0}, {"max_rows": 0}, {"flush_bytes": 0}, {"linger": -1}, {"flush_seconds": float("nan")}],
+    [{"max_bytes": 0}, {"max_rows": 0}, {"flush_bytes": 0}, {"linger": -1}, {"flush_seconds": float("inf")}],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_what_is_no_amount(wrong):
