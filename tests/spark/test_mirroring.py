@@ -640,6 +640,39 @@ def test_a_table_put_back(lake, journal, tmp_path) -> None:
             mirror.step()
 
 
+def test_restored_table(lake, journal) -> None:
+    """A table that somebody restored to an earlier version is refused, until it is put right again."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    for key in "12":
+        journal.stream.transaction(t.insert(key, "a"))
+        mirror.step()
+    table = DeltaTable(f"{mirror.target}/public/t")
+    last = table.version()
+    table.restore(last - 1)
+    mirror.restart()
+    journal.stream.transaction(t.insert("3", "a"))
+    with pytest.raises(TableFailed, match="restored to an earlier version"):
+        mirror.step()
+    DeltaTable(f"{mirror.target}/public/t").restore(last)
+    mirror.restart()
+    mirror.again()
+    assert sorted(mirror.rows("t")) == [1, 2, 3]
+
+
+def test_renamed_table(lake, journal, caplog) -> None:
+    """A table that was renamed has a target under its new name, and a warning asks for its snapshot."""
+    mirror = lake()
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    renamed = journal.stream.table("t2", ID, NOTE, replaces=t)
+    journal.stream.transaction(renamed.insert("2", "b"))
+    mirror.step()
+    assert (mirror.rows("t"), mirror.rows("t2")) == ({1: "a"}, {2: "b"})
+    assert "public.t2 was mirrored as public.t before it was renamed" in caplog.text
+
+
 def test_object_store(journal, bucket, tmp_path) -> None:
     """The target, its state and the staged files may be in an object store."""
 

@@ -134,7 +134,15 @@ class DeltaTarget:
     def applied(self, application: str, number: int) -> bool:
         table = self._open()
         last = None if table is None else table.transaction_version(application)
-        return last is not None and last >= number
+        if table is None or last is None or last < number:
+            return False
+        if _restored(table):
+            # RESTORE takes rows away, and keeps the transaction identifiers.
+            raise ConfigurationError(
+                f"the Delta table {self.target} was restored to an earlier version, and lacks batches that it had: restore it to the "
+                "version before that; or begin the table again with an empty target and a snapshot"
+            )
+        return True
 
     def schema(self) -> pa.Schema | None:
         table = self._open()
@@ -437,16 +445,36 @@ def _properties(commit: Commit, base: int | None) -> CommitProperties:
     )
 
 
+def _of_batch(entry: Mapping[str, Any]) -> Commit | None:
+    """Return the commit that an entry of the log is of; ``None`` if it ends no batch."""
+    # Spark has one text for what a writer adds.
+    if str(entry.get("userMetadata", "")).startswith("{"):
+        return commit_of(json.loads(entry["userMetadata"]))
+    return commit_of(entry)
+
+
+_NEWEST: Final = 5
+"""The entries of the log that are read first: the last batch is usually among them."""
+
+
 def _versions(table: DeltaTable) -> Iterator[Version]:
     for entry in table.history():
-        found = entry
-        # Spark has one text for what a writer adds.
-        if str(entry.get("userMetadata", "")).startswith("{"):
-            found = json.loads(entry["userMetadata"])
-        commit = commit_of(found)
+        commit = _of_batch(entry)
         if commit is not None:
             time = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
             yield Version(entry["version"], commit, time)
+
+
+def _restored(table: DeltaTable) -> bool:
+    """Whether somebody has restored a version before the last batch, since that batch."""
+    for limit in (_NEWEST, None):
+        restored: Mapping[str, Any] | None = None
+        for entry in table.history(limit):
+            if _of_batch(entry) is not None:
+                return restored is not None and int(restored.get("version") or 0) < entry["version"]
+            if restored is None and entry.get("operation") == "RESTORE":
+                restored = entry.get("operationParameters", {})
+    return False
 
 
 def _due(every: int, since: int, version: int) -> bool:

@@ -127,6 +127,15 @@ class Applying:
                 found = [*self._earlier(table, aside.get(table), head), *found]
             if not found:
                 return None
+            former = next(
+                (name for name, of in state.tables.items() if of.oid == found[-1].version.oid), table
+            )
+            if former != table and table not in state.tables:
+                _log.warning(
+                    "%s was mirrored as %s before it was renamed: request a snapshot of it, for the rows that were there",
+                    table,
+                    former,
+                )
             return self._writer.write(table, found, commit, state.tables.get(table), again=again)
 
         oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due))
