@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -30,7 +30,9 @@ def source(**columns: tuple[str | None, pa.DataType]) -> pa.Schema:
 FIRST = source(id=("1", pa.int32()), note=("2", pa.string()), n=("3", pa.int32()))
 
 
-def apply(target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, defaults=None, truncates=()) -> None:
+def apply(
+    target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, defaults=None, truncates=(), part=1 << 20
+) -> None:
     """Apply a batch of inserts and updates, one commit at ``lsn``."""
     meta = [
         ("_op", pa.string()),
@@ -45,7 +47,7 @@ def apply(target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, default
     )
     target.evolve(schema, defaults)
     reduced = reduce_changes(changes, target.keys, target.mode, truncates)
-    target.merge(reduced.parts(1 << 20), Commit("query", lsn, LSN(lsn)), reduced.truncates)
+    target.merge(reduced.parts(part), Commit("query", lsn, LSN(lsn)), reduced.truncates)
 
 
 def rows(target: DeltaTarget, version: int | None = None) -> list[dict]:
@@ -204,3 +206,65 @@ def test_nested_key(tmp_path) -> None:
     with pytest.raises(ConfigurationError, match="'tags'"):
         target = DeltaTarget(str(tmp_path / "t"), ("tags",))
         apply(target, source(tags=("1", pa.list_(pa.string()))), 1, {"tags": ["a"]})
+
+
+def test_moves_of_an_unfinished_batch(target, monkeypatch) -> None:
+    """A batch that failed half-way is applied under another number, with the values of rows whose former keys are gone by now."""
+    apply(target, FIRST, 1, *({"id": number, "note": f"toast {number}"} for number in range(1, 5)))
+    target._part_bytes = 1
+    moves = []
+    for number in range(1, 5):
+        moves += [
+            {"_op": "delete", "_ordinal": number, "id": number},
+            {"_op": "insert", "_ordinal": number, "id": number + 10, "_unchanged": ["note"]},
+        ]
+    failing = DeltaTarget._apply
+    left = iter([True, True, False])
+
+    def fail(self, *given) -> None:
+        if not next(left, True):
+            raise OSError
+        failing(self, *given)
+
+    monkeypatch.setattr(DeltaTarget, "_apply", fail)
+    with pytest.raises(OSError, match=""):
+        apply(target, FIRST, 2, *moves, part=200)
+    renamed = source(id=("1", pa.int32()), text=("2", pa.string()), n=("3", pa.int32()))
+    moves = [{**move, "_unchanged": ["text"] if "_unchanged" in move else None} for move in moves]
+    apply(target, renamed, 3, *moves, part=200)
+    assert [(row["id"], row["text"]) for row in rows(target)] == [
+        (number + 10, f"toast {number}") for number in range(1, 5)
+    ]
+
+
+def test_rows_of_somebody_else(target) -> None:
+    """A row without a position is older than every change."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    planted = pa.table({"id": pa.array([7, 8, 9], pa.int32()), "note": ["planted"] * 3})
+    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+    apply(target, FIRST, 2, {"id": 7, "note": "seven"}, {"id": 8, "_op": "delete"})
+    assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "one"), (7, "seven"), (9, "planted")]
+    apply(target, FIRST, 3, {"id": 7, "note": "7"}, truncates=[Truncate(2, 9)])
+    assert [(row["id"], row["note"]) for row in rows(target)] == [(7, "7")]
+
+
+def test_zero_with_a_sign(tmp_path) -> None:
+    """0 and -0 are one key."""
+    target = DeltaTarget(str(tmp_path / "t"), ("id",))
+    schema = source(id=("1", pa.float64()))
+    apply(target, schema, 1, {"id": 0.0})
+    apply(
+        target,
+        schema,
+        2,
+        {"id": 0.0, "_op": "delete", "_ordinal": 0},
+        {"id": -0.0, "_op": "insert", "_ordinal": 0},
+    )
+    assert rows(target) == [{"id": 0.0}]
+
+
+def test_partitions_that_delta_does_not_have(tmp_path) -> None:
+    """An empty text in a partition column is refused by name, and not stored as null."""
+    target = DeltaTarget(str(tmp_path / "t"), ("id",), layout=Layout(("note",)))
+    with pytest.raises(ConfigurationError, match="'note'"):
+        apply(target, FIRST, 1, {"id": 1, "note": ""})

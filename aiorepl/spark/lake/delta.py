@@ -22,10 +22,12 @@ from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution, evolu
 from aiorepl.spark.lake.rows import (
     bounded,
     fitted,
+    former_names,
     kept_masks,
     lacking_values,
     of_mode,
     origins,
+    require_partitions,
     typed,
     with_values,
     without,
@@ -246,10 +248,10 @@ class DeltaTarget:
         return self._table
 
     def _base(self, table: DeltaTable, commit: Commit) -> int:
-        """The version before the batch's first commit, which an earlier attempt may have made."""
-        if table.transaction_version(f"{commit.application}/part") == commit.number and not self.applied(
-            commit.application, commit.number
-        ):
+        """The version before the first commit of a batch that is not finished; a later attempt may have another number."""
+        part = table.transaction_version(f"{commit.application}/part")
+        done = table.transaction_version(commit.application)
+        if part is not None and (done is None or part > done):
             base = table.transaction_version(f"{commit.application}/base")
             assert base is not None
             return base
@@ -265,11 +267,12 @@ class DeltaTarget:
         properties: CommitProperties,
     ) -> None:
         schema = pa.schema(table.schema())
+        require_partitions(changes, table.metadata().partition_columns)
         if self._mode == "changelog":
             fresh = self._fresh(table, changes)
             write_deltalake(table, fitted(fresh, schema), mode="append", commit_properties=properties)
             return
-        changes, kept = self._flagged(of_mode(self._filled(typed(changes, schema), base), self._mode))
+        changes, kept = self._flagged(of_mode(self._filled(typed(changes, schema), schema, base), self._mode))
         if not table.file_uris():
             present = changes.filter(pc.not_equal(changes[OP], _ABSENT[self._mode]))
             write_deltalake(table, fitted(present, schema), mode="append", commit_properties=properties)
@@ -319,27 +322,33 @@ class DeltaTarget:
         else:
             table.update(dict(clause.values), predicate=clause.condition, commit_properties=properties)
 
-    def _filled(self, changes: pa.Table, base: int) -> pa.Table:
+    def _filled(self, changes: pa.Table, schema: pa.Schema, base: int) -> pa.Table:
         """Fill in the values that the target has under another key, and in history all that it has."""
         lacking = lacking_values(changes, self._mode)
         if not lacking.num_rows:
             return changes
         names = pc.unique(pc.list_flatten(lacking[KEPT])).to_pylist()
         wanted = dict.fromkeys(origins(lacking, self.keys))
-        table = DeltaTable(self.target, version=base, storage_options=self._storage)
-        return with_values(
-            changes, self._values(table, list(wanted), names), self.keys, all_rows=self._mode == "history"
-        )
+        earlier = DeltaTable(self.target, version=base, storage_options=self._storage)
+        found = self._values(earlier, list(wanted), former_names(schema, pa.schema(earlier.schema())), names)
+        return with_values(changes, found, self.keys, all_rows=self._mode == "history")
 
-    def _values(self, table: DeltaTable, wanted: Sequence[tuple[Any, ...]], names: Sequence[str]) -> pa.Table:
-        """Read columns of the rows with these keys."""
+    def _values(
+        self,
+        table: DeltaTable,
+        wanted: Sequence[tuple[Any, ...]],
+        former: Mapping[str, str],
+        names: Sequence[str],
+    ) -> pa.Table:
+        """Read columns of the rows with these keys; ``former`` has the names that they have in ``table``."""
         schema = pa.schema(table.schema())
         condition = pc.field(IS_CURRENT) if self._mode == "history" else None
         for name, values in zip(self.keys, zip(*wanted, strict=True), strict=True):
-            part = _isin(pc.field(name), pa.array(set(values), schema.field(name).type))
+            kind = schema.field(former[name]).type
+            part = _isin(pc.field(former[name]), pa.array(set(values), kind))
             condition = part if condition is None else condition & part
-        present = [name for name in (*self.keys, *names) if name in schema.names]
-        return scan(table, present, condition).to_table()
+        present = [name for name in (*self.keys, *names) if name in former]
+        return scan(table, {name: pc.field(former[name]) for name in present}, condition).to_table()
 
     def _flagged(self, changes: pa.Table) -> tuple[pa.Table, dict[str, str]]:
         """Turn the names of kept columns into Boolean columns; return their names by column."""

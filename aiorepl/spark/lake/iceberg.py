@@ -194,9 +194,9 @@ class IcebergTarget:
             return None
 
     def _base(self, table: IcebergTable, commit: Commit) -> int:
-        """The snapshot before the batch's first commit, which an earlier attempt may have made; -1: there was none."""
-        number, _, base = (table.properties.get(_BASE + commit.application) or "").partition(" ")
-        if number == str(commit.number) and not self.applied(commit.application, commit.number):
+        """The snapshot before the first commit of a batch that is not finished; -1: there was none."""
+        part, _, base = (table.properties.get(_BASE + commit.application) or "").partition(" ")
+        if part and int(part) > int(table.properties.get(_BATCH + commit.application, -1)):
             return int(base)
         snapshot = table.current_snapshot()
         return -1 if snapshot is None else snapshot.snapshot_id

@@ -59,9 +59,9 @@ class _Merge:
         self._ops = ops
         self._truncates = truncates
         self._keys: list[Key] = list(zip(*(both[name].to_pylist() for name in keys), strict=True))
-        self._places: list[Place] = list(
-            zip(both[COMMIT_LSN].to_pylist(), both[ORDINAL].to_pylist(), strict=True)
-        )
+        # A row that somebody else has written has no position, and is older than every change.
+        positions = (both[name].fill_null(0).to_pylist() for name in (COMMIT_LSN, ORDINAL))
+        self._places: list[Place] = list(zip(*positions, strict=True))
         self._kept: list[int] = []
         self._from: dict[str, dict[int, int]] = {}
         self._values: dict[str, dict[int, Any]] = {}

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.spark.lake.columns import OP
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.columns import OP, number_of
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
 
 Key = tuple[Any, ...]
@@ -37,6 +38,27 @@ def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.
     ]
     extra = [pa.field(name, rows.schema.field(name).type) for name in others]
     return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
+
+
+def former_names(schema: pa.Schema, earlier: pa.Schema) -> dict[str, str]:
+    """Return by the name of a column the one that it has in an earlier version; columns that were added since are left out."""
+    by_number = {number: field.name for field in earlier if (number := number_of(field)) is not None}
+    found = {field.name: by_number.get(number_of(field) or "", field.name) for field in schema}
+    return {name: former for name, former in found.items() if former in earlier.names}
+
+
+def require_partitions(changes: pa.Table, names: Sequence[str]) -> None:
+    """Check the values of columns by which a Delta table is partitioned.
+
+    :raises ConfigurationError: Delta would store one of them as null.
+    """
+    for name in set(names) & set(changes.column_names):
+        if pa.types.is_string(changes.schema.field(name).type):
+            lost = pc.is_in(changes[name], value_set=pa.array(["", "__HIVE_DEFAULT_PARTITION__"]))
+            if pc.any(lost).as_py():
+                raise ConfigurationError(
+                    f"the partition column {name!r} has an empty text, which Delta stores as null: partition by another column"
+                )
 
 
 def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -116,7 +116,7 @@ def truncate(mode: Mode, dialect: Dialect, truncates: Sequence[Truncate], alias:
     ordinal = _first_after(truncates, alias, [str(each.ordinal) for each in truncates])
     if mode == "soft_delete":
         values = {DELETED: "true", COMMIT_LSN: lsn, ORDINAL: ordinal}
-        return Clause("orphan_update", f"NOT {alias}{DELETED} AND {last}", values)
+        return Clause("orphan_update", f"NOT coalesce({alias}{DELETED}, false) AND {last}", values)
     time = _first_after(truncates, alias, [dialect.time(each.time) for each in truncates])
     values = {IS_CURRENT: "false", VALID_TO_LSN: lsn, VALID_TO_ORDINAL: ordinal, VALID_TO: time}
     return Clause("orphan_update", f"{alias}{IS_CURRENT} AND {last}", values)
@@ -147,13 +147,16 @@ def _first_after(truncates: Sequence[Truncate], alias: str, values: Sequence[str
 
 
 def _before(one: str, other: str) -> str:
+    # A row that somebody else has written has no position, and is older than every change.
     lsn, ordinal = (f"{one}.{name} < {other}.{name}" for name in (COMMIT_LSN, ORDINAL))
-    return f"({lsn} OR ({one}.{COMMIT_LSN} = {other}.{COMMIT_LSN} AND {ordinal}))"
+    return (
+        f"({one}.{COMMIT_LSN} IS NULL OR {lsn} OR ({one}.{COMMIT_LSN} = {other}.{COMMIT_LSN} AND {ordinal}))"
+    )
 
 
 def _older(truncate: Truncate, alias: str) -> str:
     lsn, ordinal = truncate.place
-    return f"({alias}{COMMIT_LSN} < {lsn} OR ({alias}{COMMIT_LSN} = {lsn} AND {alias}{ORDINAL} < {ordinal}))"
+    return f"({alias}{COMMIT_LSN} IS NULL OR {alias}{COMMIT_LSN} < {lsn} OR ({alias}{COMMIT_LSN} = {lsn} AND {alias}{ORDINAL} < {ordinal}))"
 
 
 def _newer(truncate: Truncate, alias: str) -> str:

@@ -78,6 +78,11 @@ def reduce_changes(
     if mode == "current" and found:
         rows = rows.filter(_is_after(rows, found[-1].place)).combine_chunks()
     _require_keys(rows, keys)
+    for name in keys:
+        if pa.types.is_floating(rows.schema.field(name).type):
+            # -0 equals 0 in PostgreSQL and in a MERGE, but has other bits.
+            zero = pa.scalar(0, rows.schema.field(name).type)
+            rows = _replaced(rows, name, pc.add(rows[name], zero))
     if mode == "history":
         return Reduced(_Timeline(rows, keys).versions(found), found)
     if mode == "current" and not pc.any(_incomplete(rows)).as_py():
