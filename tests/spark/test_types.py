@@ -155,13 +155,8 @@ def test_every_row_of_the_documented_tables(spark, database, slot_name, tmp_path
 
     with Snapshot(spark, database, slot=slots["text"], publication="p") as snapshot:
         frames = {f"source, {wire}": source(wire, "fixed") for wire in slots}
-        frames |= {
-            f"history, {wire}": spark.read.parquet(f"{journals[wire]}/history/public.fixed") for wire in slots
-        }
-        frames |= {
-            f"sink, {wire}": spark.read.parquet(f"{tmp_path}/files_{wire}/schema=public/table=fixed/*")
-            for wire in slots
-        }
+        frames["history"] = spark.read.parquet(f"{journals['text']}/history/public.fixed")
+        frames["sink"] = spark.read.parquet(f"{tmp_path}/files_binary/schema=public/table=fixed/*")
         frames["snapshot"] = snapshot.read("public.fixed")
         for name, frame in frames.items():
             found = [frame.schema[f"c{number}"].dataType.simpleString() for number in range(len(fixed))]
