@@ -182,6 +182,35 @@ def test_differences(database, slot_name, tmp_path) -> None:
         assert where in signals
 
 
+def test_rows_that_no_mirror_writes(database, slot_name, tmp_path) -> None:
+    """Rows that are twice in the lake, or have no position, are differences; columns of the source may have the names of a mode's."""
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, name varchar); INSERT INTO t SELECT i, 'n' || i FROM generate_series(1, 10) i",
+        "CREATE TABLE odd (id int PRIMARY KEY, _deleted bool, _is_current bool); INSERT INTO odd VALUES (1, true, false)",
+        "CREATE PUBLICATION p FOR TABLE t, odd",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    target = tmp_path / "t"
+    nowhere = pa.array([None], pa.int64())
+    planted = [
+        rows(each for each in range(1, 11) if each != 7),
+        rows([3, 4]),
+        rows([5]).set_column(1, "name", pa.array(["wrong"])),
+        rows([99]).set_column(2, "_commit_lsn", nowhere),
+        rows([7]).set_column(1, "name", pa.array(["wrong"])).set_column(2, "_commit_lsn", nowhere),
+    ]
+    write_deltalake(target, pa.concat_tables(planted))
+    there = {"_commit_lsn": [1], "_ordinal": [0]}
+    odd = pa.table({"id": pa.array([1], pa.int32()), "_deleted": [True], "_is_current": [False], **there})
+    write_deltalake(tmp_path / "odd", odd)
+    equal, result = verified(database, slot_name, Mirrored(t=target, odd=tmp_path / "odd"), show_keys=True)
+    assert (equal.same, equal.not_compared, equal.rows) == (True, (), 1)
+    (each,) = result.differences
+    assert (each.missing, each.different, each.extra) == (0, 1, 4)
+    assert sorted(each.keys) == ["3", "4", "5", "7", "99"]
+
+
 def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
     """Tables without a key, logs of changes and columns of other types are named; a mirror that stands still is an error."""
     execute(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,12 +46,14 @@ class Comparison:
     :param columns: by name, how each is printed, the keys among them.
     :param bounds: where ranges of the key's first column begin, ascending, but for the first range.
     :param texts: PostgreSQL's texts of the bounds.
+    :param modes: the lake's columns that tell which rows there are, by its mode; none of them is a column of the source.
     """
 
     keys: tuple[str, ...]
     columns: Mapping[str, Canonical]
     bounds: Sequence[Bound] = ()
     texts: Sequence[str] = ()
+    modes: Sequence[str] = ()
 
     @property
     def first(self) -> str:
@@ -146,22 +148,41 @@ class Differences:
     changing: int = 0
 
 
-def differences(source: Iterable[Row], lake: Mapping[str, int], since: Collection[str]) -> Differences:
-    """Compare the rows of a range.
+@dataclass(slots=True)
+class LakeRows:
+    """The rows of a range that the lake has.
 
-    :param lake: the hashes of rows by key.
-    :param since: the keys of rows that were changed since the snapshot.
+    :param hashes: of the rows that were not changed since the snapshot, by key.
+    :param doubled: the hashes of further rows with the same key.
+    :param since: the keys of rows that were changed since.
     """
+
+    hashes: dict[str, int] = field(default_factory=dict)
+    doubled: dict[str, list[int]] = field(default_factory=dict)
+    since: set[str] = field(default_factory=set)
+
+    def add(self, row: Row, *, since: bool) -> None:
+        """Add a row; ``since`` as in ``LakeSums``."""
+        if since:
+            self.since.add(row.key)
+        elif row.key in self.hashes:
+            self.doubled.setdefault(row.key, []).append(row.hash)
+        else:
+            self.hashes[row.key] = row.hash
+
+
+def differences(source: Iterable[Row], lake: LakeRows) -> Differences:
+    """Compare the rows of a range."""
     missing, different, seen = [], [], set()
     for row in source:
         seen.add(row.key)
-        if row.key in since:
+        if row.key in lake.since:
             continue
-        if row.key not in lake:
+        if row.key not in lake.hashes:
             missing.append(row)
-        elif lake[row.key] != row.hash:
+        elif row.hash not in (lake.hashes[row.key], *lake.doubled.get(row.key, ())):
             different.append(row)
-    extra = [
-        Row(key, digest, None, None) for key, digest in lake.items() if key not in seen and key not in since
-    ]
-    return Differences(tuple(missing), tuple(different), tuple(extra), len(since))
+    extra = [Row(key, digest, None, None) for key, digest in lake.hashes.items() if key not in seen]
+    extra += [Row(key, digest, None, None) for key, each in lake.doubled.items() for digest in each]
+    extra = [row for row in extra if row.key not in lake.since]
+    return Differences(tuple(missing), tuple(different), tuple(extra), len(lake.since))

@@ -12,10 +12,12 @@ from deltalake import DeltaTable
 
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.scanning import scan
-from aiorepl.spark.verifying.checksums import Comparison, LakeSums, Row
+from aiorepl.spark.verifying.checksums import Comparison, LakeRows, LakeSums, Row
 
 COMMIT_LSN: Final = "_commit_lsn"
 _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
+MODES: Final = (_DELETED, _IS_CURRENT, _ENDED)
+"""The columns that tell which rows there are, in the modes soft_delete and history."""
 _OP: Final = "_op"
 
 
@@ -50,37 +52,27 @@ class LakeTable:
             found.add(place, row, since=since)
         return found
 
-    def hashes(
-        self, compared: Comparison, lsn: LSN, places: Collection[int]
-    ) -> tuple[dict[int, dict[str, int]], dict[int, set[str]]]:
-        """Return by range the hashes of the rows at an LSN, and the keys of the rows that were changed since."""
-        hashes: dict[int, dict[str, int]] = {place: {} for place in places}
-        changed: dict[int, set[str]] = {place: set() for place in places}
+    def rows(self, compared: Comparison, lsn: LSN, places: Collection[int]) -> dict[int, LakeRows]:
+        """Return the rows of ranges at an LSN."""
+        found = {place: LakeRows() for place in places}
         for place, row, since in self._rows(compared, lsn):
-            if place not in hashes:
-                continue
-            if since:
-                changed[place].add(row.key)
-            else:
-                hashes[place][row.key] = row.hash
-        return hashes, changed
+            if place in found:
+                found[place].add(row, since=since)
+        return found
 
     def _rows(self, compared: Comparison, lsn: LSN) -> Iterator[tuple[int, Row, bool]]:
-        table = self._open()
-        schema = pa.schema(table.schema())
-        modes = [name for name in (_DELETED, _IS_CURRENT, _ENDED) if name in schema.names]
-        for batch in scan(table, [*compared.columns, COMMIT_LSN, *modes]).to_batches():
-            yield from _compared(compared, lsn, batch, modes)
+        columns = [*compared.columns, COMMIT_LSN, *compared.modes]
+        for batch in scan(self._open(), columns).to_batches():
+            yield from _compared(compared, lsn, batch)
 
     def _open(self) -> DeltaTable:
         options = None if self.storage is None else dict(self.storage)
         return DeltaTable(self.path, version=self.version, storage_options=options)
 
 
-def _compared(
-    compared: Comparison, lsn: LSN, batch: pa.RecordBatch, modes: Collection[str]
-) -> Iterator[tuple[int, Row, bool]]:
-    since = pc.greater_equal(batch[COMMIT_LSN], int(lsn))
+def _compared(compared: Comparison, lsn: LSN, batch: pa.RecordBatch) -> Iterator[tuple[int, Row, bool]]:
+    modes = compared.modes
+    since = pc.fill_null(pc.greater_equal(batch[COMMIT_LSN], int(lsn)), False)
     there = pa.repeat(pa.scalar(True), batch.num_rows)
     if _DELETED in modes:
         there = pc.invert(pc.fill_null(batch[_DELETED], False))

@@ -27,7 +27,7 @@ from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, differences, suspects
-from aiorepl.spark.verifying.lake import COMMIT_LSN, LakeTable, is_changelog
+from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_changelog
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 
@@ -272,7 +272,8 @@ class Verification:
             state.problem = "no columns identify its rows: name them with keys"
         if state.problem is not None:
             return
-        columns, others = {}, [name for name in schema.names if name not in _OURS]
+        own = {column.name for column in table.columns}
+        columns, others = {}, [name for name in schema.names if name in own or name not in _OURS]
         for column in table.columns:
             if column.name in others:
                 others.remove(column.name)
@@ -284,7 +285,9 @@ class Verification:
         if missing := [key for key in keys if key not in columns]:
             state.problem = f"its key's column {missing[0]!r} cannot be compared: the lake has no such column, or with another type"
             return
-        state.compared, state.not_compared = Comparison(keys, columns), tuple(sorted(others))
+        # A mode's columns cannot have the name of one of the source's.
+        modes = tuple(name for name in MODES if name in schema.names and name not in own)
+        state.compared, state.not_compared = Comparison(keys, columns, modes=modes), tuple(sorted(others))
 
     async def _passed(self, lsn: LSN) -> None:
         """Wait until the mirror has everything that committed before an LSN.
@@ -314,12 +317,12 @@ class Verification:
         assert state.pending is not None
         again: dict[int, set[str]] = {}
         for places in self._groups(sorted(state.pending)):
-            hashes, changed = await asyncio.to_thread(lake.hashes, state.compared, snapshot.lsn, places)
+            there = await asyncio.to_thread(lake.rows, state.compared, snapshot.lsn, places)
             rows: dict[int, list[Row]] = {place: [] for place in places}
             async for place, row in snapshot.rows(described.table, state.compared, places):
                 rows[place].append(row)
             for place in places:
-                found = differences(rows[place], hashes[place], changed[place])
+                found = differences(rows[place], there[place])
                 before = state.missing.get(place, set())
                 missing = {row.key for row in found.missing}
                 state.found[place] = Differences(
