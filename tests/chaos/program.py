@@ -214,15 +214,15 @@ def _run(chance: random.Random, *, signals: bool, power: bool) -> Run:
     arms = []
     if chance.random() < 0.6:
         at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in NAMED)])
-        nth = int(2 ** chance.uniform(0, {"file": 9, "await": 13}.get(at, 6)))
+        nth = int(2 ** chance.uniform(0, {"file": 6, "await": 10}.get(at, 3)))
         action = "power" if power else chance.choice(["kill", "kill", "kill", "cancel"])
         arms.append({"at": at, "nth": nth, "action": action})
     for _ in range(chance.choice([0, 0, 1, 3])):
         action = chance.choice([*ERRORS, "slow"])
-        arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 9)), "action": action})
+        arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 7)), "action": action})
     drawn = {kind: often for kind, often in KINDS.items() if signals or kind != "resnapshot"}
     kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 1, 2, 4, 6]))
     strikes = tuple((kind, round(chance.uniform(0, 0.3), 3), round(chance.random(), 3)) for kind in kinds)
     return Run(
-        tuple(arms), strikes, round(chance.uniform(0.1, 1.0), 3), chance.choice(["kill", "kill", "stop"])
+        tuple(arms), strikes, round(chance.uniform(0.2, 1.5), 3), chance.choice(["kill", "kill", "stop"])
     )

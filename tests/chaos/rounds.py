@@ -362,11 +362,12 @@ class Round:
                 async with asyncio.timeout(DEADLINE):
                     while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
-                    await self._receive(process, await workload.mark())
-                    await self._read_tables(process)
-                    # What was read came after the first mark.
-                    last = await workload.mark()
-                    await self._receive(process, last)
+                    if workload.running:
+                        await self._receive(process, await workload.mark())
+                        await self._read_tables(process)
+                        # What was read came after the first mark.
+                        last = await workload.mark()
+                        await self._receive(process, last)
             except TimeoutError:
                 self._outcome.violations.append("the consumers do not catch up")
                 process.kill()

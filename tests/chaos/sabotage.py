@@ -1,7 +1,6 @@
 """Bugs that the suite must find: ``--sabotage NAME`` puts one into the process under test.
 
-A suite that finds nothing is worth what it would find. Each of these is found by a few programs; which ones, and how many, is in
-docs/faults.md.
+A suite that finds nothing is worth what it would find. docs/faults.md says which of these it finds, and how soon.
 """
 
 from __future__ import annotations

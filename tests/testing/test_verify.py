@@ -264,6 +264,16 @@ def test_rows_of_a_snapshot():
     assert any("1 rows are missing" in violation for violation in violations([entries, *GOOD], snapshot=True))
 
 
+def test_rows_of_a_snapshot_that_are_read_again():
+    """Rows of an interrupted snapshot need not come again where they were; changes of the stream must."""
+    row = change(122, 0, 0, "read", "accounts", new=SECOND)
+    again = change(125, 0, 0, "read", "accounts", new=SECOND)
+    log = [INSERT, UPDATE, row, Restarted(), UPDATE, again, MOVE, TRUNCATE, *ENTRIES]
+
+    assert [] == violations(log)
+    assert violations([INSERT, UPDATE, MOVE, Restarted(), INSERT, again, MOVE, TRUNCATE, *ENTRIES])
+
+
 def test_a_masked_column_comes_as_it_is():
     """A mask that does not hide is a violation."""
     masked = {"accounts": frozenset({"note"})}

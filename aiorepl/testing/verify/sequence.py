@@ -79,6 +79,10 @@ class _CommitOrder(_Judge):
     def add(self, change: Delivered) -> None:
         restarted, self.restarted = self.restarted or self._promise.repeats, False
         place = self._places.get(change.identity)
+        # Rows of a snapshot that was interrupted are read again, and come at another place.
+        end = len(self.changes) if place is None else place
+        while self._next < end and not self.changes[self._next].xid:
+            self._next += 1
         if place is None:
             self._append_in_order(change)
         else:
