@@ -254,6 +254,11 @@ def connect_error(error: Exception, server: str) -> Exception:
     :param server: the server with hosts and ports, as a noun phrase.
     """
     pg = asyncpg.exceptions
+    if isinstance(error, pg.TargetServerAttributeNotMatched):
+        # Transient during a failover. It is an InternalClientError, too.
+        return ConnectionFailed(
+            "no host of the DSN matches target_session_attrs: check the hosts, or leave the option out"
+        )
     if isinstance(error, (pg.ConnectionDoesNotExistError, pg.InternalClientError)):
         # The second one if the server closes it between two calls of asyncpg's.
         return ConnectionFailed(f"{server} closed the connection while it was opened")
@@ -273,11 +278,6 @@ def connect_error(error: Exception, server: str) -> Exception:
             case _:
                 permanent = False
         return ConnectionFailed(text, permanent=permanent)
-    if isinstance(error, pg.TargetServerAttributeNotMatched):
-        # Transient during a failover.
-        return ConnectionFailed(
-            "no host of the DSN matches target_session_attrs: check the hosts, or leave the option out"
-        )
     if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
         return ConfigurationError(
             f"sslmode requires a verified server certificate, and no root certificate was found: {_ROOT}"

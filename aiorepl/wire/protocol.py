@@ -77,6 +77,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._failure: Exception | None = None
         self._error: ServerError | None = None
         self._answered = True
+        # Whether a frame was understood: the first one may begin in the middle of a message.
+        self._aligned = False
         self._names: list[str] = []
         self._rows: list[dict[str, str | None]] = []
         self._rows_size = 0
@@ -99,7 +101,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             if self._buffer.damage is not None:
                 raise self._buffer.damage
         except ProtocolError as error:
-            self.fail(error.at(self._position) if self._position else error)
+            self.fail(self._damaged(error))
         except Exception as error:  # noqa: BLE001 - from a callback; ``receive`` raises it
             self.fail(error)
         if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
@@ -112,6 +114,12 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._small_reads = 0
         if self._inbox and self._waiter is not None:
             self._wake_for_data()
+
+    def _damaged(self, error: ProtocolError) -> Exception:
+        if not self._aligned:
+            # asyncpg keeps what it had read of a message that the server sent on its own, such as the one that ends the connection.
+            return ConnectionLost(f"the connection was disturbed while it was opened: {error}")
+        return error.at(self._position) if self._position else error
 
     def _pace_reads(self) -> None:
         """Pause reading for a moment if small reads follow each other quickly.
@@ -336,6 +344,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 pass
             case _:
                 raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {frame.kind}")
+        self._aligned = True
 
     def _take_error(self) -> ServerError | None:
         error, self._error = self._error, None

@@ -331,8 +331,8 @@ def test_changed_type(spark, journal, target) -> None:
     """The error names the column whose type changed."""
     history(journal)
     apply_changes(journal.read(spark), target, ["id"])
-    table = journal.stream.table("t", ID, column("note", BOOL))
-    journal.stream.transaction(table.insert("1", "t"))
+    table = journal.stream.table("t", ID, column("note", 1082))
+    journal.stream.transaction(table.insert("1", "2026-01-01"))
     journal.write()
     with pytest.raises(ConfigurationError, match="'note'"):
         apply_changes(journal.read(spark, unrepresentable="null"), target, ["id"])

@@ -141,10 +141,10 @@ def test_altered_type(journal, store) -> None:
     before = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(before.insert("1", "one"))
     journal.write()
-    after = journal.stream.table("t", ID, column("note", 16), replaces=before)
-    journal.stream.transaction(after.insert("2", "t"))
+    after = journal.stream.table("t", ID, column("note", 1082), replaces=before)
+    journal.stream.transaction(after.insert("2", "2026-01-01"))
     journal.write()
-    with pytest.raises(ConfigurationError, match=r"public\.t\.note was altered from string to bool"):
+    with pytest.raises(ConfigurationError, match=r"public\.t\.note was altered from string to date32"):
         common_rows(staged(journal, store), store)
 
 

@@ -23,7 +23,7 @@ def struct(**fields: pa.DataType) -> pa.DataType:
         (pa.date32(), TEXT, None),
         (pa.float64(), pa.float32(), pa.float64()),
         (pa.decimal128(5, 2), pa.decimal128(5, 0), pa.decimal128(7, 2)),
-        (pa.decimal128(38, 0), pa.decimal128(38, 38), None),
+        (pa.decimal128(38, 0), pa.decimal128(38, 38), TEXT),
         (pa.list_(INT), pa.list_(BIG), pa.list_(BIG)),
         (pa.list_(INT), INT, None),
         (struct(a=INT, b=TEXT), struct(c=TEXT, a=BIG), struct(a=BIG, b=TEXT, c=TEXT)),

@@ -104,6 +104,15 @@ async def test_a_row_unlike_its_description(peer, backend):
         await peer.answer(answer)
 
 
+async def test_the_rest_of_a_message(peer, backend):
+    """If what comes first is the rest of a message, whose beginning was read before, the connection is lost, and may be opened
+    again; later, bytes that are no frame are an error of the server.
+    """
+    rest = backend.error(S="FATAL", C="57P01", M="terminating connection due to administrator command")
+    with pytest.raises(ConnectionLost, match="disturbed while it was opened"):
+        await peer.answer(rest[rest.index(b"terminating") :])
+
+
 @pytest.mark.parametrize("part", [b"", b"T\0\0"])
 async def test_a_loss_during_a_query(peer, backend, part):
     """A query whose connection is lost raises, and returns no rows."""
