@@ -9,11 +9,11 @@ The packages, in the order in which data flows:
 - ``session`` starts a local Spark and registers the data source.
 - ``reading`` is the data source: the driver plans, executors read the journal.
 - ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal goes on from there.
-- ``lake`` has the tables that are written, ``mirroring`` the queries that write them.
-- ``verifying`` compares them with the source.
+- ``lake`` has the target tables, ``mirroring`` the queries that write them.
+- ``verifying`` compares these tables with the source.
 
 Spark does not use the replication slot. It reads what a pipeline has made durable. Only this package imports pyspark and
-deltalake, and only when one of its functions is used.
+deltalake, and not before one of its functions is used.
 """
 
 from __future__ import annotations

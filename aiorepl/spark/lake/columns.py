@@ -1,4 +1,4 @@
-"""The columns of a target, and what has to change for it to fit changed source columns. Pure."""
+"""The columns of a target, and the steps by which it follows altered source columns. Pure."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ _ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
 def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
     """Return the columns of a new target.
 
-    :param source: the source's columns; those of its metadata are left out.
-    :raises ConfigurationError: a column has the name of one that the mode adds.
+    :param source: the source's columns; its metadata columns are left out.
+    :raises ConfigurationError: a column has the name of a column that the mode adds.
     """
     added = _ADDED[mode]
     fields = [field.with_nullable(True) for field in source if field.name not in META.names]
     reserved = {field.name for field in (*added, *META)} | {KEPT, ORIGIN}
     seen: set[str] = set()
     for name in (field.name for field in fields):
-        # Lakes do not tell names apart by case.
+        # Column names in lakes are case-insensitive.
         if name.lower() in reserved or name.lower().startswith("_aiorepl_"):
             raise ConfigurationError(
                 f"the table has a column {name!r}, which is the name of a column that a mirror adds or needs: leave it out of the "
@@ -70,14 +70,14 @@ def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The steps from the present columns of a target to those that fit.
+    """The steps from a target's present columns to the wanted ones.
 
-    :param schema: all columns afterwards.
+    :param schema: all columns after the steps.
     :param renamed: by the present name, the new one.
     :param widened: by the new name, the new type.
     :param added: the columns that are new.
-    :param filled: by name, the value of a new column in present rows, where it is not null.
-    :param numbered: by name, the attribute number of a column that had none.
+    :param filled: by name, the value of a new column in existing rows, unless it is null.
+    :param numbered: by name, the attribute number of a column that had no number yet.
     """
 
     schema: pa.Schema
@@ -96,12 +96,12 @@ class Evolution:
 def evolution(
     present: pa.Schema, wanted: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None
 ) -> Evolution:
-    """Find what has to change, so that rows of ``wanted`` fit.
+    """Find the steps after which rows of ``wanted`` fit.
 
-    A column of ``wanted`` is the present one with its attribute number; or the one with its name, if one of the two numbers is
-    unknown. If the name belongs to another number, that column was dropped: it stays under the name ``name_dropped_number``.
+    A column of ``wanted`` is matched to the present column with its attribute number, or with its name if one of the two numbers
+    is unknown. If the name belongs to another number, that column was dropped: it stays under the name ``name_dropped_number``.
 
-    :raises ConfigurationError: a column has a type now that does not hold all of the present values.
+    :raises ConfigurationError: a column's new type cannot hold all of the present values.
     """
     by_number = {number: field for field in present if (number := number_of(field)) is not None}
     taken = {field.name for field in present} | {field.name for field in wanted}
@@ -158,7 +158,7 @@ def number_of(field: pa.Field) -> str | None:
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of both, one of the two if possible; ``None``: there is none."""
+    """Return a type that holds the values of both, preferably one of the two; ``None`` if there is none."""
     return widening.wider(one, other, _scalar)
 
 
@@ -172,7 +172,7 @@ def _scalar(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
                 return wide
             if kinds.is_decimal(wide):
                 return _decimal(_DIGITS[narrow.bit_width], 0, wide)
-        # Text is what PostgreSQL prints. What it prints of dates and floats depends on its settings.
+        # Text must be PostgreSQL's own, and its text of dates and floats depends on settings.
         if kinds.is_string(wide) and (
             kinds.is_integer(narrow) or kinds.is_decimal(narrow) or kinds.is_boolean(narrow)
         ):
@@ -190,7 +190,7 @@ _DIGITS: Final = {16: 5, 32: 10, 64: 19}
 
 
 def _decimal(precision: int, scale: int, other: pa.DataType) -> pa.DataType:
-    """Return a decimal with the digits of both; text, as numeric without precision, if they are too many."""
+    """Return a decimal with the digits of both, or text, as for numeric without precision, if there are too many."""
     whole, fraction = max(precision - scale, other.precision - other.scale), max(scale, other.scale)
     return pa.decimal128(whole + fraction, fraction) if whole + fraction <= 38 else pa.string()
 

@@ -1,7 +1,7 @@
-"""Delta tables that the driver writes, with deltalake: no jars, one process. Does not use Spark.
+"""Delta tables that the driver writes with deltalake, in one process and without jars. Does not use Spark.
 
-``table`` describes the protocol. A batch's number is a Delta transaction identifier under the application's id. While a batch
-that needs several commits is under way, the identifiers ``id/part`` and ``id/base`` have its number and the version before it.
+``table`` describes the protocol. The batch's number is stored as a Delta transaction identifier under the application's id. While
+a batch of several commits is unfinished, the identifiers ``id/part`` and ``id/base`` have its number and the version before it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DeltaLake:
     """A folder, or a URL of an object store, with a Delta table for each source table: ``root/schema/table``.
 
     :param storage: for deltalake, if the tables are in an object store.
-    :param part_bytes: how much one commit merges; what a merge needs in memory is a small multiple of that.
+    :param part_bytes: the bytes of changes that one commit merges; a merge needs a small multiple of that in memory.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DeltaLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DeltaTarget:
-        """Return the table for a source table; nothing is created yet."""
+        """Return the target of a source table, without creating it."""
         return DeltaTarget(
             "/".join((self._root, *map(folder_name, name))),
             keys,
@@ -139,7 +139,7 @@ class DeltaTarget:
         if table is None or last is None or last < number:
             return False
         if _restored(table):
-            # RESTORE takes rows away, and keeps the transaction identifiers.
+            # RESTORE removes rows, but keeps the transaction identifiers.
             raise ConfigurationError(
                 f"the Delta table {self.target} was restored to an earlier version, and lacks batches that it had: restore it to the "
                 "version before that; or begin the table again with an empty target and a snapshot"
@@ -162,7 +162,7 @@ class DeltaTarget:
                 storage_options=self._storage,
             )
             return
-        # The values of a log of changes, and of versions that ended, are those of their time.
+        # Rows of a changelog, and versions that ended, keep the values of their time.
         steps = evolution(pa.schema(table.schema()), wanted, None if self._mode == "changelog" else defaults)
         if steps.rewrites:
             self._rewrite(table, steps)
@@ -192,7 +192,7 @@ class DeltaTarget:
             self._finish(table, commit)
 
     def _finish(self, table: DeltaTable, commit: Commit) -> None:
-        """Record the batch if the merge has not: it makes no commit if it changes nothing."""
+        """Record the batch, unless the merge has: a merge without changes makes no commit."""
         if not self.applied(commit.application, commit.number):
             table.create_write_transaction(
                 [],
@@ -248,7 +248,7 @@ class DeltaTarget:
         return self._table
 
     def _base(self, table: DeltaTable, commit: Commit) -> int:
-        """The version before the first commit of a batch that is not finished; a later attempt may have another number."""
+        """Return the version before the first commit of an unfinished batch, whose next attempt may have another number."""
         part = table.transaction_version(f"{commit.application}/part")
         done = table.transaction_version(commit.application)
         if part is not None and (done is None or part > done):
@@ -293,7 +293,7 @@ class DeltaTarget:
             statement.condition,
             source_alias="s",
             target_alias="t",
-            # The range of the keys in the source then tells which files need not be read.
+            # Files outside the range of the source's keys are then skipped.
             streamed_exec=False,
             commit_properties=properties,
         )
@@ -323,7 +323,7 @@ class DeltaTarget:
             table.update(dict(clause.values), predicate=clause.condition, commit_properties=properties)
 
     def _filled(self, changes: pa.Table, schema: pa.Schema, base: int) -> pa.Table:
-        """Fill in the values that the target has under another key, and in history all that it has."""
+        """Fill in kept values that the target has under another key; in the mode history, all kept values."""
         lacking = lacking_values(changes, self._mode)
         if not lacking.num_rows:
             return changes
@@ -340,7 +340,7 @@ class DeltaTarget:
         former: Mapping[str, str],
         names: Sequence[str],
     ) -> pa.Table:
-        """Read columns of the rows with these keys; ``former`` has the names that they have in ``table``."""
+        """Read columns of the rows with these keys; ``former`` has the columns' names in ``table``."""
         schema = pa.schema(table.schema())
         condition = pc.field(IS_CURRENT) if self._mode == "history" else None
         for name, values in zip(self.keys, zip(*wanted, strict=True), strict=True):
@@ -359,7 +359,7 @@ class DeltaTarget:
         return changes, flags
 
     def _fresh(self, table: DeltaTable, changes: pa.Table) -> pa.Table:
-        """Return the changes that a log does not have yet."""
+        """Return the changes that a changelog does not have yet."""
         first, last = pc.min(changes[COMMIT_LSN]), pc.max(changes[COMMIT_LSN])
         actions = pa.table(table.get_add_actions(flatten=True))
         if not actions.num_rows:
@@ -406,15 +406,15 @@ _ABSENT: Final = {"current": "delete", "soft_delete": "", "history": "close"}
 
 
 def folder_name(name: str) -> str:
-    """Return a name as a folder's: what paths and URLs give a meaning is written as ~ and its code."""
+    """Return a name as a folder name; characters with a meaning in paths or URLs become ~ and their code."""
     return re.sub(
         r"[^\w $.-]|^[._]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name
     )
 
 
 def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:
-    # The statistics of files that deltalake has merged are string views, which pyarrow does not compare with strings. It does not
-    # look at them through a cast.
+    # deltalake writes the statistics of merged files as string views, which pyarrow does not compare with strings. A cast makes
+    # pyarrow ignore the statistics.
     views = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
     kind = views.get(values.type)
     return column.isin(values) if kind is None else column.cast(kind).isin(values.cast(kind))
@@ -436,7 +436,7 @@ _DIALECT: Final = Dialect(_quoted, _time)
 
 
 def _properties(commit: Commit, base: int | None) -> CommitProperties:
-    """Return what a commit carries.
+    """Return the properties of a commit.
 
     :param base: the version before the batch, if this is not its last commit.
     """
@@ -455,15 +455,15 @@ def _properties(commit: Commit, base: int | None) -> CommitProperties:
 
 
 def _of_batch(entry: Mapping[str, Any]) -> Commit | None:
-    """Return the commit that an entry of the log is of; ``None`` if it ends no batch."""
-    # Spark has one text for what a writer adds.
+    """Return the batch commit of an entry of the log; ``None`` if the entry ends no batch."""
+    # Spark stores a writer's metadata as one text.
     if str(entry.get("userMetadata", "")).startswith("{"):
         return commit_of(json.loads(entry["userMetadata"]))
     return commit_of(entry)
 
 
 _NEWEST: Final = 5
-"""The entries of the log that are read first: the last batch is usually among them."""
+"""The number of log entries that are read first; the last batch is usually among them."""
 
 
 def _versions(table: DeltaTable) -> Iterator[Version]:
@@ -475,7 +475,7 @@ def _versions(table: DeltaTable) -> Iterator[Version]:
 
 
 def _restored(table: DeltaTable) -> bool:
-    """Whether somebody has restored a version before the last batch, since that batch."""
+    """Whether the table was restored to a version before its last batch."""
     for limit in (_NEWEST, None):
         restored: Mapping[str, Any] | None = None
         for entry in table.history(limit):

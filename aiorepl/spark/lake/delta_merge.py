@@ -1,7 +1,7 @@
-"""Delta tables that executors write, with Spark's MERGE and Delta's jars: a batch of any size is one commit.
+"""Delta tables that executors write, with Spark's MERGE and Delta's jars. A batch of any size is one commit.
 
-The session needs the jars (``io.delta:delta-spark``) and Delta's extension and catalog. Only the merge and upkeep run in Spark; the
-log is read, and columns are changed, as in ``delta``.
+The session needs the jars (``io.delta:delta-spark``) and Delta's extension and catalog. Only the merge and upkeep run in Spark;
+``delta`` reads the log and changes columns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SETTING: Final = "spark.databricks.delta."
 class DeltaMergeLake:
     """A folder or URL with a Delta table for each source table, merged by executors; otherwise as ``DeltaLake``.
 
-    :param spark: the session; its configuration must reach the folder, too.
+    :param spark: the session; its configuration must give access to the folder.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DeltaMergeLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DeltaMergeTarget:
-        """Return the table for a source table; nothing is created yet."""
+        """Return the target of a source table, without creating it."""
         target = "/".join((self._root, *map(folder_name, name)))
         return DeltaMergeTarget(
             self._spark, target, keys, mode, layout, storage=self._storage, upkeep=self._upkeep
@@ -81,7 +81,7 @@ class DeltaMergeLake:
 class DeltaMergeTarget(DeltaTarget):
     """The Delta table at ``target``, merged by the executors of ``spark``.
 
-    :param storage: for deltalake; Spark has its own configuration for object stores.
+    :param storage: options for deltalake; Spark has its own configuration for object stores.
     :raises ConfigurationError: the session does not have Delta's extension.
     """
 
@@ -131,7 +131,7 @@ class DeltaMergeTarget(DeltaTarget):
         view = f"aiorepl_{uuid4().hex}"
         source.createOrReplaceTempView(view)
         settings = {"commitInfo.userMetadata": json.dumps(metadata_of(commit))}
-        # Delta leaves out a merge whose number it has; but the batch may have another end now.
+        # Delta skips a merge whose number it already has, but the batch may have another end now.
         if not self.applied(commit.application, commit.number):
             settings |= {"write.txnAppId": commit.application, "write.txnVersion": str(commit.number)}
         try:
@@ -146,7 +146,7 @@ class DeltaMergeTarget(DeltaTarget):
         return spark.createDataFrame(pa.concat_tables([part.read() for part in parts]))
 
     def _whole(self, spark: SparkSession, source: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        """Fill in values that the target has under other keys; return the flags of columns that stay, by column."""
+        """Fill in values that the target has under other keys; return, by column, the flags of kept values."""
         history = self.mode == "history"
         if history:
             source = source.withColumn(IS_CURRENT, f.col(VALID_TO_LSN).isNull())
@@ -202,7 +202,7 @@ class DeltaMergeTarget(DeltaTarget):
             spark.sql(f"VACUUM delta.{_quoted(self.target)} RETAIN {hours} HOURS")
 
     def _session(self) -> SparkSession:
-        """The session; a copy in a Connect server's process finds its own."""
+        """The session; a copy in a Connect server's process uses that process's session."""
         if self._spark is None:
             self._spark = SparkSession.getActiveSession()
         if self._spark is None:

@@ -1,7 +1,7 @@
-"""Iceberg tables that the driver writes, with pyiceberg: no jars. Does not use Spark.
+"""Iceberg tables that the driver writes with pyiceberg, without jars. Does not use Spark.
 
-pyiceberg has no MERGE, so rows with the changed keys are read, merged in memory (``merged``) and written again, in one commit. The
-number of an application's last batch is a property of the table, which the same commit sets; the snapshot's summary has the LSN.
+pyiceberg has no MERGE, so rows with the changed keys are read, merged in memory (``merged``) and written again, in one commit.
+The same commit sets a table property to the number of the application's last batch; the snapshot's summary has the LSN.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _BASE: Final = "aiorepl.base."
 
 
 class IcebergLake:
-    """A catalog, with an Iceberg table for each source table in the namespace that is called as the schema.
+    """A catalog, with an Iceberg table for each source table, in a namespace with the schema's name.
 
-    :param prefix: what the namespaces' names begin with.
+    :param prefix: a prefix of the namespaces' names.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class IcebergLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
-        """Return the table for a source table; nothing is created yet."""
+        """Return the target of a source table, without creating it."""
         identifier = (self._prefix + name[0], name[1])
         return IcebergTarget(
             self._catalog, identifier, keys, mode, layout, upkeep=self._upkeep, part_bytes=self._part_bytes
@@ -194,7 +194,7 @@ class IcebergTarget:
             return None
 
     def _base(self, table: IcebergTable, commit: Commit) -> int:
-        """The snapshot before the first commit of a batch that is not finished; -1: there was none."""
+        """Return the snapshot before the first commit of an unfinished batch; -1 if there was none."""
         part, _, base = (table.properties.get(_BASE + commit.application) or "").partition(" ")
         if part and int(part) > int(table.properties.get(_BATCH + commit.application, -1)):
             return int(base)
@@ -208,17 +208,17 @@ class IcebergTarget:
             if self._layout.partition_by:
                 with transaction.update_spec() as spec:
                     for name in self._layout.partition_by:
-                        # A name of its own, because the column may be renamed, and another one take its name.
+                        # A temporary name, because the column may be renamed, and another column may take its name.
                         spec.add_field(name, IdentityTransform(), f"by_{name}")
             ids = {field.name: field.field_id for field in transaction.table_metadata.schema().fields}
             numbers = {str(ids[field.name]): number for field in wanted if (number := number_of(field))}
             transaction.set_properties({_NUMBERS: json.dumps(numbers)})
 
     def _change(self, transaction: Transaction, steps: Evolution) -> None:
-        """Add, rename and widen columns: a change of metadata alone."""
+        """Add, rename and widen columns; only metadata changes."""
         fields = {field.name: field for field in _iceberg_fields(steps.schema)}
         with transaction.update_schema() as update:
-            # By way of names of their own, because columns may swap theirs.
+            # By way of temporary names, because columns may swap theirs.
             for place, old in enumerate(steps.renamed):
                 update.rename_column(old, f"_aiorepl_{place}")
         with transaction.update_schema() as update:
@@ -294,7 +294,7 @@ class IcebergTarget:
             transaction.append(result, snapshot_properties=summary)
 
     def _filled(self, table: IcebergTable, changes: pa.Table, base: int) -> pa.Table:
-        """Fill in the values that the target has under another key, and in history all that it has."""
+        """Fill in kept values that the target has under another key; in the mode history, all kept values."""
         lacking = lacking_values(changes, self._mode)
         if not lacking.num_rows or base < 0:
             return changes
@@ -312,7 +312,7 @@ class IcebergTarget:
         return with_values(changes, found, self.keys, all_rows=self._mode == "history")
 
     def _fresh(self, table: IcebergTable, changes: pa.Table) -> pa.Table:
-        """Return the changes that a log does not have yet."""
+        """Return the changes that a changelog does not have yet."""
         first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
         identity = (COMMIT_LSN, ORDINAL, OP)
         condition = _is.And(_is.LessThanOrEqual(COMMIT_LSN, last), _is.GreaterThanOrEqual(COMMIT_LSN, first))
@@ -331,7 +331,7 @@ def _storable(field: pa.Field) -> pa.Field:
 
 
 def _storable_type(kind: pa.DataType) -> pa.DataType:
-    """Iceberg has no integer of 16 bits; and pyiceberg does not write into elements that are not null."""
+    """Replace what pyiceberg cannot write: 16-bit integers, and list elements that are not nullable."""
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _storable_type(kind.value_type)))
     if pa.types.is_struct(kind):
@@ -369,7 +369,7 @@ def _versions(table: IcebergTable) -> Iterator[Version]:
     seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
         commit = commit_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
-        # A merge is two snapshots of one commit; the newer one has all of it.
+        # A merge makes two snapshots in one commit; the newer one has all of its rows.
         if commit is not None and commit not in seen:
             seen.add(commit)
             yield Version(

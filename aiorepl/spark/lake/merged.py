@@ -1,4 +1,4 @@
-"""The merge of reduced changes into rows in memory, for formats whose library has none. Pure; the same result as ``statements``."""
+"""Merges reduced changes into rows in memory, for formats whose library has no MERGE. Pure; the same result as ``statements``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def merged(
     *,
     rest: bool,
 ) -> pa.Table:
-    """Return what replaces the present rows.
+    """Return the rows that replace the present ones.
 
-    :param present: rows of the target: all with a key in ``changes``, in history with all versions; if ``rest``, all that are
-        older than the last truncate; and perhaps others.
-    :param changes: with the columns that follow from the mode; their kept values of other keys are filled in.
+    :param present: rows of the target: all rows whose key is in ``changes``, in the mode history all their versions; if ``rest``,
+        also all rows older than the last truncate. May contain others.
+    :param changes: with the mode's columns, and with the kept values of other keys filled in.
     :param rest: as in ``statements.merge``.
     """
     both = pa.concat_tables([present, fitted(changes, present.schema)]).combine_chunks()
@@ -49,7 +49,7 @@ def merged(
 
 
 class _Merge:
-    """Collects which rows of the present ones and the changes remain, and the values in them that are others."""
+    """Collects which present rows and which changes remain, and the values that replace theirs."""
 
     def __init__(
         self, both: pa.Table, count: int, ops: list[str], keys: Sequence[str], truncates: Sequence[Truncate]
@@ -59,7 +59,7 @@ class _Merge:
         self._ops = ops
         self._truncates = truncates
         self._keys: list[Key] = list(zip(*(both[name].to_pylist() for name in keys), strict=True))
-        # A row that somebody else has written has no position, and is older than every change.
+        # A row that another writer wrote has no position, and counts as older than every change.
         positions = (both[name].fill_null(0).to_pylist() for name in (COMMIT_LSN, ORDINAL))
         self._places: list[Place] = list(zip(*positions, strict=True))
         self._kept: list[int] = []
@@ -98,7 +98,7 @@ class _Merge:
     def versions(self, *, rest: bool) -> None:
         current = self._both[IS_CURRENT].to_pylist()
         times = self._both[VALID_FROM].to_pylist()
-        # Between two parts of a batch, a key may have two: the one that ends, and the one that follows.
+        # Between two parts of a batch, a key may have two: the version that ends, and the next one.
         open_rows: dict[Key, list[int]] = {}
         for row in range(self._count):
             if current[row]:

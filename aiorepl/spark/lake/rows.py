@@ -1,4 +1,4 @@
-"""What tables of all formats do with reduced changes in memory. Pure pyarrow."""
+"""Operations on reduced changes in memory that all table formats share. Pure pyarrow."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.
 
 
 def former_names(schema: pa.Schema, earlier: pa.Schema) -> dict[str, str]:
-    """Return by the name of a column the one that it has in an earlier version; columns that were added since are left out."""
+    """Return, by column name, the name in an earlier version; columns that were added since are left out."""
     by_number = {number: field.name for field in earlier if (number := number_of(field)) is not None}
     found = {field.name: by_number.get(number_of(field) or "", field.name) for field in schema}
     return {name: former for name, former in found.items() if former in earlier.names}
 
 
 def require_partitions(changes: pa.Table, names: Sequence[str]) -> None:
-    """Check the values of columns by which a Delta table is partitioned.
+    """Check the values of a Delta table's partition columns.
 
     :raises ConfigurationError: Delta would store one of them as null.
     """
@@ -62,7 +62,7 @@ def require_partitions(changes: pa.Table, names: Sequence[str]) -> None:
 
 
 def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return reduced changes with the target's types, which may be wider; also of keys that rows had before."""
+    """Return reduced changes with the target's types, which may be wider, also in the keys that rows had before."""
     for number, field in enumerate(changes.schema):
         if field.name in schema.names and field.type != schema.field(field.name).type:
             kind = schema.field(field.name).type
@@ -79,14 +79,14 @@ def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_decimal(column.type) and pa.types.is_string(kind):
-        # Arrow would write small numbers with an exponent.
+        # Arrow prints small numbers with an exponent.
         texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
         return pa.chunked_array([pa.array(texts, kind)])
     return column.cast(kind)
 
 
 def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
-    """Append the columns that follow from the change itself."""
+    """Append the mode's columns that follow from the change itself."""
     if mode == "soft_delete":
         return changes.append_column(DELETED, pc.equal(changes[OP], "delete"))
     if mode == "history":
@@ -95,7 +95,7 @@ def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
 
 
 def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
-    """Return by column a Boolean for each row: whether the target's value stays; columns where none does are left out."""
+    """Return, by column, a Boolean for each row: whether the target's value stays. Columns without kept values are left out."""
     kept = changes[KEPT].combine_chunks()
     parents, names = pc.list_parent_indices(kept), pc.list_flatten(kept)
     numbers = pa.array(range(len(kept)), pa.int64())
@@ -106,14 +106,14 @@ def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
 
 
 def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
-    """Return the rows whose kept values have to be read from the target: rows that moved, and in history all."""
+    """Return the rows whose kept values must be read from the target: moved rows; in the mode history, all rows."""
     count = pc.fill_null(pc.list_value_length(changes[KEPT]), 0)
     lacking = changes.filter(pc.greater(count, 0))
     return lacking if mode == "history" else lacking.filter(pc.is_valid(lacking[ORIGIN]))
 
 
 def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
-    """Yield for each row the key under which the target has its kept values."""
+    """Yield, for each row, the key under which the target has its kept values."""
     moved = changes[ORIGIN].combine_chunks()
     own = zip(*(changes[name].to_pylist() for name in keys), strict=True)
     for key, origin in zip(own, moved.to_pylist(), strict=True):
@@ -121,7 +121,7 @@ def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
 
 
 def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_rows: bool) -> pa.Table:
-    """Fill the target's values into rows that have moved, and take their names from ``_kept``.
+    """Fill the target's values into moved rows, and remove their names from ``_kept``.
 
     :param found: rows of the target with the keys and the kept columns.
     :param all_rows: fill them into all rows.
@@ -148,7 +148,7 @@ def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_
 
 
 def without(rows: pa.Table, others: pa.Table, identity: Sequence[str]) -> pa.Table:
-    """Return the rows whose identity none of ``others`` has."""
+    """Return the rows whose identity is not in ``others``."""
     if not others.num_rows:
         return rows
     there = set(zip(*(others[name].to_pylist() for name in identity), strict=True))

@@ -26,7 +26,7 @@ def scan(
     try:
         dataset = table.to_pyarrow_dataset()
     except ValueError:
-        # It makes Python's dates of statistics, and Python has no years after 9999.
+        # It converts statistics to Python's dates, which end with the year 9999.
         schema = pa.schema(table.schema())
         return ds.Scanner.from_batches(
             _queried(table, schema), schema=schema, columns=chosen, filter=condition

@@ -1,4 +1,4 @@
-"""The MERGE of reduced changes into a table, as clauses that engines with SQL have in common. Pure.
+"""The MERGE of reduced changes into a table, as clauses that SQL engines share. Pure.
 
 ``s`` is the source, reduced changes, and ``t`` the target. Every condition compares positions, so that a repeated merge changes
 nothing. ``lake.table`` describes the columns.
@@ -67,8 +67,8 @@ def merge(
     :param columns: the target's columns that the source has.
     :param kept: by column, the source's Boolean column that says whether the target's value stays.
     :param truncates: ascending.
-    :param rest: remove the rows that are older than a truncate and not in the source. The last part of a batch does this, when
-        all rows that the batch changes are newer or were ended.
+    :param rest: remove the rows that are older than a truncate and not in the source. Set it for the last part of a batch only:
+        then all rows that the batch changes are newer than the truncate, or have ended.
     """
     quoted = dialect.quoted
     same_key = " AND ".join(f"s.{quoted(name)} = t.{quoted(name)}" for name in keys)
@@ -108,7 +108,7 @@ def merge(
 
 
 def truncate(mode: Mode, dialect: Dialect, truncates: Sequence[Truncate], alias: str = "t.") -> Clause:
-    """Return the clause that removes the rows that are older than a truncate."""
+    """Return the clause that removes rows older than a truncate."""
     last = _older(truncates[-1], alias)
     if mode == "current":
         return Clause("orphan_delete", last, {})
@@ -123,7 +123,7 @@ def truncate(mode: Mode, dialect: Dialect, truncates: Sequence[Truncate], alias:
 
 
 def _ended(truncates: Sequence[Truncate], dialect: Dialect) -> dict[str, str]:
-    """End the current version where its key's first change is, or at a truncate before that."""
+    """End the current version at its key's first change, or at an earlier truncate."""
     ends = {
         VALID_TO_LSN: (COMMIT_LSN, [str(each.lsn) for each in truncates]),
         VALID_TO_ORDINAL: (ORDINAL, [str(each.ordinal) for each in truncates]),
@@ -140,14 +140,14 @@ def _ended(truncates: Sequence[Truncate], dialect: Dialect) -> dict[str, str]:
 
 
 def _first_after(truncates: Sequence[Truncate], alias: str, values: Sequence[str]) -> str:
-    """Return the value of the first truncate that is after the row; the row is older than the last one."""
+    """Return the value of the first truncate after the row; the row is older than the last truncate."""
     *rest, last = zip(truncates, values, strict=True)
     cases = " ".join(f"WHEN {_older(each, alias)} THEN {value}" for each, value in rest)
     return f"CASE {cases} ELSE {last[1]} END" if cases else last[1]
 
 
 def _before(one: str, other: str) -> str:
-    # A row that somebody else has written has no position, and is older than every change.
+    # A row that another writer wrote has no position, and counts as older than every change.
     lsn, ordinal = (f"{one}.{name} < {other}.{name}" for name in (COMMIT_LSN, ORDINAL))
     return (
         f"({one}.{COMMIT_LSN} IS NULL OR {lsn} OR ({one}.{COMMIT_LSN} = {other}.{COMMIT_LSN} AND {ordinal}))"

@@ -1,4 +1,4 @@
-"""What a batch's last commit carries, as the texts that each format stores beside a commit. Pure."""
+"""Converts a batch's commit to and from the texts that a table format stores with its own commit. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metadata_of(commit: Commit) -> dict[str, str]:
 
 
 def commit_of(found: Mapping[str, Any]) -> Commit | None:
-    """Return the commit that texts are of; ``None``: of none, or of one in the middle of a batch."""
+    """Return the commit from its texts; ``None`` if they do not end a batch."""
     if _LSN not in found:
         return None
     lsn, _, ordinal = str(found.get(_LAST, "")).partition(" ")

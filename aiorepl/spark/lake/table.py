@@ -1,6 +1,6 @@
-"""The protocol of a table that a mirror writes, whatever its format. Uses pyarrow; does not use Spark.
+"""The interface of a table that a mirror writes, for all formats. Uses pyarrow; does not use Spark.
 
-A batch reaches a table in four steps, each harmless if it is repeated after a crash:
+A batch reaches a table in four steps. Each is idempotent, so it can be repeated after a crash:
 
     table = lake.table(("public", "orders"), keys=("id",), mode="current")
     if not table.applied(commit.application, commit.number):
@@ -10,17 +10,18 @@ A batch reaches a table in four steps, each harmless if it is repeated after a c
 
 ``mirroring.reduction`` makes the parts. A part has the last change of some keys (every change, in the modes history and
 changelog), and no key is in two parts. A table applies the parts in bounded commits, as many as it needs. Only the last one
-carries the application's id, the batch's number and the batch's end LSN, so a batch is applied if its number is there, and
-``as_of`` never finds half of a batch. If a batch fails between two commits, the whole batch is merged again:
+carries the application's id, the batch's number and the batch's end LSN. So a batch was applied if its number is there, and
+``as_of`` never finds half of a batch. If a batch fails between two commits, the whole batch is merged again. This is safe for two
+reasons:
 
 - every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it;
-- a value that the server did not send, of a row that moved to another key, is read from the version before the batch's first
-  commit, because the row under the old key may be gone from the newest version. The first commit records that version.
+- if a row moved to another key, its unsent values are read from the version before the batch's first commit, because the row
+  under the old key may be gone from the newest version. The first commit records that version.
 
 A target's columns are the source's, ``_commit_lsn`` and ``_ordinal``, and those that the mode adds:
 
-    current      no others: a row for each row of the source
-    soft_delete  ``_deleted``: a row for each key that there ever was, with its last values
+    current      none: a row for each row of the source
+    soft_delete  ``_deleted``: a row for each key that ever existed, with its last values
     history      ``_valid_from``, ``_valid_to`` (commit times), ``_valid_to_lsn``, ``_valid_to_ordinal``, ``_is_current``: a row
                  for each version of each row (SCD2), valid from its own position up to the other one
     changelog    ``_op``, ``_xid``, ``_commit_ts``, ``_unchanged``: a row for each change, as the source's rows are
@@ -41,11 +42,11 @@ Mode = Literal["current", "history", "soft_delete", "changelog"]
 MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelog")
 
 Place = tuple[int, int]
-"""Where a change is: its commit LSN as a number, and its ordinal. Sorts in commit order."""
+"""The position of a change: its commit LSN as a number, and its ordinal. Sorts in commit order."""
 
 
 class Truncate(NamedTuple):
-    """Where a truncate is, and when it was committed."""
+    """The position and the commit time of a truncate."""
 
     lsn: int
     ordinal: int
@@ -65,7 +66,7 @@ VALID_FROM, VALID_TO, IS_CURRENT = "_valid_from", "_valid_to", "_is_current"
 VALID_TO_LSN, VALID_TO_ORDINAL = "_valid_to_lsn", "_valid_to_ordinal"
 
 KEPT: Final = "_kept"
-"""In a part: the names of the columns whose values are the target's, because the server did not send them in this batch."""
+"""In a part: the names of the columns that keep the target's value, because the server did not send theirs in this batch."""
 ORIGIN: Final = "_origin"
 """In a part: a struct of the key columns, the key under which the target has the ``_kept`` values; null for the row's own key."""
 
@@ -74,11 +75,11 @@ ORIGIN: Final = "_origin"
 class Commit:
     """What the commit of a batch carries.
 
-    :param application: the id of the query; the same after a restart, another one for a new checkpoint.
+    :param application: the id of the query. A restart keeps it; a new checkpoint has another one.
     :param number: the batch's number, which increases within an application.
     :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
-    :param last: the position of the batch's last change, if it is known. Spark plans a batch again, perhaps with a later end, if
-        its checkpoint has lost the plan; then only the changes after this position are new.
+    :param last: the position of the batch's last change, if it is known. If its checkpoint has lost the plan, Spark plans the
+        batch again, perhaps with a later end; then only the changes after this position are new.
     """
 
     application: str
@@ -104,7 +105,7 @@ class Part:
     """Reduced changes of some keys.
 
     :param size: bytes in memory; a table merges as many parts at a time as fit into its bound.
-    :param read: reads the rows, perhaps more than once.
+    :param read: reads the rows; may be called more than once.
     :param path: the file that has the rows, if executors can read it.
     """
 
@@ -115,9 +116,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a new table is laid out. An existing table keeps its partitions.
+    """The partitions and the clustering of a new table. An existing table keeps its partitions.
 
-    :param partition_by: columns, each of whose values has files of its own.
+    :param partition_by: the columns by whose values the files are divided.
     :param cluster_by: columns by which compaction sorts rows (Z-order), so that reads skip files.
     """
 
@@ -127,10 +128,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """When a table is maintained, counted in its versions, so that restarts do not matter.
+    """After how many versions a table is compacted and vacuumed. Restarts do not change this schedule.
 
-    :param optimize_every: compact small files after so many versions; 0: never.
-    :param vacuum_every: delete files that no version of the last ``retain`` needs after so many versions; 0: never.
+    :param optimize_every: compact small files after this many versions; 0: never.
+    :param vacuum_every: after this many versions, delete the files that no version within ``retain`` needs; 0: never.
     :param retain: how long time travel and running readers can use an old version.
     """
 
@@ -148,7 +149,7 @@ class Table(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """What rows it has."""
+        """Which rows the table has: one of ``MODES``."""
 
     def applied(self, application: str, number: int) -> bool:
         """Whether this batch, or a later one of the same application, was applied."""
@@ -157,7 +158,7 @@ class Table(Protocol):
         """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known; ``None``: no table yet."""
 
     def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
-        """Create the table, or make it fit rows of ``schema``.
+        """Create the table, or change its columns so that rows of ``schema`` fit.
 
         Columns are matched by attribute number, or by name where a number is not known. Columns are added, renamed and
         widened. A column that ``schema`` lacks stays, and a column that is wider than in ``schema`` stays as it is.
@@ -165,11 +166,11 @@ class Table(Protocol):
         :param schema: the source's columns, without those that the mode adds.
         :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
             rows if the column is new; null if there is none.
-        :raises ConfigurationError: a column's type changed to one that cannot hold all of the present values.
+        :raises ConfigurationError: a column was altered to a type that cannot hold all of the present values.
         """
 
     def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
-        """Apply a batch. The table must have been made to fit by ``evolve``.
+        """Apply a batch. Call ``evolve`` first.
 
         :param parts: from ``mirroring.reduction``, for this table's keys and mode.
         :param truncates: the batch's truncates, ascending.
@@ -177,24 +178,24 @@ class Table(Protocol):
         """
 
     def versions(self) -> list[Version]:
-        """List the versions that have all of a batch, newest first, as far back as the format remembers."""
+        """List the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 
     def as_of(self, lsn: LSN) -> int | None:
-        """Find the version with the changes up to ``lsn``, and no later ones; ``None``: there is none, or not any more."""
+        """Find the version with the changes up to ``lsn``, and no later ones; ``None`` if there is none, or no longer."""
 
     def maintain(self) -> None:
-        """Compact and vacuum the table if enough versions were made; it may take long, and fails without harm."""
+        """Compact and vacuum the table, if it is time. This may take long; a failure loses nothing."""
 
 
 def reached(table: Table, application: str) -> Place | None:
-    """Find the position of the last change that an application has applied; ``None``: it is not known."""
+    """Find the position of the last change that an application has applied; ``None`` if it is unknown."""
     return next(
         (each.commit.last for each in table.versions() if each.commit.application == application), None
     )
 
 
 class Lake(Protocol):
-    """Where a mirror's tables are; one for each format. Safe to use from several threads, one for each table."""
+    """A place with a mirror's tables; one class for each format. Thread-safe, with one thread for each table."""
 
     def table(
         self,
@@ -203,7 +204,7 @@ class Lake(Protocol):
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> Table:
-        """Return the table for a source table; nothing is created yet.
+        """Return the target of a source table, without creating it.
 
         :param name: the source table's schema and name.
         :param keys: the columns that identify a row; not needed in the mode changelog.
