@@ -1,4 +1,4 @@
-"""``apply_changes``: mirrors one table's changes, as a DataFrame has them, into a table of a lake, with exactly-once effect.
+"""``apply_changes``: mirrors a DataFrame of one table's changes into a table of a lake, with exactly-once effect.
 
 ``staged_rows`` reads a micro-batch once and reduces it; the table merges the result. A batch that Spark runs again changes
 nothing. Works in a classic session and under Spark Connect.
@@ -39,7 +39,7 @@ from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, O
 from aiorepl.values.registry import Types
 
 _BATCH: Final = "aiorepl-batch"
-"""The application of batch DataFrames; their number is the newest commit LSN."""
+"""The application id for batch DataFrames; their number is the newest commit LSN."""
 
 
 def apply_changes(
@@ -60,25 +60,26 @@ def apply_changes(
     """Mirror a table's changes into the Delta table ``target``.
 
     In the mode ``current``, the mirror has the columns of ``df`` except ``_op``, ``_xid``, ``_commit_ts`` and ``_unchanged``. Its
-    columns ``_commit_lsn`` and ``_ordinal`` are the position of each row's last change. It is created if it is missing, and
-    columns that are new, renamed or wider in ``df`` change in it, too. Deletes, key changes and truncates are applied. A value
-    that the server did not send, because it did not change, stays. The version after a batch has all of it, or none.
+    columns ``_commit_lsn`` and ``_ordinal`` are the position of each row's last change. A missing target is created. Columns that
+    are new, renamed or wider in ``df`` are added, renamed or widened in the target. Deletes, key changes and truncates are
+    applied. A value that the server did not send, because it did not change, stays. The query's version after a batch has all of
+    the batch.
 
     :param df: changes of one table, from ``format("aiorepl")`` with the option ``table``; it may be filtered or have
         additional columns. Under replica identity FULL, set the option ``keys`` as well; otherwise a changed key leaves the
         old row in the mirror.
-    :param target: the Delta table's path or URI; or a table of ``aiorepl.spark.lake``, with these keys and its own mode.
+    :param target: the Delta table's path or URI; or a table of ``aiorepl.spark.lake``, made with the same keys and with its mode.
     :param keys: the columns that identify a row; their values must not be null.
     :param mode: ``current``, ``history``, ``soft_delete`` or ``changelog``.
     :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
     :param trigger: arguments for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
     :param name: the query's name in Spark.
-    :param storage_options: for deltalake, if the target is in an object store.
+    :param storage_options: options for deltalake, if the target is in an object store.
     :param partition_by: the columns by which a new table is partitioned.
     :param cluster_by: the columns by which upkeep sorts rows.
     :param upkeep: how often the table is compacted and vacuumed.
-    :param staging: a folder for a batch's rows, which executors can write; the default is ``_staging`` in the target.
-    :returns: the running query; ``None`` if ``df`` is a batch, which was applied.
+    :param staging: a folder for a batch's rows, writable by executors; the default is ``_staging`` in the target.
+    :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
     if mode not in MODES:
@@ -117,7 +118,7 @@ def apply_changes(
 
 
 class _Batches:
-    """Applies each micro-batch. Spark calls it in this process; under Connect, a copy in a process of the server's."""
+    """Applies each micro-batch. Spark calls it in this process; under Connect, it calls a copy in a process of the server."""
 
     def __init__(
         self, table: Table, schema: StructType, keys: tuple[str, ...], folder: Folder, checkpoint: str
@@ -139,7 +140,7 @@ class _Batches:
             self._application = self._query(batch)
             self._folder.clear()
         if self._table.applied(self._application, number):
-            # Spark plans the batch again if its checkpoint has lost the plan, and then it may end later.
+            # If its checkpoint has lost the plan, Spark plans the batch again, and it may then end later.
             after = reached(self._table, self._application)
             if after is not None:
                 batch = batch.where(_is_after(after))
@@ -147,7 +148,7 @@ class _Batches:
         self._table.maintain()
 
     def apply(self, batch: DataFrame, number: int | None) -> None:
-        """Apply a batch; one without a number belongs to no query."""
+        """Apply a batch. A batch without a number belongs to no query."""
         try:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
             if last is None:
@@ -160,8 +161,8 @@ class _Batches:
             self._folder.clear()
 
     def _query(self, batch: DataFrame) -> str:
-        # The checkpoint keeps the query's id. So the id is the same after a restart, and differs for a new checkpoint, where the
-        # numbers start again. Read by Spark, because only Spark may know the checkpoint's file system.
+        # The checkpoint keeps the query's id. A new checkpoint, whose batch numbers start again, has another id. Spark reads the
+        # id, because only Spark may know the checkpoint's file system.
         lines = batch.sparkSession.read.text(f"{self._checkpoint}/metadata").collect()
         return f"aiorepl-{json.loads(''.join(line.value for line in lines))['id']}"
 
@@ -207,4 +208,4 @@ _OIDS: Final[Sequence[tuple[Any, tuple[int, int]]]] = (
     (pa.types.is_binary, (17, 1001)),
     (pa.types.is_string, (25, 1009)),
 )
-"""The types, and the types of their arrays, whose text form the Arrow types are read from."""
+"""The PostgreSQL types from whose text the Arrow types are read, with their array types."""

@@ -1,12 +1,11 @@
 """Applies the batches of a mirror to its tables, exactly once. Runs on the driver; does not use Spark.
 
-A batch reaches each table in a commit that has the query's id and the batch's number, and then the target's state has the
-number, too. So a batch that Spark runs again, after a crash at any point, is applied to the tables that lack it and to no
-others.
+The commit of a batch in each table has the query's id and the batch's number. After all tables, the target's state gets the
+number too. So if Spark runs a batch again after a crash at any point, the batch is applied only to the tables that lack it.
 
-A table that cannot be written fails alone. Either the query ends, after the other tables of the batch; or the table is set
-aside: its place in the journal is kept, with a cursor of its own, so that nothing is pruned, and later batches leave it out.
-The next start of the mirror tries again, from that place on.
+A table that cannot be written does not stop the others. Either the query ends after the other tables of the batch; or the table
+is set aside: later batches skip it, and a cursor keeps the journal from its position. The next start of the mirror tries again
+from that position.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _log = logging.getLogger("aiorepl.spark")
 _THREADS: Final = 4
 
 CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
-"""Stages the changes of one table between two places of the journal."""
+"""Stages the changes of one table between two positions of the journal."""
 
 
 class TableFailed(PermanentError):
@@ -46,14 +45,14 @@ class TableFailed(PermanentError):
 
 
 class Applying:
-    """Applies batches one after the other.
+    """Applies batches in order.
 
     :param writer: writes the changes of one table.
     :param state: the target's state.
     :param staging: the folder of staged files.
-    :param cursors: the journal's, for the tables that are set aside.
+    :param cursors: the journal's cursors, for the tables that are set aside.
     :param tables: returns the tables that the journal has.
-    :param checkpoint: where the query's checkpoint is, for errors.
+    :param checkpoint: the location of the query's checkpoint, for errors.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class Applying:
         self._state: State | None = None
 
     def apply(self, batch: Batch, number: int) -> None:
-        """Apply a batch to all of its tables, and remember it.
+        """Apply a batch to all of its tables, and record it in the state.
 
         :param number: Spark's number of the batch.
-        :raises TableFailed: a table cannot be written, and is not to be set aside.
+        :raises TableFailed: a table cannot be written, and ``on_error`` is halt.
         :raises ConfigurationError: another mirror writes this target.
         :raises SlotError: the target has the tables of another source.
         :raises JournalError: a staged file was lost, or the state is not the one before this batch.
@@ -92,7 +91,7 @@ class Applying:
         end = head.end.place
         if (number, end) != (state.batch, state.end):
             self._require_next(state, number)
-            # Spark plans a batch again, perhaps with another end, if its checkpoint has lost the plan.
+            # If its checkpoint has lost the plan, Spark plans the batch again, perhaps with another end.
             again = number == state.batch or state.planned not in (None, end)
             if again:
                 _log.warning("batch %d comes again with another end, and is written again", number)
@@ -150,9 +149,9 @@ class Applying:
             aside[table] = self._set_aside(
                 aside.get(table), _beginning(head) if table in added else head.start, problem
             )
-            # Before the state, so that nothing is pruned that it needs.
+            # Before the state is saved, so that no segment that the table needs is pruned.
             self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
-        # A table that is left out from now on misses changes: if it comes back, it is added anew.
+        # A table that no pattern matches any longer misses changes; if one matches it later, it is added again.
         kept = (
             {table: found for table, found in state.tables.items() if settings.wanted(table)}
             if first
@@ -186,7 +185,7 @@ class Applying:
         return oids, failed
 
     def _added(self, state: State) -> set[Table]:
-        """Return the tables that the journal has, and that earlier batches left out because no pattern matched them."""
+        """Return the journal's tables that earlier batches skipped because no pattern matched them."""
         settings = self._writer.settings
         if state.batch < 0 or state.patterns == settings.patterns:
             return set()
@@ -197,7 +196,7 @@ class Applying:
         }
 
     def _earlier(self, table: Table, behind: SetAside | None, head: Head) -> Sequence[StagedFile]:
-        """Stage what a table lacks that is set aside or was added."""
+        """Stage the missing changes of a table that is set aside or was added."""
         if behind is not None:
             return self._catch_up(table, behind.place, head.start.place)
         try:
@@ -230,7 +229,7 @@ class Applying:
         )
 
     def _clean(self) -> None:
-        """Delete the staged files: no other batch needs them, nor those of failed attempts."""
+        """Delete the staged files, also those of failed attempts: no other batch needs them."""
         try:
             clean(self._staging)
         except OSError as error:
@@ -245,7 +244,7 @@ def clean(staging: Store) -> None:
 
 
 def _beginning(head: Head) -> Offset:
-    """Where the mirror began."""
+    """Return the offset where the mirror began."""
     start = head.end.start_lsn
     return replace(
         head.start, position=head.start.position.at(LSN(0) if start is None else start), part=0, block=0
@@ -257,16 +256,16 @@ def _cursor(state: State, table: Table) -> str:
 
 
 def _of_table(error: BaseException) -> bool:
-    """Whether the error is one of the table, and not of the journal, the staging folder or the network."""
+    """Whether the error is due to the table, and not to the journal, the staging folder or the network."""
     if isinstance(error, FileNotFoundError):
         return True
-    # Somebody else's upkeep may conflict with a commit; then the batch is tried again.
+    # Another program's upkeep may conflict with a commit; then the batch is tried again.
     others = (JournalError, OSError, CommitFailedError)
     return isinstance(error, Exception) and not isinstance(error, others)
 
 
 def _text(error: Exception) -> str:
-    """The text of an error; of other libraries only its name, because theirs may quote values."""
+    """Return the text of an error; for other libraries' errors only the type, because their texts may quote values."""
     if isinstance(error, AioreplError):
         return str(error)
     if isinstance(error, OSError):

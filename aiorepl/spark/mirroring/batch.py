@@ -1,6 +1,6 @@
-"""A batch of a mirror, as its source's rows describe it. Pure.
+"""A batch of a mirror, described by the rows of its source. Pure.
 
-The first row says where the batch begins and ends, and to which query it belongs. Every other row describes a staged file.
+The first row has the batch's start and end, and the query's id. Every other row describes a staged file.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ HEAD: Final = "batch"
 FILE: Final = "file"
 
 Row = tuple[str, bytes]
-"""What the row is, and its contents as JSON."""
+"""The kind of the row, and its contents as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a batch is in the journal.
+    """The start and the end of a batch in the journal.
 
-    :param start: an offset at the place where the batch begins.
-    :param end: its end.
-    :param lsn: the LSN up to which the tables have everything once no transaction is left in the middle: the end of the
-        segment that the batch ends in, or with.
+    :param start: the offset where the batch begins.
+    :param end: the offset where it ends.
+    :param lsn: the end of the segment in which, or with which, the batch ends. The tables have every change up to it once no
+        transaction is partly applied.
     """
 
     start: Offset

@@ -1,4 +1,4 @@
-"""Reads the changes that a batch has of one table, in common columns. Runs on the driver or on executors; does not use Spark."""
+"""Reads a batch's changes of one table in common columns. Runs on the driver or on executors; does not use Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of one table in a batch, wherever they are read; pickled to executors.
+    """Reads the changes of one table in a batch; pickled to executors.
 
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
@@ -49,7 +49,7 @@ class Changes:
             yield common.conform(whole, version, null=self.null)
 
     def scan(self, file: StagedFile) -> tuple[list[Any], pa.Table]:
-        """Return the truncates of a file, and the keys that moves link whose rows lack a value."""
+        """Return the truncates of a file, and the pairs of keys of rows that moved and lack a value."""
         truncates: list[Any] = []
         linked = []
         for batch in self.rows(file):

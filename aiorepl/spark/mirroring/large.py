@@ -1,8 +1,8 @@
 """Reduces the changes of one table on executors, for a batch that is too large for the driver.
 
-Executors read the staged files and exchange their rows by key; each then has all changes of some keys, reduces them, and writes
-what is left as a file of the staging folder: a part, as the table takes them. Keys that a move links whose row lacks a value go
-the same way. The driver only sees descriptions.
+Executors read the staged files and shuffle the rows by key. Then each executor has all changes of some keys, reduces them, and
+writes the result to a file in the staging folder: one part for the table's merge. If a row moved and lacks a value, its old and
+its new key go to the same executor. The driver gets descriptions only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 
 PART_BYTES: Final = 32 * 1024 * 1024
-"""The size of an exchanged partition, in memory; one key's changes are never divided."""
+"""The size of a shuffled partition in memory; one key's changes are never divided."""
 
 _ROUTE: Final = "_aiorepl_route"
 _FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])
@@ -50,11 +50,11 @@ def parts(
 ) -> tuple[list[Part], list[Truncate]]:
     """Reduce the changes of a table on executors; return the parts and all truncates, ascending.
 
-    :param truncates: those of files that are not among ``files``.
+    :param truncates: the truncates of files that are not in ``files``.
     """
     store = open_store(wanted.staging)
     if wanted.mode == "changelog":
-        # Every change stays, so that nothing has to be exchanged.
+        # A changelog keeps every change, so no shuffle is needed.
         return [Part(file.memory, partial(_table, wanted, file)) for file in files], []
     found = {Truncate(*each) for each in truncates}
     links: list[pa.Table] = []
@@ -142,7 +142,7 @@ def _part(store: Store, name: str, size: int, digest: str, memory: int) -> Part:
     def read() -> pa.Table:
         return pq.read_table(io.BytesIO(parquet.read(store, file)))
 
-    # Spark reads object stores by names and credentials of its own.
+    # Spark uses other URLs and credentials for object stores.
     return Part(memory, read, None if "://" in store.url else f"{store.url}/{name}")
 
 

@@ -2,7 +2,7 @@
 
 Executors decode each block of the journal once, and stage the changes of each table as typed files (``source``, ``staging``).
 The driver gets a few rows that describe the files, and applies them table by table (``applying``). So a hundred tables need no
-more processes than one, and every table is at the same place of the journal after each batch.
+more processes than one, and after each batch all tables are at the same position of the journal.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ STAGING: Final = "_staging"
 
 
 class Stopped(Exception):
-    """The mirror was asked to stop, and begins no other batch."""
+    """Raised instead of applying a batch, once the mirror was asked to stop."""
 
 
 class Batches:
     """Applies the micro-batches of a query; Spark calls it in this process.
 
-    :ivar stopping: set it, and the query ends instead of applying another batch.
+    :ivar stopping: if it is set, the query ends instead of applying another batch.
     :ivar busy: whether a batch is being applied.
     :ivar done: the number of the last batch that was applied; -1 if none was.
     :ivar error: why the last batch was not applied. Spark only passes on its text.
@@ -78,34 +78,34 @@ class Batches:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A mirror of many tables: of those of a journal that match a pattern, into Delta tables ``target/schema/table``.
+    """A mirror of the journal's tables that match a pattern, into Delta tables ``target/schema/table``.
 
-    A table is mirrored from its first change in the journal on, also if it appears later. Its target follows its columns: added,
-    renamed and widened ones, with the values that PostgreSQL gives to older rows. A batch is one commit of each table, or a few
-    if it is large; only the last one carries the batch, and where it ends. After every batch all tables are at the same place
-    of the journal (``MirroredTables.as_of``).
+    A table is mirrored from its first change in the journal, even if it appears later. Its target follows added, renamed and
+    widened columns; in an added column, older rows get the value that they have in PostgreSQL. A batch is one commit of each
+    table, or several if it is large; only the last one has the batch's number and end. After each batch, all tables are at the
+    same position of the journal (``MirroredTables.as_of``).
 
-    :param journal: the journal's folder, as every executor sees it, or the URL of its object store; an ``ObjectStore`` for one with
-        a configuration.
+    :param journal: the journal's folder, which every executor can read, or the URL of its object store; an ``ObjectStore`` if the
+        store needs a configuration.
     :param tables: patterns, as in a sink's selection: ``["public.*", "!public.sessions"]``.
     :param target: a folder, the URL of an object store, or an ``ObjectStore``.
-    :param mode: current, history, soft_delete or changelog, for all tables or by pattern; the first that matches counts.
+    :param mode: current, history, soft_delete or changelog, for all tables or by pattern; the first pattern that matches applies.
     :param keys: by pattern, the columns that identify a row, for tables under REPLICA IDENTITY FULL.
     :param layout: partitions and clustering of new tables, for all or by pattern.
     :param upkeep: when tables are compacted and vacuumed.
     :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
-    :param on_error: what happens if a table cannot be written: halt ends the query, after the other tables; set_aside goes on
-        without it, and tries again at the next start, from where the table was.
-    :param whole_transactions: end every batch between two transactions, however large one is. Otherwise a transaction that is
-        larger than ``max_bytes`` becomes visible in parts.
-    :param starting_position: where a new mirror starts, as the source's option startingPosition.
+    :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
+        set_aside continues without the table, and tries again at the next start, from the table's last position.
+    :param whole_transactions: never end a batch within a transaction: a batch that would end within a segment ends at the
+        segment's end. Otherwise a transaction that is larger than ``max_bytes`` may become visible in parts.
+    :param starting_position: where a new mirror starts, like the source's option startingPosition.
     :param max_bytes: the bytes of the journal in a batch.
     :param partition_bytes: the bytes of the journal that one task stages.
-    :param consumer: the name of the query's cursor in the journal; it has one by default.
+    :param consumer: the name of the query's cursor in the journal; the default is made from the query's id.
     :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
     :param staging: the folder of staged files, which executors write and the driver reads; the default is ``_staging`` in the
         checkpoint. No other query may use it.
-    :param lake: the tables, if they are not Delta tables that deltalake writes; ``target`` then has the mirror's state alone.
+    :param lake: the target tables, if deltalake does not write them; ``target`` then contains only the mirror's state.
     :raises ConfigurationError: an argument cannot work.
     """
 
@@ -155,7 +155,7 @@ class Mirror:
         return Options.parse(options)
 
     def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
-        """Return the query, which is not started, and what applies its batches."""
+        """Return the query, not started yet, and the object that applies its batches."""
         options, settings = self._options, self.settings
         folder = (
             f"{url_of(self.target)}/{CHECKPOINT}" if self.checkpoint is None else os.fspath(self.checkpoint)
@@ -182,7 +182,7 @@ class Mirror:
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
 
     def _beside(self, place: str) -> Location:
-        """Return a place that is in the same store as the target, or else local."""
+        """Return the location ``place``, in the target's store if that can be."""
         target = self.target
         if isinstance(target, ObjectStore) and urlsplit(place).scheme in SCHEMES:
             return ObjectStore(place, target.config)
@@ -222,7 +222,7 @@ def tables_of(journal: Location) -> Iterator[Table]:
 
 def open_lake(target: Location, upkeep: Upkeep = _UPKEEP) -> DeltaLake:
     """Return the lake in a target."""
-    # deltalake takes obstore's keys. Only an endpoint that begins with http:// uses the last one.
+    # deltalake uses obstore's keys. Only an endpoint with http:// needs the last one.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
     return DeltaLake(url_of(target), storage=storage, upkeep=upkeep)
 
@@ -233,7 +233,7 @@ def url_of(target: Location) -> str:
 
 
 class _CatchingUp:
-    """Stages what a table lacks that was set aside."""
+    """Stages the missing changes of a table that was set aside."""
 
     def __init__(self, spark: SparkSession, staging: Staging) -> None:
         self._spark = spark
@@ -241,7 +241,7 @@ class _CatchingUp:
 
     def __call__(self, table: Table, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
         catching = Catching(table, start, end)
-        # Here, because Spark passes on the text of an error only.
+        # Logged here, because Spark passes on only the text of an error.
         planner = MirrorPlanner(self._staging, catching.wanted)
         reader = JournalReader(planner.options.journal)
         planner.readable(reader, start.lsn, f"the mirror of {table}", "")

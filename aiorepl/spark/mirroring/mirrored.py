@@ -1,4 +1,4 @@
-"""Reads what a mirror of many tables has: which tables, how far, and their versions at one place of the journal."""
+"""Reads the state of a mirror of many tables: its tables, its LSN, and the tables' versions at one LSN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TableVersion:
     """A version of a table.
 
     :param path: the Delta table's path or URL; for other formats the source table's name.
-    :param version: the number of its version: ``versionAsOf`` in Spark, ``version`` in deltalake.
+    :param version: the version's number: ``versionAsOf`` in Spark, ``version`` in deltalake.
     """
 
     path: str
@@ -30,10 +30,7 @@ class TableVersion:
 
 
 class MirroredTables:
-    """The target of ``mirror``.
-
-    :param target: as in ``mirror``,
-    :param lake: and this as well.
+    """The target of ``mirror``.  :param target: as in ``mirror``. :param lake: as in ``mirror``.
     :raises ConfigurationError: nothing was mirrored into it.
     :raises JournalError: its state is damaged, or cannot be read.
     """
@@ -53,7 +50,7 @@ class MirroredTables:
 
     @property
     def lsn(self) -> LSN:
-        """The tables have every transaction that ended up to this LSN, but for those that are set aside."""
+        """The LSN up to which all tables, except those set aside, have every transaction."""
         return self._require().lsn
 
     @property
@@ -63,22 +60,22 @@ class MirroredTables:
 
     @property
     def set_aside(self) -> Mapping[str, str]:
-        """The tables that could not be written, and why."""
+        """The tables that could not be written, with the reasons."""
         return {str(table): aside.problem for table, aside in self._require().aside.items()}
 
     def batches(self) -> list[LSN]:
-        """List the ends of batches that changed a table, ascending, as far back as the tables remember."""
+        """List the LSNs at which batches that changed a table ended, ascending, as far back as the tables' logs reach."""
         state = self._require()
         found = {version.commit.lsn for table in state.tables for version in self._target(table).versions()}
         return sorted(lsn for lsn in found if lsn <= state.lsn)
 
     def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
-        """Return the version of every table at the last end of a batch up to ``lsn``: all tables at one place of the journal.
+        """Return the version of every table at the end of the last batch up to ``lsn``, so all tables have the same transactions.
 
-        Left out are tables that are set aside, and those that had no version yet, or have it no longer.
+        Tables that are set aside are left out, and so are tables without such a version, or whose version was vacuumed.
 
-        :param lsn: an LSN, also as text like ``0/171B2A8``; ``None``: as far as the mirror is.
-        :raises ConfigurationError: the mirror is not there yet.
+        :param lsn: an LSN, also as text like ``0/171B2A8``; ``None`` for the mirror's own LSN.
+        :raises ConfigurationError: the mirror has not reached ``lsn`` yet.
         """
         state = self._require()
         wanted = state.lsn if lsn is None else LSN.parse(lsn) if isinstance(lsn, str) else lsn
@@ -93,12 +90,12 @@ class MirroredTables:
         return found
 
     def restart(self, table: str) -> None:
-        """Begin a table again, with an empty target: delete its target first, and load its rows with a snapshot.
+        """Begin a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
 
-        Of the changes that come next, those before its last incompatible description are left out. The mirror must not run.
+        The next batches skip the changes before the table's last incompatible description. The mirror must not run.
 
         :param table: ``schema.table``.
-        :raises ConfigurationError: its target is still there.
+        :raises ConfigurationError: its target still exists.
         """
         state, name = self._require(), TableName.parse(table)
         found = Table(name.schema, name.name)

@@ -1,4 +1,4 @@
-"""Chooses files of the journal's history for a batch, where they are less to read than its segments. Runs on the driver."""
+"""Chooses files of the journal's history for a batch, if they are cheaper to read than its segments. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
 
-# A history is read only for ranges that are worth it: its lists, and files that have more than the range.
+# Only large ranges are read from the history: its lists must be read, and its files have rows outside the range.
 _LEAST_BYTES: Final = 16 * 1024 * 1024
-# A guess: what Parquet's rows take in memory.
+# An estimate: the ratio of rows in memory to rows in Parquet.
 _EXPANDED: Final = 8
 
 
@@ -39,7 +39,7 @@ def compacted_files(
     end: BlockPosition,
     wanted: Callable[[Table], bool],
 ) -> Compacted | None:
-    """Return the files of the history with the changes of a range, or of its beginning; ``None`` if its segments are read.
+    """Return the history's files with the changes of a range, or of its beginning; ``None`` to read the segments.
 
     :param wanted: the tables whose files are returned.
     :raises JournalError: the history is damaged, or cannot be read.
@@ -85,13 +85,13 @@ def compacted_files(
 
 
 def covers(journal: Location, chain: Chain, lsn: LSN) -> bool:
-    """Whether the history and the segments after it have everything after ``lsn``."""
+    """Whether the history, together with the segments, has everything after ``lsn``."""
     found = read_history(open_history(journal))
     return found is not None and _reaches(found[0], chain, lsn) and found[0].end.lsn >= chain.start_lsn
 
 
 def history_start(journal: Location, chain: Chain) -> LSN | None:
-    """Return where the history begins, if segments were deleted that it has; LSN 0 if that is the journal's start."""
+    """Return the history's start, if it has deleted segments; LSN 0 stands for the journal's start."""
     found = read_history(open_history(journal)) if chain.start_lsn else None
     if found is None or not found[0].start < chain.start_lsn <= found[0].end.lsn:
         return None

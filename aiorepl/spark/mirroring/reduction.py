@@ -1,15 +1,15 @@
-"""Reduces the changes of some keys to what a table has to merge. Pure pyarrow; runs on the driver or on executors.
+"""Reduces the changes of some keys to the rows that a table merges. Pure pyarrow; runs on the driver or on executors.
 
 Input: a batch's changes of one table in the columns of the source, in any order, truncates among them. Output, by mode:
 
     current, soft_delete   the last change of each key
-    history                each version of each row, with its end if the batch has that; and for each key a row with ``_op`` close,
-                           at the position of its first change, where the target's current version ends
-    changelog              the changes as they are
+    history                each version of each row, with its end if that is in the batch; and for each key a row with ``_op``
+    close, at the position of its first change, where the target's current version ends changelog              the changes as they
+    are
 
-An unsent value is the last one that was sent in the batch. If there is none, the target has it: ``_kept`` names the column, and
-``_origin`` is the key under which it is, if the row has moved. All changes of a key, and of keys that are linked by a move
-with unsent values, must be in the same input; ``lake.table`` describes the output's columns.
+An unsent value is replaced by the last one that was sent in the batch. If there is none, the target has the value: ``_kept``
+names the column, and ``_origin`` is the key under which the target has it, if the row has moved. All changes of a key, and of
+keys that are linked by a move with unsent values, must be in the same input; ``lake.table`` describes the output's columns.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def reduce_changes(
     _require_keys(rows, keys)
     for name in keys:
         if pa.types.is_floating(rows.schema.field(name).type):
-            # -0 equals 0 in PostgreSQL and in a MERGE, but has other bits.
+            # -0 equals 0 in PostgreSQL and in a MERGE, but its bits differ.
             zero = pa.scalar(0, rows.schema.field(name).type)
             rows = _replaced(rows, name, pc.add(rows[name], zero))
     if mode == "history":
@@ -91,7 +91,7 @@ def reduce_changes(
 
 
 def linked_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the keys of each row that moved and lacks a value, with the move's position: an old and a new key for each."""
+    """Return the old and the new key of each row that moved and lacks a value, with the position of the move."""
     moves = changes.filter(pc.and_(pc.equal(changes[OP], "insert"), _incomplete(changes)))
     wanted = set(places(moves))
     mask = pa.array([place in wanted for place in _all_places(changes)], pa.bool_())
@@ -120,7 +120,7 @@ def _itself(table: pa.Table) -> pa.Table:
 
 
 def _in_commit_order(changes: pa.Table) -> pa.Table:
-    """Sort changes by position, and a delete before an insert; usually they are."""
+    """Sort changes by position, a delete before an insert; usually they are sorted already."""
     order = pa.table(
         {
             "lsn": changes[COMMIT_LSN],
@@ -166,7 +166,7 @@ def _is_after(rows: pa.Table, place: Place) -> Any:
 
 
 def _groups(rows: pa.Table, keys: Sequence[str]) -> pa.Array:
-    """Number the keys: one number for each row, equal for equal keys."""
+    """Return a number for each row, equal for equal keys."""
     codes: list[pa.Array] = [rows[name].combine_chunks().dictionary_encode() for name in keys]
 
     def both(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -225,18 +225,18 @@ class _Timeline:
     def last(self, truncates: Sequence[Truncate], *, deletes: bool) -> pa.Table:
         """Return the last change of each key.
 
-        :param deletes: give deletes the values of the rows that they delete, and apply truncates.
+        :param deletes: fill deletes with the values of the deleted rows, and apply truncates.
         """
         values, kept, origin = self._whole(deletes=deletes)
         if not deletes:
-            # A target that was truncated has no values, and a row that is deleted needs none.
+            # A truncated target has no values, and a deleted row needs none.
             none = self._deleted if not truncates else pa.array([True] * len(self._deleted), pa.bool_())
             kept = {name: pc.and_(mask, pc.invert(none)) for name, mask in kept.items()}
         rows = self._with(values, kept, origin).filter(self._is_last)
         return _truncated(rows, truncates) if deletes else rows
 
     def versions(self, truncates: Sequence[Truncate]) -> pa.Table:
-        """Return each version of each row, and where the target's versions end."""
+        """Return each version of each row, and the rows that end the target's versions."""
         values, kept, origin = self._whole(deletes=False)
         ends = {}
         names = {VALID_TO_LSN: COMMIT_LSN, VALID_TO_ORDINAL: ORDINAL, VALID_TO: COMMIT_TS}
@@ -257,8 +257,8 @@ class _Timeline:
     def _whole(self, *, deletes: bool) -> tuple[dict[str, pa.Array], dict[str, pa.Array], pa.Array]:
         """Find the values of all columns that some row lacks.
 
-        :returns: by column, the values; by column, whether it is the target's value; and the row that has the key under which the
-            target has it, or null for the row's own.
+        :returns: by column, the values; by column, whether the target's value stays; and the row with the key under which the
+            target has it, or null for the row's own key.
         """
         rows = self._rows
         lacking = _lacking(rows)
@@ -282,7 +282,7 @@ class _Timeline:
     def _follow_moves(
         self, sources: dict[str, pa.Array], kept: dict[str, pa.Array], lacking: dict[str, pa.Array]
     ) -> pa.Array | None:
-        """Correct sources and kept of the keys that are linked by a move that lacks a value."""
+        """Correct ``sources`` and ``kept`` for keys that are linked by a move of a row that lacks a value."""
         rows = self._rows
         moves = rows.filter(pc.and_(pc.equal(rows[OP], "insert"), _incomplete(rows)))
         if not moves.num_rows:
@@ -379,7 +379,7 @@ def _truncated(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
 
 def _ended(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     """End the versions that a truncate removed."""
-    # The latest first, so that the earliest one that is after the version stays.
+    # The latest truncate first, so that the earliest one after the version wins.
     for truncate in reversed(truncates):
         lsn, ordinal = rows[VALID_TO_LSN], rows[VALID_TO_ORDINAL]
         later = pc.or_(

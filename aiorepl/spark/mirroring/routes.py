@@ -1,4 +1,4 @@
-"""Finds the keys that have to be reduced together, because rows moved from one to the other. Pure."""
+"""Groups the keys that must be reduced together, because rows moved from one to another. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Routes:
         return routes
 
     def column(self, rows: pa.RecordBatch, keys: Sequence[str]) -> pa.Array:
-        """Return for each row a text that all keys of its group share; null for a key that nothing links."""
+        """Return for each row a text that all keys of its group share; null for a key without a group."""
         found = (repr(self._root(key)) if key in self._parents else None for key in _keys(rows, keys))
         return pa.array(found, pa.string())
 

@@ -31,7 +31,7 @@ _log = logging.getLogger("aiorepl.spark")
 _LOOK_SECONDS: Final = 0.2
 # The planning process passes on errors as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
-# After these the same query would fail again.
+# After these errors the same query would fail again.
 _LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError)
 
 
@@ -39,8 +39,8 @@ class MirrorRunner:
     """Runs one mirror.
 
     :param session: returns the Spark session.
-    :param retry: how long to wait before a restart; the pauses begin anew once a batch was applied.
-    :param once: end when everything is applied that the journal has at the start.
+    :param retry: the back-off before restarts; it starts over once a batch was applied.
+    :param once: end once everything that the journal had at the start is applied.
     :param interval: the time between two batches, as Spark's processingTime; ``None``: no pause.
     """
 
@@ -124,5 +124,5 @@ class MirrorRunner:
 
 
 def _idle(query: StreamingQuery, batches: Batches) -> bool:
-    """Whether no batch is under way. While batches follow each other, the next one ends the query by itself."""
+    """Whether no batch is running. If batches follow each other, the next one ends the query."""
     return not batches.busy and not query.status["isTriggerActive"]

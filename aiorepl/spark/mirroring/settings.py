@@ -1,4 +1,4 @@
-"""What a mirror of many tables does with each of them."""
+"""The settings of a mirror for each of its tables."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Settings:
         return tuple(each.text for each in self.tables.all)
 
     def added(self, table: Table, former: Sequence[str]) -> bool:
-        """Whether a table is mirrored now, and was not by the ``former`` patterns."""
+        """Whether a table is mirrored, and the ``former`` patterns did not match it."""
         names = (table.schema, table.name)
         return self.wanted(table) and not Patterns("tables", tuple(former), 2, exclusions=True).match(names)
 
@@ -110,7 +110,7 @@ class Settings:
 
 
 def _by_pattern(option: str, value: Any) -> tuple[tuple[Patterns, Any], ...]:
-    """Parse a value for each pattern; another value is for all tables."""
+    """Parse a value for each pattern; a single value applies to all tables."""
     each = value if isinstance(value, Mapping) else {"*.*": value}
     return tuple((Patterns(option, (pattern,), 2), found) for pattern, found in each.items())
 

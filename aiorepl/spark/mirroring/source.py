@@ -37,7 +37,7 @@ _ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa
 
 @dataclass(frozen=True)
 class Staging:
-    """What a task needs to stage.
+    """The parameters of a task that stages.
 
     :param options: of the journal.
     :param staging: the folder of staged files.
@@ -51,7 +51,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class Catching:
-    """What a table that was set aside has to catch up with: the changes between two places."""
+    """The range of changes that a table, which was set aside or added, lacks."""
 
     table: Table
     start: BlockPosition
@@ -63,7 +63,7 @@ class Catching:
 
 
 class RowsPartition(InputPartition):
-    """Rows that the driver has made."""
+    """Rows that the driver made."""
 
     def __init__(self, rows: tuple[Row, ...]) -> None:
         super().__init__(None)
@@ -133,7 +133,7 @@ class MirrorPlanner(Planner):
     def partitions(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
     ) -> list[InputPartition]:
-        """Divide the changes between two places: files of the history as they are, and blocks that are staged."""
+        """Divide the changes between two positions into files of the history and blocks to stage."""
         parts: list[InputPartition] = []
         found = compacted_files(self.options.journal, chain, start, end, self._wanted)
         if found is not None:
@@ -176,7 +176,7 @@ class _MirrorReader(StreamReader):
 
 
 class _CatchingReader(DataSourceReader):
-    """Stages what one table lacks."""
+    """Stages the missing changes of one table."""
 
     def __init__(self, staging: Staging, catching: Catching) -> None:
         self._catching = catching

@@ -1,8 +1,8 @@
 """Reduces a micro-batch on the driver, or on executors if it is large, without collecting its rows through Spark.
 
-Executors write the batch's rows to files of a staging folder once; Spark returns their names. The driver reads and reduces them
-if they are few. Otherwise executors read them again, exchange the rows by key, reduce, and write the parts as files, too. Each
-attempt at a task writes files of its own names, so files of failed attempts are never read.
+Executors write the batch's rows once, to files in a staging folder, and Spark returns the names. The driver reads and reduces a
+small batch. For a large one, executors read the files again, shuffle the rows by key, reduce them, and write the parts to files
+too. Each attempt at a task uses new file names, so files of failed attempts are never read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aiorepl.spark.mirroring.routes import Routes
 
 _MIB: Final = 1024 * 1024
 DRIVER_BYTES: Final = 64 * _MIB
-"""A batch of more bytes in memory is reduced on executors."""
+"""A batch with more bytes in memory is reduced on executors."""
 PART_BYTES: Final = 32 * _MIB
 _ROW_GROUP_BYTES: Final = 32 * _MIB
 _ROUTE: Final = "_aiorepl_route"
@@ -90,7 +90,7 @@ class Folder:
         return f"{self.url}/{name}"
 
     def clear(self) -> None:
-        """Delete all files: the batches that they belong to were applied, or will be staged again."""
+        """Delete all files: their batches were applied, or will be staged again."""
         files = self._files()
         for info in files.get_file_info(FileSelector("", allow_not_found=True)):
             if info.type == FileType.File:
@@ -151,7 +151,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     count = -(-total // PART_BYTES)
     names = _names(batch.sparkSession, [each.name for each in staged])
     rows = names.mapInArrow(partial(_routed, folder, tuple(keys), routes), schema)
-    # Keys that a move links have one route, so that one task has all that is needed for their values.
+    # Keys that a move links share one route, so that one task has all of their values.
     own = f.hash(*(f.col(_quoted(name)) for name in keys))
     target = f.when(f.col(_ROUTE).isNull(), own).otherwise(f.hash(_ROUTE))
     exchanged = rows.repartition(count, target).drop(_ROUTE)
@@ -192,7 +192,7 @@ def _stage(
 def _routed(
     folder: Folder, keys: Sequence[str], routes: Routes, names: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read files, and append to each row what it is exchanged by. Runs on executors."""
+    """Read files, and append the shuffle key to each row. Runs on executors."""
     for name in (name for batch in names for name in batch["name"].to_pylist()):
         for batch in folder.read(name):
             rows = batch.filter(pc.not_equal(batch["_op"], "truncate"))

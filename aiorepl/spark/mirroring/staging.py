@@ -1,7 +1,7 @@
-"""Writes the changes of some blocks as typed Parquet files, one or more for each table and description. Runs on executors.
+"""Writes the changes of some blocks to typed Parquet files, one or more for each table and description. Runs on executors.
 
-The files are those of the journal's history, and are made in the same way. Each has a name that no other attempt at a task
-uses, so a file of a failed attempt is never read. Published files of the history stand for the blocks that they cover.
+The files have the format of the journal's history. Each attempt at a task uses new file names, so files of failed attempts are
+never read. For blocks that the history has, its published files are used instead.
 
 A ``StagedFile`` describes a file. It is what a task returns, so a batch of any size is a few rows for the driver.
 """
@@ -34,7 +34,7 @@ from aiorepl.spark.reading.blocks import Span
 
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
-"""Of one task; several run in one executor."""
+"""The memory of one task; one executor may run several."""
 SUFFIX: Final = ".parquet"
 _AGAIN: Final = "Start the query again: it stages the batch again"
 _NEVER: Final = LSN(2**63 - 1)
@@ -45,16 +45,16 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """Changes of one table with one description, in the order of positions.
+    """A file with changes of one table under one description, ordered by position.
 
     :param file: its name is relative to the staging folder, or to the history if ``compacted``.
     :param compacted: whether it is a file of the journal's history.
-    :param truncates: commit LSN, ordinal and time of its truncates, in microseconds since 1970; not known if ``compacted``.
-    :param moves: whether a key changed in a row that lacks a value; if ``compacted``, that may be.
+    :param truncates: commit LSN, ordinal and time (microseconds since 1970) of its truncates; unknown if ``compacted``.
+    :param moves: whether a key changed in a row that lacks a value; unknown if ``compacted``.
     :param only_truncates: whether it has no rows. A truncate comes without the types of columns, so the schema may be wrong.
-    :param memory: the bytes that its rows had in memory; a guess if ``compacted``.
-    :param first: its rows before this commit LSN do not belong to the batch,
-    :param until: nor do its rows from this commit LSN on.
+    :param memory: the bytes of its rows in memory; an estimate if ``compacted``.
+    :param first: the batch has only its rows from this commit LSN on,
+    :param until: and before this one.
     """
 
     table: Table
@@ -198,14 +198,14 @@ def _bytes(staged: StagedFile, store: Store) -> bytes:
             if staged.compacted:
                 raise
             file = staged.file.name
-            # Not damage of the journal: the batch can be staged again.
+            # Not damage to the journal: the batch can be staged again.
             raise JournalError(
                 f"a staged file of {staged.table} was lost: {file} in {store.url} is missing or damaged. {_AGAIN}"
             ) from None
 
 
 class _Seen:
-    """Records what passes through ``watch``: where the first and the last row are, and how much it is.
+    """Records the rows that pass through ``watch``: the first and the last position, and the size.
 
     :param until: leave out the rows from this commit LSN on.
     """

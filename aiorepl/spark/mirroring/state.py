@@ -1,7 +1,7 @@
-"""The state of a mirror of many tables: who writes it, how far it is, and which tables are set aside.
+"""The state of a mirror of many tables: its query, its position, and the tables that are set aside.
 
-``_aiorepl/mirror.json`` in the target is replaced by compare-and-swap once a batch has reached all tables. So two mirrors
-cannot write into one target, and a reader knows which batches are complete.
+``_aiorepl/mirror.json`` in the target is replaced by compare-and-swap once a batch has reached all tables. So two mirrors cannot
+write to one target, and readers know which batches are complete.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class SetAside:
 
     @property
     def place(self) -> BlockPosition:
-        """The place in the journal."""
+        """The position in the journal."""
         return BlockPosition(self.position.lsn, self.part, self.block)
 
 
 class Written(NamedTuple):
-    """What was written of a table last.
+    """The last batch that was written to a table.
 
-    :param oid: the table's oid; 0 if it begins again.
+    :param oid: the table's oid; 0 for a table that begins again.
     :param batch: the number of the batch.
     """
 
@@ -65,13 +65,13 @@ class State:
     """The contents of ``mirror.json``.
 
     :param source: the slot and cluster of the journal.
-    :param query: the id of the streaming query, which its checkpoint has.
-    :param checkpoint: where that is, for errors.
+    :param query: the id of the streaming query, from its checkpoint.
+    :param checkpoint: the checkpoint's location, for errors.
     :param batch: the number of the last batch that reached all tables; -1 if none has.
-    :param lsn: the tables have every transaction that ended up to this LSN, but for those that are set aside.
+    :param lsn: all tables, except those set aside, have every transaction that ended up to this LSN.
     :param end: where the last batch ended.
     :param planned: where the next batch ends, once it has begun to be applied.
-    :param patterns: of the tables that the batch had.
+    :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     """
 
@@ -131,7 +131,7 @@ class StateFile:
         return f"{FILE} in {self._store.url}"
 
     def load(self) -> State | None:
-        """Read the state; ``None`` if nothing was mirrored into the target.
+        """Read the state; ``None`` if the target is new.
 
         :raises JournalError: it is damaged, or cannot be read.
         """
@@ -144,7 +144,7 @@ class StateFile:
         return unseal(data, self.location, _load, remedy=_REMEDY)
 
     def claim(self, source: Position, query: str, checkpoint: str) -> State:
-        """Return the state of this query, and begin it if the target is new.
+        """Return the state of this query; create it if the target is new.
 
         :raises ConfigurationError: another query writes this target.
         :raises SlotError: the target has the tables of another source.

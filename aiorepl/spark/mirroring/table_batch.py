@@ -1,4 +1,4 @@
-"""Writes the changes that a batch has of one table. Runs on the driver."""
+"""Writes a batch's changes of one table to its target. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from aiorepl.spark.mirroring.versions import Common
 _log = logging.getLogger("aiorepl.spark")
 
 LARGE: Final = 64 * 1024 * 1024
-"""The bytes of a table's changes in memory, from which on executors reduce them."""
+"""If a table has more bytes of changes in memory, executors reduce them."""
 _PART_BYTES: Final = 32 * 1024 * 1024
 
 ReduceLarge = Callable[
     [Changes, Sequence[StagedFile], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
 ]
-"""Reduces many changes on executors: returns the parts, and all truncates, ascending."""
+"""Reduces changes on executors, and returns the parts and all truncates, ascending."""
 
 
 class TableWriter:
-    """Writes tables of one lake. Several threads may use it, each for other tables.
+    """Writes tables of one lake. Thread-safe, if no two threads write the same table.
 
-    :param journal: its history has the files that are ``compacted``.
-    :param staging: the folder of the others.
+    :param journal: the journal, whose history has the ``compacted`` files.
+    :param staging: the folder of the other files.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class TableWriter:
         *,
         again: bool = False,
     ) -> int | None:
-        """Write the changes of a table, unless this batch was applied; return the table's oid, ``None`` if it has no target yet.
+        """Write the changes of a table, unless this batch was applied. Return the table's oid; ``None`` if it has no target yet.
 
         :param files: in the order of their rows.
-        :param known: what was written of the table last; ``None`` if nothing was.
-        :param again: write them also if a batch with this number was applied, because that one had another end. To merge a
-            change twice is harmless.
+        :param known: the last batch that was written to the table; ``None`` if there is none.
+        :param again: also write them if a batch with this number was applied, because that batch had another end. Merges are
+            idempotent.
         :raises ConfigurationError: the table cannot be mirrored.
-        :raises DataError: a value cannot be.
+        :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
         """
         oid, mode = files[-1].version.oid, self.settings.mode_of(table)
@@ -97,7 +97,7 @@ class TableWriter:
         elif not present:
             return None
         for number, (keys, some) in enumerate(runs[:-1]):
-            # The key has changed. Rows with the former one come first, in commits that do not end the batch.
+            # The key has changed. Rows with the former key are merged first, in commits that do not end the batch.
             before = replace(commit, application=f"{commit.application}-{number}")
             self._merge(table, keys, mode, some, common, before)
         self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit)
@@ -119,7 +119,7 @@ class TableWriter:
         """Merge changes whose rows one key identifies."""
         target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null)
-        # A log has a row for each truncate.
+        # A changelog has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > LARGE:
@@ -135,7 +135,7 @@ class TableWriter:
     def _runs(
         self, table: Table, files: Sequence[StagedFile], common: Common, mode: Mode
     ) -> list[tuple[tuple[str, ...], list[StagedFile]]]:
-        """Divide files by the columns that identify a row, in order."""
+        """Group consecutive files with the same key columns."""
         runs: list[tuple[tuple[str, ...], list[StagedFile]]] = []
         given = self.settings.keys_of(table)
         for file in files:
@@ -151,7 +151,7 @@ class TableWriter:
         return runs
 
     def _suffix(self, table: Table, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
-        """Return the last files, those that one target can have: the table begins again, and a snapshot brings what is before."""
+        """Return the last files that fit into one target. The table begins again with them; a snapshot has the earlier rows."""
         first = len(files) - 1
         while first > 0 and files[first - 1].version.oid == files[-1].version.oid:
             try:
@@ -166,9 +166,9 @@ class TableWriter:
         return files[first:]
 
     def _require_one(self, table: Table, oids: set[int], known: Written | None) -> None:
-        """Check that all rows are of the table that was mirrored under this name.
+        """Check that all rows belong to the table that was mirrored under this name.
 
-        :raises ConfigurationError: they are not.
+        :raises ConfigurationError: they belong to another table.
         """
         if known is not None and known.oid:
             oids = {*oids, known.oid}
@@ -186,9 +186,9 @@ def _common(table: Table, files: Sequence[StagedFile]) -> Common:
 
 
 def _require_target(table: Table, target: Target, known: Written, commit: Commit, *, present: bool) -> None:
-    """Check that the target has the last batch that it got.
+    """Check that the target still has its last batch.
 
-    :raises ConfigurationError: it is gone, or another one.
+    :raises ConfigurationError: the target is gone, or was replaced.
     """
     if not present:
         raise ConfigurationError(

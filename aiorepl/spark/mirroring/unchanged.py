@@ -1,8 +1,8 @@
 """Finds the values that the server did not send, for rows whose key changed. Pure.
 
-The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the same
-batch, otherwise the target's. If an update changes the key, it is the value under the old key; a key change is a delete and an
-insert at the same position. Only keys that take part in such a change are processed here, so this need not be fast.
+The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the same batch,
+or else the target's. If an update changes the key, the value is the one under the old key; a key change is a delete and an insert
+at the same position. Only keys with such a change are processed here, so this need not be fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Step:
 
     :param op: as the column ``_op``.
     :param key: a number that stands for the key.
-    :param sent: by column, where the value that was sent is.
+    :param sent: by column, the index of the sent value.
     """
 
     op: str
@@ -36,7 +36,7 @@ class Step:
 
 
 Row = Mapping[str, int | Kept | None]
-"""By column, where the value is; ``None``: it is null."""
+"""By column, the index of the value; ``None`` if it is null."""
 
 
 def resolve(steps: Iterable[Step], columns: Sequence[str]) -> Iterator[Row]:
@@ -56,7 +56,7 @@ def resolve(steps: Iterable[Step], columns: Sequence[str]) -> Iterator[Row]:
             rows[step.key] = None
             yield before or nothing
         else:
-            # A row that is read in a snapshot is whole, and so is one that is inserted, unless its key changed.
+            # A snapshot's row is complete, and so is an inserted one, unless it is the second half of a key change.
             if step.op != "update":
                 before = deleted.get(step.place)
             row = {**(before or nothing), **step.sent}

@@ -1,8 +1,8 @@
-"""Brings rows with several descriptions of one table into the columns that they have in common. Pure.
+"""Converts rows with several descriptions of one table to common columns. Pure.
 
-A table may be altered within a batch. Columns are matched by attribute number, so that a rename is one, or by name where a number
-is not known. The common columns have the names of the last description and the widest types. A row from before a column was added
-has the value that PostgreSQL gave to such rows. A column that was dropped keeps its values.
+A table may be altered within a batch. Columns are matched by attribute number, so that renames are recognised, or by name if a
+number is not known. The common columns have the names of the last description and the widest types. In an added column, older
+rows have the value that they have in PostgreSQL. A dropped column keeps its values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aiorepl.values.registry import Types
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
 _GONE: Final = pa.array(["delete", "truncate"])
-# The built-in type whose text a missing value has, by the column's Arrow type: the column's own may be a domain.
+# By the column's Arrow type, the built-in type of a missing value's text; the column's own type may be a domain.
 _OIDS: Final = {
     pa.int16(): 21,
     pa.int32(): 23,
@@ -44,10 +44,10 @@ _OIDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of the common ones.
+    """One of the common columns.
 
-    :param number: its attribute number; ``None`` if it is not known.
-    :param missing: PostgreSQL's text of its value in the rows that are older than it; ``None``: null, or not known.
+    :param number: its attribute number; ``None`` if unknown.
+    :param missing: PostgreSQL's text of its value in rows from before it was added; ``None`` if null or unknown.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Common:
 
     :param table: the table's name, for errors.
     :param versions: in the order of their rows; at least one.
-    :raises ConfigurationError: a column's type changed to one that does not have its values, or two names differ in case only.
+    :raises ConfigurationError: a column was altered to a type that cannot hold its values, or two names differ only in case.
     """
 
     def __init__(self, table: str, versions: Sequence[Version]) -> None:
@@ -86,7 +86,7 @@ class Common:
             for each in columns
             if each.missing is not None
         }
-        """By name, the value of a column in the rows that are older than it."""
+        """By name, the value of a column in rows from before it was added."""
         self.rows: pa.Schema = pa.schema([*self.schema, *META])
         """The columns of the rows that ``conform`` returns."""
         self._sources = {version.digest: self._source(version) for version in versions}
@@ -102,7 +102,7 @@ class Common:
         """Return the columns that identify a row of this version.
 
         :param given: the columns that the user names, for a table whose replica identity names none.
-        :raises ConfigurationError: there are none, or they are not those of the replica identity.
+        :raises ConfigurationError: there are none, or they are not the replica identity's columns.
         """
         relation = relation_of(version)
         columns = _columns(version.schema)
@@ -124,14 +124,14 @@ class Common:
         return tuple(wanted)
 
     def names_in(self, version: Version, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the names that common columns have in a version; those that it does not have are left out."""
+        """Return the names of the common columns in a version; columns that it lacks are left out."""
         sources = self._sources[version.digest]
         return tuple(sources[name] for name in columns if name in sources)
 
     def conform(self, batch: pa.RecordBatch, version: Version, *, null: bool = False) -> pa.RecordBatch:
         """Return rows of one version in the common columns, followed by the metadata columns.
 
-        :param null: a value that the type of its column cannot represent is null.
+        :param null: replace values that their column's type cannot represent by null.
         :raises DataError: there is such a value, and ``null`` is not set.
         """
         unfit = batch.column(UNREPRESENTABLE.name)
@@ -153,7 +153,7 @@ class Common:
         metadata = {name: batch.column(name) for name in META.names}
         metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
         if dropped:
-            # An update does not change the value that the target has.
+            # After an update, the target keeps its value.
             metadata["_unchanged"] = pa.array(
                 [
                     [*(names or ()), *(dropped if op == "update" else ())]
@@ -178,7 +178,7 @@ class Common:
         default = self.defaults.get(column.name)
         if default is None:
             return pa.nulls(batch.num_rows, column.kind)
-        # A delete or truncate has no values but those of a key.
+        # A delete has values in its key columns only, and a truncate has none.
         return pa.repeat(default, 1).take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
 
     def _source(self, version: Version) -> dict[str, str]:
@@ -192,7 +192,7 @@ class Common:
 
 
 def _renamed(lists: Any, sources: Mapping[str, str]) -> Any:
-    """Give the names in ``_unchanged`` that the columns have now."""
+    """Replace the names in ``_unchanged`` by the columns' present names."""
     if all(name == source for name, source in sources.items()) or not len(lists.values):
         return lists
     now = pa.array(list(sources))
@@ -225,7 +225,7 @@ def _columns(schema: pa.Schema) -> list[_Column]:
 
 
 def _match(columns: Iterable[_Column], wanted: _Column) -> _Column | None:
-    """Find a column by its number, or by its name where one of the numbers is not known."""
+    """Find a column by its number, or by its name if one of the numbers is unknown."""
     found = [
         each
         for each in columns
