@@ -30,7 +30,10 @@ class TableVersion:
 
 
 class MirroredTables:
-    """The target of ``mirror``.  :param target: as in ``mirror``. :param lake: as in ``mirror``.
+    """The target of ``mirror``.
+
+    :param target: as in ``mirror``.
+    :param lake: as in ``mirror``.
     :raises ConfigurationError: nothing was mirrored into it.
     :raises JournalError: its state is damaged, or cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Reads what the journal has when a batch query runs. Planned on the driver, pickled to executors."""
+"""The reader of a batch query: reads the journal up to its end at planning. Planned on the driver, pickled to executors."""
 
 from __future__ import annotations
 

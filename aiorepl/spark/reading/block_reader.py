@@ -1,7 +1,7 @@
 """Reads the changes of a block, each with its transaction and ordinal. Runs on executors; does not use pyspark or Arrow.
 
 The index has the transaction in whose middle a block starts, so blocks can be read in any order, on any machine. Rows are not
-decoded here. Many rows of a block may belong to other tables, and to skip one takes its first five bytes.
+decoded here. Many rows of a block may belong to other tables; skipping one takes only its first five bytes.
 """
 
 from __future__ import annotations

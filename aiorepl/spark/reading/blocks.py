@@ -1,7 +1,7 @@
 """Selects the blocks that a query reads, and divides them into partitions. Runs on the driver; does not use pyspark.
 
-The journal's manifests name the tables in each segment, and an index those in each block, so a partition has only the blocks
-that it needs. The index of a segment of one block is not read.
+The journal's manifests name the tables in each segment, and a segment's index those in each block. So a partition has only the
+blocks that it needs. The index of a segment of one block is not read.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def latest(
 ) -> BlockPosition:
     """Return the position after about ``max_bytes``, at least one block after ``start``.
 
-    It is at the end of a segment, unless the first one is larger: then it is within it, perhaps within a transaction.
+    The position is at the end of a segment. If the first segment is larger, it is within that segment, perhaps within a
+    transaction.
 
     :param until: not after this LSN; ``None``: the journal's end.
     """
@@ -189,7 +190,7 @@ def _wanted(
 ) -> Iterator[tuple[int, int]]:
     """Iterate over the numbers and the lengths of the blocks with rows of ``table``."""
     if segment.blocks == 1:
-        # The manifest has said that it has some.
+        # The manifest says that the segment has rows of the table.
         yield 0, segment.index_offset
         return
     index = reader.index(segment)
@@ -213,7 +214,7 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
         for info in index.types:
             if types.info(info.oid) is None:
                 types.add(info)
-        # A segment that only truncates the table has its description without the types, which are in earlier segments.
+        # A segment that only truncates the table has a description without types; earlier segments have the types.
         if not any(types.missing(column.type_oid) for column in relation.columns):
             break
     return None if relation is None else (relation, types)

@@ -1,7 +1,8 @@
-"""``changes``: a table's changes as one DataFrame, the compacted part by Spark's own Parquet reader, the rest by the data source.
+"""``changes``: a table's changes as one DataFrame. Spark's own Parquet reader reads the compacted part, the data source the rest.
 
-The files and the end of the tail are planned once, so the DataFrame returns the same rows however often it is used, and each row
-once: the files have what ended up to an LSN, and the tail begins there. A pending file that is merged meanwhile is kept for a day.
+The files and the end of the tail are planned once, so the DataFrame returns the same rows each time it is used, and each row
+once. The files have the transactions that ended up to an LSN, and the tail begins there. A pending file that is merged meanwhile
+is kept for a day.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def changes(
     schema: StructType | str | None = None,
     unrepresentable: str = "error",
 ) -> DataFrame:
-    """Return a table's changes as ``format("aiorepl")`` reads them, with Spark's own Parquet reader for what is compacted.
+    """Return a table's changes as ``format("aiorepl")`` does, but read the compacted part with Spark's own Parquet reader.
 
-    A stream goes on from there: ``end=position`` here, and ``.option("startingPosition", position)`` there.
+    A stream can continue from its end: pass ``end=position`` here, and ``.option("startingPosition", position)`` to the stream.
 
     :param journal: the folder or URL of the pipeline's journal.
     :param table: ``schema.table``.
@@ -94,7 +95,7 @@ def changes(
         stop = min(found.end, last)
         typed = planner.typed(reader)
         versions: dict[tuple[tuple[bytes, ...], bytes], list[HistoryFile]] = {}
-        # The source reads up to the last file that needs it, Spark what follows.
+        # The source reads up to the last file that Spark cannot read, and Spark reads the following ones.
         others = [
             file.last[0] for file in found.files if not _native(FileColumns(typed, file, described.types))
         ]
@@ -151,7 +152,7 @@ def _native(columns: FileColumns) -> bool:
     for wanted in columns.wanted:
         if wanted.name in columns.indexes:
             found = columns.field(wanted.name).type
-            # Spark's cast of a struct takes its fields by their places.
+            # Spark casts a struct's fields by position, not by name.
             if found != wanted.type and (pa.types.is_nested(found) or not casts(found, wanted.type)):
                 return False
         elif wanted.name in columns.missing and not isinstance(
@@ -211,7 +212,7 @@ def _column(columns: FileColumns, field: StructField) -> Column:
         found = f.col(name)
     else:
         found = f.lit(None)
-    # The types of the metadata columns are the wanted ones, except that Parquet does not say what is never null.
+    # The metadata columns have the wanted types, except that Parquet does not say which are never null.
     converted = found if name in META.names else found.cast(field.dataType)
     return converted.alias(name, metadata=field.metadata or {})
 

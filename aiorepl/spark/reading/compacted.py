@@ -1,7 +1,7 @@
 """Reads one table's changes from files of the history, as ``typed`` reads them from blocks. Runs on executors; does not use pyspark.
 
-Both give the same rows. A file has its own names and types of columns, those of its description; ``FileColumns`` converts them.
-Every file is read whole, because its checksum is.
+Both give the same rows. A file's columns have the names and types of its description; ``FileColumns`` converts them. Every file
+is read as a whole, because its checksum covers all of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Compacted:
     """Reads files of the history.
 
     :param journal: the journal's place.
-    :param typed: what the query wants.
+    :param typed: the reader with the query's columns.
     :param types: the types that are not built in, as the table's last description uses them.
     """
 
@@ -59,7 +59,7 @@ class Compacted:
                 yield from self._rows(span, file, data)
 
     def _contents(self, span: FileSpan) -> Iterator[tuple[HistoryFile, bytes]]:
-        """Read the file; or those that have its rows now, if it was merged and deleted since it was listed."""
+        """Read the file. If it was merged and deleted since it was listed, read the files that have its rows now."""
         try:
             data = read_file(self.journal, span.file)
         except DamagedJournal as error:
@@ -94,12 +94,12 @@ class Compacted:
 
 
 def _having(found: Iterable[HistoryFile], lost: HistoryFile) -> list[HistoryFile]:
-    """Choose the files that have the rows of a file that was merged; no two files of one table have the same position."""
+    """Choose the files that have the rows of a merged file; no two files of a table share a position."""
     return [each for each in found if each.last >= lost.first and each.first <= lost.last]
 
 
 def _between(span: FileSpan) -> Any:
-    """The rows of the span, also in another file, into which its own was merged."""
+    """Return the rows of the span, also from a file into which its own was merged."""
     position, ordinal = pc.field(_LSN), pc.field(_ORDINAL)
     first, last = span.file.first, span.file.last
     return (

@@ -1,7 +1,7 @@
 """Plans which part of a range a query reads from the history, and which from the segments. Runs on the driver; no pyspark.
 
-The journal is read first and the history after it. A segment that retention has deleted by then is in the history, because
-compaction has passed it before; so no row is missing between both, and each LSN belongs to one of them.
+The journal is read before the history. If retention has deleted a segment by then, the history has it, because retention waits
+for compaction. So no row is missing between the two, and each LSN belongs to exactly one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.compacted import FileSpan
 
-# A query that is less far behind reads segments: they are decoded faster than the history is looked up.
+# For smaller ranges, decoding segments is faster than looking up the history.
 _NEAR_BYTES: Final = 32 * 1024 * 1024
 
 
@@ -40,7 +40,7 @@ def from_history(
     end: BlockPosition,
     check: Callable[[HistoryFile], None],
 ) -> HistoryFiles | None:
-    """Return the files to read between two positions; ``None`` if segments are read.
+    """Return the files to read between two positions; ``None`` to read segments.
 
     :param check: raises ConfigurationError for a file whose columns cannot be read as the query wants.
     :raises ConfigurationError: by ``check``, and the segments were deleted.

@@ -1,4 +1,4 @@
-"""A table's last description, from the journal's segments or, if they are gone, from the history. Runs on the driver; no pyspark."""
+"""A table's last description, from the segments, or from the history if they were deleted. Runs on the driver; no pyspark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Converts the columns of a history file to those that a query wants. Pure.
 
-Columns are matched by attribute number, or by name where it is not known, as ``typed`` does it. A file has PostgreSQL's text of
-a value that its column's type cannot represent, and of every type without one of its own in Parquet: so text is converted as
-the journal's is, and so are numbers, whose text is PostgreSQL's.
+Columns are matched as in ``typed``: by attribute number, or by name if it is not known. For a value that its column's type cannot
+represent, and for a type without a Parquet type, a file has PostgreSQL's text. Such text is converted like the journal's. So are
+numbers, because their text equals PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _of_text(kind: pa.DataType) -> bool:
 
 
 def _printable(kind: pa.DataType) -> bool:
-    """Whether the text of every value is PostgreSQL's."""
+    """Whether the text of every value equals PostgreSQL's."""
     return kind in _INTEGERS or pa.types.is_decimal(kind) or kind in (pa.float32(), pa.float64())
 
 

@@ -1,4 +1,4 @@
-"""The filters on metadata columns that a batch applies itself: blocks and files outside of the positions are not read. Pure."""
+"""The filters on metadata columns that a batch query applies itself, by skipping blocks and files outside their LSNs. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAST: Final = LSN(2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the filters say of a row.
+    """The conditions that the filters place on a row.
 
     :param after: its commit LSN is at least this.
     :param until: its commit LSN is less than this.
@@ -96,7 +96,7 @@ def _expression(each: Filter, field: pa.Field) -> Any:
 
 def _exact(value: object, kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
-        # Without a zone it is in the session's, which is not known here.
+        # A time without a zone is in the session's zone, which is not known here.
         return isinstance(value, dt.datetime) and value.tzinfo is not None
     return isinstance(value, str if pa.types.is_string(kind) else int)
 

@@ -1,7 +1,7 @@
 """How far a query is behind the journal, for Spark's progress report. Pure.
 
-Spark asks a Python data source for no metrics, but prints the latest offset. So that offset also has the numbers, under the names
-that Spark's other sources use for theirs.
+Spark does not ask Python data sources for metrics, but reports their latest offset. So that offset contains the metrics, under
+the names that Spark's other sources use.
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ _log = logging.getLogger("aiorepl.spark")
 class QueryStatistics:
     """The state of a query, as of its last batch.
 
-    :param name: the query's name in Spark; its id if it has none.
-    :param position: the position that it has read up to; ``None`` before its first batch.
-    :param end: the journal's end then.
+    :param name: the query's name in Spark, or else its id.
+    :param position: the position up to which it has read; ``None`` before its first batch.
+    :param end: the journal's end at that time.
     :param batch: the number of its last batch.
     :param rows: the rows that this run has read.
-    :param rows_per_second: of its last batch.
+    :param rows_per_second: the rate of its last batch.
     :param bytes_behind: the bytes of the segments after ``position``.
     :param seconds_behind: the age of the first of these segments.
     :param seconds: the duration of its last batch.
@@ -76,7 +76,7 @@ class QueryListener(StreamingQueryListener):
             self._queries[query] = QueryStatistics(event.name or query)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Take the report of a batch."""
+        """Record the report of a batch."""
         progress = event.progress
         sources = [
             found for source in progress.sources if (found := _source(source.endOffset, source.latestOffset))
@@ -95,13 +95,13 @@ class QueryListener(StreamingQueryListener):
             )
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Note that a query has read everything."""
+        """Record that a query has read everything."""
         with self._lock:
             if (known := self._queries.get(str(event.id))) is not None:
                 self._queries[str(event.id)] = replace(known, bytes_behind=0, seconds_behind=0.0)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Note why a query has ended."""
+        """Record why a query has ended."""
         query = str(event.id)
         error = None if event.exception is None else _reason(event.exception)
         with self._lock:
@@ -112,7 +112,7 @@ class QueryListener(StreamingQueryListener):
 
 
 def _reason(text: str) -> str:
-    """The error of the source, or the first line of another one. The rest has Spark's plan."""
+    """Return the source's error, or the first line of another error; the other lines have Spark's plan."""
     found = _RAISED.search(text)
     return found[1].strip() if found else text.strip().partition("\n")[0]
 

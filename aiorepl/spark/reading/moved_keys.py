@@ -1,4 +1,4 @@
-"""Divides updates of the key in rows of a history file. Pure.
+"""Splits key updates of a history file into a delete and an insert. Pure.
 
 Under REPLICA IDENTITY FULL the server names no key, so a file has an update and the row before it in ``_before``. A query that
 names the key gets a delete of the old row and an insert of the new one, with the same identity.
@@ -32,7 +32,7 @@ def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
         return batch
     rows = batch.take(chosen)
     both = pa.concat_batches([batch, _deletes(rows), _with_op(rows, "insert")])
-    # Each row is followed by those that replace it.
+    # Each row is followed by the rows that replace it.
     count, replaced = batch.num_rows, {row: number for number, row in enumerate(moved)}
     order: list[int] = []
     for row in range(count):
@@ -69,7 +69,7 @@ def _not_equal(new: Any, old: Any) -> Any:
 
 
 def _deletes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows before the updates, as deletes."""
+    """Return the rows before the updates, as deletes."""
     before = rows[BEFORE]
     struct = before.type
     names = {struct.field(index).name for index in range(struct.num_fields)}

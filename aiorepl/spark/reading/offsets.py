@@ -1,9 +1,9 @@
 """The offsets of a streaming query, as Spark keeps them in its checkpoint. Pure.
 
-Spark gives a data source neither the query's id nor its checkpoint. So the first offset
-of a query contains a new id, and every later offset repeats it. Spark stores the end of each batch, but not the start of
-the first one: after a restart during the first batch it asks for an initial offset again. So every offset also repeats
-where the query started. Checkpoints of earlier versions have positions only: their queries have the empty id.
+Spark gives a data source neither the query's id nor its checkpoint. So the first offset of a query contains a new id, and every
+later offset repeats it. Spark stores the end of each batch, but not the start of the first one: after a restart during the first
+batch it asks for an initial offset again. So every offset also repeats the position where the query started. Checkpoints of
+earlier versions have positions only: their queries have the empty id.
 
 An offset is at the end of a segment, or within one that is larger than a batch: then it also has the next block.
 """
@@ -23,7 +23,7 @@ from aiorepl.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A position as one query has it.
+    """A position of one query.
 
     :param query: the query's id.
     :param start_lsn: where the query started; ``None`` if an earlier version began it.
@@ -50,13 +50,13 @@ class Offset:
 
     @property
     def place(self) -> BlockPosition:
-        """The place in the journal."""
+        """The position in the journal."""
         return BlockPosition(self.position.lsn, self.part, self.block)
 
     def follows(self, start: Offset) -> BlockPosition:
-        """The place after which a batch begins that ends at this offset.
+        """Return the position after which the batch that ends at this offset begins.
 
-        :param start: the start that Spark names. Another query's id shows that Spark asked for an initial offset again.
+        :param start: the start from Spark. If it has another query's id, Spark asked for an initial offset again.
         """
         if self.start_lsn is None or start.query == self.query:
             return start.place

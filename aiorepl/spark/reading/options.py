@@ -49,10 +49,10 @@ class Options:
     :param journal: the journal's place, with the configuration of its object store if there is one.
     :param start: where a new query starts; ``None`` is the beginning of the journal.
     :param end: where a batch ends; ``None`` is the journal's end.
-    :param evolve: whether a restarted query goes on with the columns that the table has by then.
+    :param evolve: whether a restarted query continues with the table's new columns.
     :param consumer: the name of the cursor; ``None`` is the default name, and the empty name registers none.
     :param max_bytes: the size of a micro-batch; ``None`` is unlimited.
-    :param partition_bytes: how much one task reads.
+    :param partition_bytes: the bytes that one task reads.
     :param null: whether a value that a column's type cannot hold becomes null instead of an error.
     """
 

@@ -1,6 +1,6 @@
-"""Plans what a query reads: where it begins, and the partitions of a range. Runs on the driver; its reads run on executors.
+"""Plans a query: its start, and the partitions of a range. Runs on the driver; ``read`` runs on executors.
 
-What the history has is read from there if the segments are gone, or the range is large; the rest from segments.
+The history is read if the segments were deleted or the range is large; everything else is read from segments.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FilesPartition(InputPartition):
 
 
 class Planner:
-    """Plans a query; pickled to executors, which only read.
+    """Plans a query; pickled to executors, which only call ``read``.
 
     :param inferred: the columns that made the schema; ``None`` if the user gave it.
     :raises ConfigurationError: the schema cannot be read.
@@ -69,7 +69,7 @@ class Planner:
     def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
         self.options = options
         self.told = ZERO
-        """Up to here, a new query was told which tables it does not get whole."""
+        """The LSN up to which incomplete tables were logged for a new query."""
         self._inferred = inferred
         self._arrow = to_arrow_schema(schema, timezone="UTC")
         self._shape: Typed | Generic
@@ -95,7 +95,7 @@ class Planner:
         return None if self._inferred is None else self._inferred.digest
 
     def watch(self, reader: JournalReader) -> SchemaWatch | None:
-        """Return what watches the table's descriptions from now on; ``None`` without a table."""
+        """Return a watch of the table's later descriptions; ``None`` without a table."""
         table = self.options.table
         if table is None:
             return None
@@ -148,7 +148,7 @@ class Planner:
             raise
 
     def compacted(self, chain: Chain, lsn: LSN) -> bool:
-        """Whether the history has the changes around ``lsn``, so that a batch may end after any transaction there."""
+        """Whether ``lsn`` is in the history's range, where a batch may end after any transaction."""
         table = self.options.table
         return table is not None and covering(self.options.journal, table, chain, LSN(lsn - 1)) is not None
 
@@ -167,7 +167,7 @@ class Planner:
     def latest(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
     ) -> BlockPosition:
-        """Return the position after about ``max_bytes``, as ``blocks.latest``; after files of the history if segments are gone."""
+        """Return the position after about ``max_bytes``, as ``blocks.latest``; in the history if segments are gone."""
         table = self.options.table
         _require_kept(reader, chain, start)
         if table is not None and start.lsn < chain.start_lsn:
@@ -206,7 +206,7 @@ class Planner:
                 start = BlockPosition(stop)
         if start < end:
             if described is not None and start.lsn < chain.start_lsn:
-                # The history had this a moment ago. Segments alone would begin later, and rows be missing.
+                # The history had this a moment ago. Without it, the segments begin too late, and rows would be missing.
                 raise _gone(reader, chain, start)
             blocks = plan(reader, chain, options.table, options.partition_bytes, start, end)
             partitions += (BlocksPartition(part, newest) for part in blocks)
@@ -231,7 +231,7 @@ class Planner:
         return chain.last_segment_end if end is None else min(end, chain.last_segment_end)
 
     def _newest_of(self, reader: JournalReader) -> tuple[Described | None, Newest]:
-        """The table's last description, and how to read earlier rows by it; looked up once, because the schema is fixed."""
+        """Return the names and missing values for earlier rows. Looked up once, because the schema is fixed."""
         if self._newest is None:
             table = self.options.table
             described = None if table is None else describe(reader, self.options.journal, table)
@@ -257,14 +257,14 @@ class Planner:
             yield from Compacted(journal, typed, partition.types).batches(partition.spans)
 
     def __getstate__(self) -> dict[str, object]:
-        # Executors get what they need with their partition.
+        # Executors need only their partition.
         return self.__dict__ | {"_newest": None}
 
 
 def _require_kept(reader: JournalReader, chain: Chain, place: BlockPosition) -> None:
-    """Check that a place within a segment is in one that is kept: the history has no blocks.
+    """Check that the segment of a position within a segment still exists: the history has no blocks.
 
-    :raises JournalError: it was deleted.
+    :raises JournalError: the segment was deleted.
     """
     if (place.part or place.block) and place.lsn < chain.start_lsn:
         raise _gone(reader, chain, place)

@@ -174,7 +174,7 @@ def require_readable(schema: StructType) -> None:
     """
     for field in schema.fields:
         if field.name in META.names:
-            # Compared as text, because a schema in DDL has no nullability.
+            # Compared as text, because a schema from DDL has no nullability.
             expected, found = META[field.name].dataType.simpleString(), field.dataType.simpleString()
             if expected != found:
                 raise ConfigurationError(f"column {field.name!r} is {expected}, not {found}")
@@ -186,7 +186,7 @@ def require_readable(schema: StructType) -> None:
 
 
 def _unreadable(kind: DataType) -> DataType | None:
-    """Return the part of a type as which no value can be read, if there is one."""
+    """Return the part of a type as which no value can be read; ``None`` if there is none."""
     if isinstance(kind, ArrayType):
         return _unreadable(kind.elementType)
     if isinstance(kind, StructType):

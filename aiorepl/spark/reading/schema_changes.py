@@ -1,7 +1,8 @@
-"""Finds the block from which on a table's description no longer fits the schema that a query was started with. On the driver.
+"""Finds the first block in which a table's description no longer fits the schema of a query. Runs on the driver.
 
-A query's columns are those of the table's last description when it was loaded, and they do not change while it runs. If the
-query read on, a column that is added later would be lost. A restart begins at that block, with the new columns.
+A query's columns are those of the table's last description when the query was loaded. They do not change while it runs. If the
+query read on, it would lose the values of a column that was added later. So it ends before that block, and its restart begins
+there with the new columns.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aiorepl.values.registry import Types
 
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
-    """What a query's schema depends on.
+    """The properties of a column on which a query's schema depends.
 
     :param number: the attribute number; ``None`` if it is not known.
     :param kind: the Arrow type, as text.
@@ -85,7 +86,7 @@ def file_shape(relation: Relation, schema: pa.Schema) -> Shape:
 def differences(before: Shape, now: Shape, only: Collection[str] | None = None) -> list[str]:
     """List the columns of ``now`` that a schema made from ``before`` does not fit; a dropped column fits.
 
-    :param only: the columns of a schema that the user gave, which stays the user's choice: only their renames matter.
+    :param only: the columns of a schema that the user gave. The user chose their types, so only renames matter.
     """
     by_number = {each.number: each for each in before if each.number is not None}
     by_name = {each.name: each for each in before}
@@ -117,7 +118,7 @@ class SchemaWatch:
         self.table = table
         self._inferred = inferred
         self._only = only
-        # By all that a shape depends on: the same description is a different object in every segment.
+        # The key has everything that a shape depends on, because each segment has its own object of the same description.
         self._found: dict[object, list[str]] = {}
 
     def first_change(

@@ -2,7 +2,7 @@
 
     spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
 
-    journal             the journal's folder, as every executor sees it, or the URL of its object store; also as load(path)
+    journal             the journal's folder, which every executor can read, or the URL of its object store; also as load(path)
     config.…            the object store's configuration, such as config.endpoint; without it, every executor's environment
     table               schema.table: the changes of that table in its columns; without it, the changes of all tables as text
     startingPosition    where a new query starts: earliest (the oldest changes that are kept), latest (the journal's end; not
@@ -20,9 +20,10 @@
     keys                the columns that identify a row under replica identity FULL, separated by commas, and quoted as in SQL
                         if a name has a comma in it
 
-An offset is a position at the end of a segment, or at a block within one; after any transaction in the history. A query with a checkpoint continues there and ignores startingPosition.
-Every read verifies the journal first: a missing segment, a damaged file, or a checkpoint that the journal does not cover ends
-the query with an error that names it. Segments never change, so a repeated read of two offsets returns the same.
+An offset is a position at the end of a segment, or at a block within one; in the history, it may be after any transaction. A
+query with a checkpoint continues there and ignores startingPosition. Every read verifies the journal first: a missing segment, a
+damaged file, or a checkpoint that the journal does not cover ends the query with an error that names it. Segments never change,
+so a repeated read of two offsets returns the same.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class AioreplDataSource(DataSource):
         if options.table is None:
             return with_options(GENERIC, self.options)
         reader = JournalReader(options.journal)
-        # Read first: a description that comes meanwhile is a change.
+        # Read first, so that a description that comes meanwhile counts as a change.
         end = reader.chain().last_segment_end
         described = describe(reader, options.journal, options.table)
         if described is None:
@@ -90,7 +91,7 @@ class AioreplDataSource(DataSource):
 
 
 class FilteringDataSource(AioreplDataSource):
-    """The same source, for sessions in which Spark passes on filters."""
+    """The same source, for sessions in which Spark pushes filters down."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader for ``spark.read``."""

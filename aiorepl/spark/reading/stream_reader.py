@@ -81,10 +81,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the last segment within the limit, or a block within the first one.
+        """Return the end of the last segment within the limit, or a block within the first segment.
 
         :raises ConfigurationError: another consumer owns the cursor.
-        :raises SchemaChanged: the table's columns are others from ``start`` on.
+        :raises SchemaChanged: the table's columns change at ``start``.
         :raises SlotError: the query's checkpoint is of another source than the journal.
         :raises JournalError: the journal is damaged, or does not continue from ``start``.
         """
@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chain.position.at(lsn)
 
     def _require_columns(self, offset: Offset) -> None:
-        """Check that the columns are those of the checkpoint, unless they may change."""
+        """Check that the columns are the checkpoint's, unless they may change."""
         own = self._planner.digest
         if self._options.evolve or None in (own, offset.columns) or own == offset.columns:
             return
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._journal.end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the journal's end, and how far it is away, for the query's progress report."""
+        """Return the journal's end and the query's lag, for the progress report."""
         chain = self._journal.chain()
         reached = chain.last_segment_end if self._reached is None else self._reached
         return dict(chain.end.to_json()) | lag(chain, reached, time.time())
@@ -154,8 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         last = self._offset(end)
         after, until = last.follows(self._offset(start)), last.place
-        # Not earlier: from here on a restart brings ``end``, and with it the same query id. And before the journal is verified:
-        # from then on nothing may be pruned.
+        # Not earlier, because only from here on does a restart get ``end``, and with it the same query id. Not later, because
+        # nothing may be pruned once the journal is verified.
         self._register(last.at(last.position.at(after.lsn), None))
         chain = self._planner.readable(self._journal, after.lsn, _CHECKPOINT, _START_OVER)
         if not (
@@ -197,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._consumer(offset)
         if not consumer:
             return
-        # What is before the first segment comes from the history.
+        # The part before the first segment comes from the history.
         position = offset.position.at(max(offset.position.lsn, self._first_lsn))
         cursors = Cursors(self._options.journal)
         try:

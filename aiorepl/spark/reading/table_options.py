@@ -1,8 +1,8 @@
 """The options of ``CREATE TABLE … USING aiorepl OPTIONS (…)``.
 
-Spark gives a Python data source the options of a table when the table is created, and none of them when it is read. It keeps the
-schema. So the options are in the metadata of the schema's column ``_op``. The catalog shows both to its users, so a table has no
-credentials.
+Spark passes a table's options to a Python data source when the table is created, but not when it is read. It does keep the
+schema. So the options are stored in the metadata of the schema's column ``_op``. The catalog shows both to its users, so a table
+has no credentials.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, Mapping[str, str]]:
-    """Return the schema as ``with_options`` was given it, and the table's options with those of the query."""
+    """Return the schema without the stored options, and those options merged with the query's."""
     for field in schema.fields:
         if (text := (field.metadata or {}).get(_OPTIONS)) is not None:
             return _with_metadata(schema, {}), CaseInsensitiveDict({**json.loads(text), **options})

@@ -1,8 +1,8 @@
 """Reads one table's changes in the table's columns, as record batches. Runs on executors; does not use pyspark.
 
-Columns are matched by attribute number, so that rows from before a rename are read under the new name; or by name, where a
-number is not known. A column that the table did not have at the time has the value with which it was added, as far as that is
-known, otherwise null. A column that the schema does not have is left out. ``formats.arrow.row_collector`` collects the rows.
+Columns are matched by attribute number, so that rows from before a rename are read under the new name; or by name, if a number is
+not known. A column that the table did not have yet has the default with which it was added; null if that is unknown. A column
+that the schema does not have is left out. ``formats.arrow.row_collector`` collects the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 GONE: Final = pa.array(["delete", "truncate"])
-"""Changes without values, but those of a key."""
+"""The operations whose rows have no values except the key's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Newest:
     missing: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def names(self, relation: Relation) -> tuple[str, ...]:
-        """Return the names that the columns of an earlier description have now; dropped ones keep theirs if it is free."""
+        """Return the present names of an earlier description's columns; dropped ones keep their name if it is free."""
         if relation.oid != self.oid:
-            # Another table had the name.
+            # The description is of another table, which had this name.
             return relation.names
         now = {number: name for name, number in self.numbers.items()}
         names = []
@@ -95,7 +95,7 @@ class Typed:
     :param schema: the Arrow form of the query's schema: columns of the table and of ``schema.META``.
     :param keys: the columns that identify a row under replica identity FULL, for which the server names none.
     :param null: as in ``columns.column``.
-    :param newest: what the table's last description says of rows with earlier ones.
+    :param newest: the names and missing values of earlier descriptions' columns.
     """
 
     table: TableName
@@ -142,10 +142,10 @@ class Typed:
 
 
 def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
-    """Return a column that the rows did not have.
+    """Return a column that the table did not have when the rows were written.
 
     :param value: the value with which it was added, as an array of one element.
-    :param operations: those of the rows. A delete or truncate has no values but those of a key.
+    :param operations: the rows' operations. A delete or truncate has no values except the key's.
     """
     gone = pc.is_in(operations, value_set=GONE)
     return value.take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
@@ -205,7 +205,7 @@ class _Rows:
         self.scan = BlockScan(self._collector, self._truncate)
         self._wanted = wanted
         self._until = until
-        # By all that a conversion depends on: the same description is a different object in every segment.
+        # The key has everything that a conversion depends on, because each segment has its own object of the same description.
         self._layouts: dict[object, _Layout] = {}
         self._of_segment: tuple[SegmentIndex | None, dict[Relation, _Layout]] = None, {}
         self._current: _Layout | None = None

@@ -1,8 +1,8 @@
-"""One text of each value that PostgreSQL prints, and that is made from a lake's columns. Pure.
+"""A canonical text of each value, which PostgreSQL prints and which is also made from a lake's columns. Pure.
 
-Dates, times and floating-point numbers are printed as integers, decimals without their point, so that no setting and no digit
-depends on who prints. Arrays and composites are their parts, each with its length. A value that a column of the lake cannot hold
-is null on both sides.
+Dates, times and floating-point numbers are printed as integers, and decimals without their point. So the text depends neither on
+settings nor on the side that prints it. Arrays and composites are printed as their parts, each with its length. A value that the
+lake's column cannot hold is null on both sides.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def canonical(oid: int, types: Types, kind: pa.DataType) -> Canonical | None:
 
 
 def joined_sql(expressions: Sequence[str]) -> str:
-    """Return the SQL of a row's text, which tells its values apart."""
+    """Return the SQL of a row's text, which is unambiguous."""
     return " || ".join(_part(each) for each in expressions) or "''"
 
 
@@ -87,7 +87,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _output(each: str) -> str:
-    # The output function of the type, as in the stream; a cast to text is another one for char(n).
+    # format() uses the type's output function, as the stream does; a cast to text strips the blanks of char(n).
     return f"CASE WHEN {each} IS DISTINCT FROM NULL THEN format('%s', {each}) END"
 
 
@@ -120,7 +120,7 @@ def _decimal(kind: pa.DataType) -> Canonical:
     )
 
     def sql(each: str) -> str:
-        # NaN and the infinities are not less.
+        # NaN and the infinities fail this comparison.
         return f"CASE WHEN abs(({each})::numeric) < {most} THEN trunc(({each})::numeric * {unit})::text END"
 
     def texts(array: Any) -> Any:
@@ -148,7 +148,7 @@ def _booleans(array: Any) -> Any:
 
 
 def _moment(name: str, each: str) -> str:
-    # Later ones do not fit into 64 bits of microseconds since 1970.
+    # Later times do not fit into 64 bits of microseconds since 1970.
     most = f"'294247-01-10 04:00:54.775807+00'::{name}"
     number = f"('x' || encode({name}_send({each}), 'hex'))::bit(64)::bigint::text"
     return f"CASE WHEN isfinite({each}) AND {each} <= {most} THEN {number} END"
@@ -181,7 +181,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _composite(info: TypeInfo, types: Types, kind: pa.DataType) -> Canonical | None:
     oids = dict(info.fields)
-    # An attribute that the lake has and the type does not, or the other way round, was added or dropped.
+    # An attribute that only the lake or only the type has was dropped or added.
     names = [field.name for field in kind if field.name in oids]
     fields = [canonical(oids[name], types, kind.field(name).type) for name in names]
     known = [each for each in fields if each is not None]
@@ -206,7 +206,7 @@ def _composite(info: TypeInfo, types: Types, kind: pa.DataType) -> Canonical | N
 
 def _array(element: Canonical, levels: int) -> Canonical:
     def sql(each: str) -> str:
-        # A subscript's name must not hide that of an outer array.
+        # A subscript's name must not shadow that of an outer array.
         depth = each.count("_s")
 
         def level(number: int, at: str) -> str:

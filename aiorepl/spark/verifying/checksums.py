@@ -15,7 +15,7 @@ from aiorepl.spark.verifying.canonical import Canonical, joined, joined_sql
 from aiorepl.wire.commands import identifier
 
 Bound = int | str
-"""A key's first column: a number, or a text that is compared by its bytes."""
+"""The first column of a key: a number, or a text compared by its bytes."""
 
 
 class Sum(NamedTuple):
@@ -43,10 +43,10 @@ class Comparison:
     """The columns of a table that are compared.
 
     :param keys: the columns that identify a row.
-    :param columns: by name, how each is printed, the keys among them.
-    :param bounds: where ranges of the key's first column begin, ascending, but for the first range.
+    :param columns: by name, the canonical form of each column, including the keys.
+    :param bounds: the lower bounds of the ranges of the key's first column, ascending, without the first range.
     :param texts: PostgreSQL's texts of the bounds.
-    :param modes: the lake's columns that tell which rows there are, by its mode; none of them is a column of the source.
+    :param modes: the columns of the lake's mode that tell which rows exist; none of them is a column of the source.
     """
 
     keys: tuple[str, ...]
@@ -80,7 +80,7 @@ class Comparison:
         return self.columns[name].sql(f"t.{identifier(name)}")
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Row]]:
-        """Yield the range and the row of each row of the lake."""
+        """Yield each row of the lake with the number of its range."""
         texts = {name: form.texts(batch[name]) for name, form in self.columns.items()}
         keys = joined([texts[name] for name in self.keys], batch.num_rows).to_pylist()
         whole = joined(list(texts.values()), batch.num_rows).to_pylist()
@@ -102,10 +102,10 @@ def _hash(row: str) -> int:
 
 @dataclass(slots=True)
 class LakeSums:
-    """What the lake has.
+    """The lake's checksums.
 
-    :param sums: of rows that were not changed since the snapshot, by range.
-    :param changed: the ranges of rows that were changed since.
+    :param sums: by range, the checksum of the rows that were not changed since the snapshot.
+    :param changed: the ranges with rows that were changed since the snapshot.
     """
 
     sums: defaultdict[int, Sum] = field(default_factory=lambda: defaultdict(Sum))
@@ -136,8 +136,8 @@ def suspects(source: Mapping[int, Sum], lake: LakeSums) -> set[int]:
 class Differences:
     """The rows of a range that differ.
 
-    :param missing: rows that the lake does not have; one that was deleted since the snapshot may be among them.
-    :param different: rows that have other values in the lake, as the source has them.
+    :param missing: rows that the lake does not have; may include rows that were deleted since the snapshot.
+    :param different: rows that have other values in the lake; with the source's values.
     :param extra: rows that only the lake has.
     :param changing: the number of rows that were changed since the snapshot, and are not compared.
     """
@@ -150,7 +150,7 @@ class Differences:
 
 @dataclass(slots=True)
 class LakeRows:
-    """The rows of a range that the lake has.
+    """The lake's rows of a range.
 
     :param hashes: of the rows that were not changed since the snapshot, by key.
     :param doubled: the hashes of further rows with the same key.

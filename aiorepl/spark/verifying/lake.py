@@ -1,4 +1,4 @@
-"""Reads checksums and hashes of a version of a Delta table, with deltalake."""
+"""Reads checksums and hashes of a version of a Delta table, with deltalake, in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiorepl.spark.verifying.checksums import Comparison, LakeRows, LakeSums, Ro
 COMMIT_LSN: Final = "_commit_lsn"
 _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
 MODES: Final = (_DELETED, _IS_CURRENT, _ENDED)
-"""The columns that tell which rows there are, in the modes soft_delete and history."""
+"""The columns that tell which rows exist, in the modes soft_delete and history."""
 _OP: Final = "_op"
 
 

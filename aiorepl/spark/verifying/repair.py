@@ -13,12 +13,12 @@ _MOST_KEYS = 500
 
 
 def conditions(column: str, rows: Sequence[Row], *, ordered: bool) -> list[str | None]:
-    """Return the conditions that select these rows of a range, and perhaps others near them.
+    """Return conditions that select these rows of a range, and possibly others between them.
 
     :param column: the key's first column.
     :param rows: rows of the source.
-    :param ordered: whether the order of the column's values is the same in the source.
-    :returns: ``None`` stands for all rows, where no condition can name the keys.
+    :param ordered: whether the source orders the column's values in the same way.
+    :returns: the conditions; ``None`` selects all rows, if no condition can name the keys.
     """
     name = identifier(column)
     texts = {row.first: row.order for row in rows if row.first is not None}

@@ -30,7 +30,7 @@ _CURSOR: Final = "aiorepl_verify"
 
 
 class SourceSnapshot:
-    """A snapshot of the published tables. A temporary slot tells its LSN.
+    """A snapshot of the published tables, exported by a temporary slot at a known LSN.
 
     :ivar lsn: the snapshot has the transactions that committed before this LSN, and no others.
     :ivar tables: the published tables, by schema and name.
@@ -85,7 +85,7 @@ class SourceSnapshot:
             await lock_table(self._connection, table, role, lock_timeout)
 
     async def bounds(self, table: PublishedTable, compared: Comparison, rows: int) -> Comparison:
-        """Return the comparison with ranges of about so many rows.
+        """Return the comparison with bounds of ranges of about ``rows`` rows.
 
         :raises ConnectionLost, ServerError: the server failed.
         """

@@ -1,11 +1,11 @@
 """``verify``: compares the tables of a mirror with their source, at one LSN, by checksums of key ranges.
 
-1. A snapshot of the source is taken, whose LSN a temporary slot tells, and PostgreSQL computes the checksums under it.
-2. Once the mirror has passed that LSN, the checksums of the lake are computed. A row of the lake whose last change was before the
-   LSN is as it was then. Rows that were changed later are left out.
-3. Rows of ranges that differ, or that have rows which were changed later, are compared one by one, by their hashes.
-4. A row that the lake lacks may have been deleted after the LSN. So these ranges, and those of rows that were changed, are compared
-   again under another snapshot; the row is missing if it is not in the lake then either.
+1. A temporary slot exports a snapshot of the source at a known LSN. PostgreSQL computes the checksums under it.
+2. Once the mirror has passed that LSN, this process computes the checksums of the lake. A row of the lake whose last change was
+   before the LSN still has its values of that time. Rows that were changed later are left out.
+3. If a range differs, or has rows that were changed later, its rows are compared one by one, by their hashes.
+4. A row that the lake lacks may have been deleted after the LSN. So such ranges, and those with changed rows, are compared again
+   under another snapshot. The row is missing if the lake lacks it then, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger("aiorepl.spark")
 
 _ROUNDS: Final = 3
 _LOOK_SECONDS: Final = 0.5
-# How many rows of the lake are compared one by one at a time.
+# The number of the lake's rows that are compared one by one at a time.
 _ROWS_AT_ONCE: Final = 1_000_000
 _OURS: Final = (
     COMMIT_LSN,
@@ -69,7 +69,7 @@ class Mirrored(Protocol):
 
     @property
     def lsn(self) -> LSN:
-        """Up to where the tables have every transaction."""
+        """The LSN up to which the tables have every transaction."""
 
     def as_of(self) -> Mapping[str, Versioned]:
         """Return the version of each table, ``schema.table``, at that LSN."""
@@ -80,12 +80,12 @@ class RangeDifference:
     """A key range whose rows differ.
 
     :param number: the number of the range, from 1.
-    :param lower: where it begins, as text of the key's first column; ``None``: at the beginning, or not shown.
-    :param upper: where it ends, as ``lower``; the next range begins there.
+    :param lower: its lower bound, as text of the key's first column; ``None`` for the first range, or if not shown.
+    :param upper: its upper bound, exclusive, as ``lower``.
     :param missing: the number of rows that the lake does not have.
     :param different: the number of rows with other values in the lake.
     :param extra: the number of rows that only the lake has.
-    :param keys: the keys of the rows, if they were asked for: the texts of their columns, dates and times as numbers.
+    :param keys: the keys of these rows, if requested: the texts of their columns, dates and times as numbers.
     """
 
     number: int
@@ -107,11 +107,11 @@ class RangeDifference:
 class TableResult:
     """The result of a table.
 
-    :param lsn: where it was compared.
+    :param lsn: the LSN of the last comparison.
     :param rows: the number of rows of the source.
     :param ranges: the number of key ranges.
     :param differences: the ranges that differ.
-    :param changing: the number of rows that were not compared, because they were changed whenever they were looked at.
+    :param changing: the number of rows that were not compared, because they changed during each comparison.
     :param not_compared: the columns that were not compared.
     :param requested: the number of snapshots that were requested.
     :param problem: why the table was not compared.
@@ -211,7 +211,7 @@ class Verification:
 
         :param tables: ``schema.table``; ``None``: all that are mirrored.
         :param show_keys: name the keys of rows that differ.
-        :param repair: ask the pipeline to read the rows again that are missing or different.
+        :param repair: ask the pipeline for snapshots of the missing and the different rows.
         :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
         :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
         """
@@ -292,8 +292,8 @@ class Verification:
     async def _passed(self, lsn: LSN) -> None:
         """Wait until the mirror has everything that committed before an LSN.
 
-        The journal's end moves with changes only. So once the slot is confirmed beyond the LSN, the mirror has to be where the
-        journal ends.
+        The journal's end moves only with changes. So if the slot is confirmed beyond the LSN, the mirror need only reach the
+        journal's end.
         """
         until = time.monotonic() + self._timeout
         needed, complete = lsn, False
@@ -341,8 +341,8 @@ class Verification:
             yield places[at : at + size]
 
     def _lake(self, version: Versioned) -> LakeTable:
-        # The newest version, and not that of the mirror's last batch: others may have changed the table since. Of a batch that is
-        # being applied there are only rows that were changed after the snapshot.
+        # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
+        # batch that is being applied has only changed rows from after the snapshot.
         return LakeTable.newest(version.path, self._storage)
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:

@@ -1,4 +1,4 @@
-"""``verify``: compares what ``mirror`` has written with the source."""
+"""``verify``: compares the tables that ``mirror`` writes with the source."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def verify(
 ) -> list[TableResult]:
     """Compare the tables of a mirror with their source at one LSN, by checksums of key ranges.
 
-    The pipeline and the mirror run meanwhile; rows that are changed at that time are looked at again. Needs a role that may read
-    the tables and has REPLICATION, because a temporary slot tells the LSN of a snapshot. Does not use Spark.
+    The pipeline and the mirror must be running. Rows that change meanwhile are compared again. The role must be allowed to read
+    the tables, and needs REPLICATION, because a temporary slot exports the snapshot. Reads the lake in this process, and does not
+    use Spark.
 
     :param dsn: the database, as ``Source`` takes it.
     :param journal: as in ``mirror``.
@@ -43,8 +44,8 @@ def verify(
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
-    :param repair: ask the pipeline for snapshots of the rows that are missing or different, which the mirror then applies. Rows
-        that only the lake has stay: a snapshot deletes nothing.
+    :param repair: ask the pipeline for snapshots of the missing and the different rows, which the mirror then applies. Rows that
+        only the lake has stay, because a snapshot deletes nothing.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
     :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
     """
@@ -62,7 +63,7 @@ def verify(
     def run() -> list[TableResult]:
         return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair))
 
-    # A notebook has a running loop in the thread of its cells.
+    # In a notebook, the thread of the cells already has a running loop.
     with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
         return pool.submit(run).result()
 
@@ -76,7 +77,7 @@ def verification_of(
     range_rows: int,
     timeout: float,
 ) -> Verification:
-    """Return the comparison of a mirror's target; parameters as in ``verify`` and ``Verification``."""
+    """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
     storage = target.config if isinstance(target, ObjectStore) else None
     return Verification(
         source,
