@@ -1,12 +1,13 @@
-"""Shows what a pipeline does: metrics for Prometheus and OpenTelemetry, health checks, and a status page.
+"""Monitoring of a pipeline: metrics for Prometheus and OpenTelemetry, health checks, and a status page.
 
     app = aiorepl.monitoring.status_app(pipeline)              # an ASGI application: mount it, or serve it
     prometheus_client.REGISTRY.register(aiorepl.monitoring.PrometheusCollector(pipeline))
     aiorepl.monitoring.observe(meter, pipeline)                # OpenTelemetry
 
-``samples`` turns statistics into numbers, and is the one list of metrics; ``prometheus`` and ``opentelemetry`` hand them on.
-``slot_watch`` asks the server about the slot. ``status`` has what the page shows, ``progress`` decides whether the pipeline is
-ready, ``app`` answers requests and ``server`` serves it for ``aiorepl run --http``. Nothing here has row data.
+``samples`` has the list of metrics, and converts statistics to them; ``prometheus`` and ``opentelemetry`` export them.
+``slot_watch`` reads the slot's state from the server. ``status`` makes the contents of the status page, ``progress`` decides
+whether the pipeline is ready, ``app`` answers requests, and ``server`` serves the application for ``aiorepl run --http``. Nothing
+here has row data.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The ASGI application: health checks, metrics and the status page of a pipeline.
 
     /           the status page
-    /events     what it shows, as server-sent events, one each second
+    /events     its contents as server-sent events, one each second
     /status     the same once, as JSON
     /livez      200, or 503 once the pipeline has ended
     /readyz     200 while the pipeline makes progress, else 503 with the reasons
     /metrics    for Prometheus
 
-Everything is read-only. There is no authentication: whoever reaches the address sees table names, positions and errors, never
-row data. So serve it on a loopback address, or behind what your other services are behind.
+The application is read-only and has no authentication: everybody who can reach the address sees table names, positions and
+errors, but no row data. Serve it on a loopback address, or behind a proxy that authenticates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from aiorepl.pipeline.pipeline import Pipeline
 _EVENT_SECONDS: Final = 1.0
 # A quarter of an hour.
 _REMEMBERED: Final = 900
-# The page needs nothing but itself, and nobody may frame it.
+# The page loads nothing else, and no other page may frame it.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -82,7 +82,7 @@ class _Monitor:
         return HTMLResponse(files(__package__).joinpath("page.html").read_text("utf-8"), headers=_HEADERS)
 
     async def events(self, request: Request) -> Response:
-        """Stream the status, at first with the lags of the last minutes."""
+        """Stream the status; the first event also has the lags of the last quarter of an hour."""
         self._begin()
 
         async def stream() -> AsyncIterator[bytes]:

@@ -18,7 +18,7 @@ def observe(
     """Create observable instruments that read a pipeline's statistics.
 
     :param name: the value of the attribute ``pipeline``; the slot's name by default.
-    :param slot: a watch of the slot, for the metrics of the server's side.
+    :param slot: a watch of the slot, for its metrics on the server.
     """
     label = pipeline.name if name is None else name
 

@@ -1,4 +1,4 @@
-"""Decides whether a pipeline is alive, and whether it is ready: whether it makes progress. Pure."""
+"""Decides whether a pipeline is alive, and whether it is ready, which means that it makes progress. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ STALLED_SECONDS: Final = 60.0
 
 
 def alive(state: PipelineState) -> bool:
-    """Whether a restart of the process would not help."""
+    """Whether the pipeline has not ended; otherwise the process should be restarted."""
     return state not in (PipelineState.FAILED, PipelineState.STOPPED)
 
 
 class Readiness:
-    """Observes a pipeline, and says why it is not ready.
+    """Observes a pipeline, and lists the reasons why it is not ready.
 
-    :param stalled_seconds: a sink that lags is stalled if nothing more has become durable in it for so long.
+    :param stalled_seconds: a lagging sink is stalled if it has made nothing durable for this time.
     """
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self._stalled_seconds = stalled_seconds
-        # For each sink that lags: what was durable, and since when it was that.
+        # For each sink that lags: its durable position, and since when it has that.
         self._lagging: dict[str, tuple[LSN, float]] = {}
 
     def observe(self, statistics: PipelineStatistics, now: float) -> None:
-        """Remember how far the sinks are.
+        """Record the sinks' durable positions.
 
-        :param now: seconds of a clock that is never set back.
+        :param now: seconds of a monotonic clock.
         """
         for name, lag in statistics.lags.items():
             durable = statistics.sinks[name].durable
@@ -39,7 +39,7 @@ class Readiness:
                 self._lagging[name] = durable, now
 
     def problems(self, statistics: PipelineStatistics, now: float) -> list[str]:
-        """List why the pipeline is not ready; empty if it is."""
+        """List the reasons why the pipeline is not ready; empty if it is ready."""
         if statistics.state not in (PipelineState.RUNNING, PipelineState.DEGRADED):
             return [f"the pipeline is {statistics.state.value}"]
         problems = []

@@ -19,7 +19,7 @@ class PrometheusCollector(Collector):
         prometheus_client.REGISTRY.register(PrometheusCollector(pipeline))
 
     :param name: the value of the label ``pipeline``; the slot's name by default.
-    :param slot: a watch of the slot, for the metrics of the server's side.
+    :param slot: a watch of the slot, for its metrics on the server.
     """
 
     def __init__(self, pipeline: Pipeline, *, name: str | None = None, slot: SlotWatch | None = None) -> None:

@@ -1,7 +1,7 @@
 """The metrics of a pipeline, as numbers with labels. Pure; knows no exporter.
 
-LSNs are numbers, so that differences of them are bytes of WAL: the ladder from the server down is ``server``, ``received``,
-``accepted`` and ``flushed`` of ``aiorepl_lsn``, and ``aiorepl_sink_lsn`` has ``accepted`` and ``durable`` of each sink.
+LSNs are numbers, so that their differences are bytes of WAL. ``aiorepl_lsn`` has the positions ``server``, ``received``,
+``accepted`` and ``flushed``, and ``aiorepl_sink_lsn`` has ``accepted`` and ``durable`` of each sink.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 class Metric:
     """One metric.
 
-    :param name: as Prometheus has it: with its unit, and ``_total`` for a counter.
-    :param kind: a counter grows with the pipeline, and begins at 0 with the next one.
-    :param labels: the names of its labels, besides ``pipeline``.
+    :param name: its name in Prometheus, with the unit, and ``_total`` for a counter.
+    :param kind: gauge or counter; a counter starts at 0 with each pipeline.
+    :param labels: the names of its labels, without ``pipeline``.
     """
 
     name: str
@@ -132,7 +132,7 @@ _WAL_STATUS: Final = ("reserved", "extended", "unreserved", "lost")
 def samples(statistics: PipelineStatistics, slot: SlotStatus | None, now: datetime) -> Iterator[Sample]:
     """Convert statistics to samples.
 
-    :param slot: the slot on the server; ``None`` if nobody asks for it.
+    :param slot: the slot on the server; ``None`` if it is not watched.
     :param now: an aware datetime, for ages.
     """
     for state in PipelineState:

@@ -1,4 +1,4 @@
-"""Asks the server about the slot: how much WAL it keeps, and how far the server is."""
+"""Reads the slot's state from the server: how much WAL it keeps, and the server's position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from aiorepl.wire.opening import ANSWER_SECONDS
 _log = logging.getLogger("aiorepl.monitoring")
 
 SECONDS: Final = 10.0
-# wal_status and safe_wal_size exist since PostgreSQL 13: to_jsonb reads what there is. A standby replays instead of writing.
+# wal_status and safe_wal_size exist since PostgreSQL 13; to_jsonb reads the columns that exist. A standby replays WAL and writes
+# none.
 _QUERY: Final = """
 SELECT pg_catalog.to_jsonb(slot) ->> 'wal_status' AS wal_status,
        (pg_catalog.to_jsonb(slot) ->> 'safe_wal_size')::int8 AS safe_bytes,
@@ -38,7 +39,7 @@ class SlotStatus:
     :param safe_bytes: how much WAL can be written before the slot may be lost; ``None`` if there is no limit.
     :param wal_status: as in ``pg_replication_slots``; ``None`` before PostgreSQL 13.
     :param active: whether a consumer is connected.
-    :param error: why this could not be read; then the other fields are the last known ones.
+    :param error: why the state could not be read; the other fields are then the last known ones.
     """
 
     server_lsn: LSN | None = None
@@ -50,9 +51,9 @@ class SlotStatus:
 
 
 class SlotWatch:
-    """Reads a slot's status every few seconds, on a connection of its own. Never fails.
+    """Reads a slot's status every few seconds, on a separate connection. Never fails.
 
-    :ivar status: what was read last; ``None`` before that.
+    :ivar status: the last status; ``None`` before the first one.
     """
 
     def __init__(self, source: Source, *, seconds: float = SECONDS) -> None:

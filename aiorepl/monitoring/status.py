@@ -1,4 +1,4 @@
-"""What the status page shows of a pipeline, as a JSON object. Pure. It has no row data."""
+"""The contents of the status page, as a JSON object without row data. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status(
     """Describe a pipeline.
 
     :param slot: the slot on the server; ``None`` if it was not read yet, or if there is no server.
-    :param problems: why it is not ready.
+    :param problems: the reasons why it is not ready.
     :param now: an aware datetime.
     """
     return {

@@ -1,7 +1,8 @@
-"""Proof that a consumer keeps its promises while things break: writers with known histories, and a verifier.
+"""Verifies a consumer's guarantees under faults: writers with known histories, and a verifier.
 
-``Workload`` writes to a database and knows what it wrote. Whoever runs a consumer and breaks things puts down what the consumer
-made durable, and when it was restarted, as a log. ``verify`` compares both. ``docs/faults.md`` has the method.
+``Workload`` writes to a database and records its history. The test that runs the consumer and injects faults keeps a log: the
+changes that the consumer made durable, and its restarts. ``verify`` compares the history with the log. ``docs/faults.md``
+describes the method.
 """
 
 from __future__ import annotations

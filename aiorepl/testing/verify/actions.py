@@ -1,7 +1,7 @@
-"""What a transaction may do: each action runs statements, and returns the operations that they were.
+"""The actions of transactions: each runs statements, and returns the operations that they performed.
 
-Rows are returned by the statements themselves, in the order in which the server has changed them, so writers may change the same
-rows at the same time.
+The statements themselves return the rows, in the order in which the server changed them. So writers may change the same rows
+concurrently.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LONG: Final = "repeat(md5(random()::text), 100)"
 
 @dataclass(slots=True)
 class Scope:
-    """What an action needs.
+    """The context of an action.
 
-    :param connection: of asyncpg, in a transaction.
-    :param chance: draws of the writer.
-    :param stamp: names the transaction in its rows.
-    :param keys: how many keys there are; few, so that writers meet.
-    :param largest: the most rows that one statement writes.
-    :param next_entry: where the writer's next rows of ``entries`` begin.
+    :param connection: an asyncpg connection, in a transaction.
+    :param chance: the writer's random generator.
+    :param stamp: a text that names the transaction in its rows.
+    :param keys: the number of keys; small, so that writers conflict.
+    :param largest: the largest number of rows that one statement writes.
+    :param next_entry: the first number of the writer's next rows of ``entries``.
     :param added: columns that were added to ``accounts``, with their defaults.
     """
 
@@ -65,7 +65,7 @@ async def insert(scope: Scope) -> list[Operation]:
 
 
 async def update(scope: Scope) -> list[Operation]:
-    """Update rows of ``accounts``, and leave their TOASTed columns."""
+    """Update rows of ``accounts``, but not their TOASTed columns."""
     statement = "UPDATE {t} SET version = version + 1, stamp = $1 WHERE id BETWEEN $2 AND $3 {returning}"
     first = scope.key
     rows = await scope.rows("accounts", statement, scope.stamp, first, first + scope.chance.choice([0, 0, 5]))
@@ -120,7 +120,7 @@ async def add_entries(scope: Scope) -> list[Operation]:
     first, scope.next_entry = scope.next_entry, scope.next_entry + count
     statement = "INSERT INTO {t} (n, stamp, note) SELECT i, $1, 'entry ' || i FROM generate_series($2::int, $3::int) i"
     await scope.rows("entries", statement, scope.stamp, first, first + count - 1)
-    # Not returned by the server, because that would take as long as the rest.
+    # Without RETURNING, which would take as long as the insert itself.
     rows = ({"n": n, "stamp": scope.stamp, "note": f"entry {n}"} for n in range(first, first + count))
     return _inserts("entries", rows)
 

@@ -1,4 +1,4 @@
-"""Compares what was delivered with what was written: whole transactions, nothing aborted, each row as it was. Pure."""
+"""Compares the delivered changes with the history: whole transactions, nothing aborted, each row as it was written. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ VERSION = "version"
 
 
 class Contents:
-    """Replays the changes beside the history, transaction by transaction.
+    """Replays the changes next to the history, transaction by transaction.
 
-    :param history: resolved.
+    :param history: the resolved history.
     """
 
     def __init__(self, history: History, promise: Promise, verdict: Verdict) -> None:
         self._history = history
         self._promise = promise
         self._verdict = verdict
-        # After a crash, a server uses xids again whose transactions had left no trace in its WAL.
+        # After a crash, a server reuses the xids of transactions that left nothing in the WAL.
         self._of_xid: dict[int, Transaction] = {}
         for one in history.transactions:
             if one.outcome == "committed" or one.xid not in self._of_xid:
@@ -32,7 +32,7 @@ class Contents:
         self._seen: set[int] = set()
         # The last transaction of each writer.
         self._numbers: dict[int, int] = {}
-        # The tables of the source and of the sink, as of the transaction that is compared.
+        # The tables of the source and of the sink, as of the current transaction.
         self._source: Tables = {table: dict(rows) for table, rows in history.initial.items()}
         self._sink: Tables = {}
         if not promise.snapshot:
@@ -53,7 +53,7 @@ class Contents:
                 self._verdict.add(f"{one} is missing: it committed before {one.latest}")
 
     def compare_final(self, final: Tables) -> None:
-        """Compare the rows that the changes add up to with the tables' rows."""
+        """Compare the replayed rows with the tables' rows."""
         expected: Tables = {}
         for table, rows in final.items():
             for key, row in rows.items():
@@ -100,7 +100,7 @@ class Contents:
             self._replay(operation, first)
 
     def _place(self, one: Transaction, first: Delivered) -> None:
-        """Check that the transaction committed where its writer says."""
+        """Check that the commit LSN is within the writer's bounds."""
         if first.commit_lsn < one.earliest or (one.latest is not None and first.commit_lsn >= one.latest):
             self._verdict.add(
                 f"{one} committed from {one.earliest} to {one.latest}, not at {first.commit_lsn}"
@@ -126,7 +126,7 @@ class Contents:
             return False
         if not change.unchanged <= operation.untouched:
             return False
-        # With REPLICA IDENTITY FULL, the old row has an unchanged value.
+        # With REPLICA IDENTITY FULL, the old row has the unchanged values.
         absent = change.unchanged - change.new.keys()
         sent = {column: value for column, value in operation.new.items() if column not in absent}
         return self._same(operation.table, sent, change.new)
@@ -149,7 +149,7 @@ class Contents:
         return tuple((row or {}).get(column) for column in columns)
 
     def _replay(self, operation: Operation, first: Delivered) -> None:
-        """Change the source's tables. The version of a row says which change was the one before."""
+        """Change the source's tables. A row's version tells which change preceded this one."""
         rows = self._source.setdefault(operation.table, {})
         if operation.kind == "truncate":
             rows.clear()
@@ -172,7 +172,7 @@ class Contents:
             rows[operation.key] = operation.new
 
     def _apply(self, change: Delivered) -> None:
-        """Change the sink's tables, as a consumer does that knows nothing of the history."""
+        """Change the sink's tables, like a consumer that does not know the history."""
         if change.kind == "truncate":
             for table in change.tables:
                 self._sink.setdefault(table, {}).clear()
@@ -192,7 +192,7 @@ class Contents:
         rows[key] = new
 
     def _put(self, operation: Operation) -> None:
-        """Give the sink a row that it has from before, as it would have come."""
+        """Give the sink an initial row, in its delivered form."""
         expected = self._promise.expected(operation)
         if expected is not None and expected.new is not None:
             masked = self._promise.masked.get(expected.table, frozenset())
@@ -200,7 +200,7 @@ class Contents:
             self._sink.setdefault(expected.table, {})[expected.key] = row
 
     def _chunk(self, delivered: list[Delivered]) -> None:
-        """Check that rows of a snapshot are as new as the stream is where they come."""
+        """Check that a snapshot's rows are as new as the stream at their position."""
         for change in delivered:
             self._apply(change)
             if change.kind == "truncate":
@@ -210,7 +210,7 @@ class Contents:
                 self._verdict.add(f"{name(change)} is not the row that the table had there")
 
     def _current(self, change: Delivered) -> bool:
-        """Whether a row of a snapshot is the source's row at this point of the stream."""
+        """Whether a snapshot's row is the source's row at this position of the stream."""
         table, key = change.tables[0], self._key(change, change.new)
         row = self._source.get(table, {}).get(key)
         expected = None if row is None else self._promise.expected(Operation("insert", table, key, row))

@@ -1,8 +1,8 @@
-"""What the writers did: every transaction with its operations and its outcome. Pure.
+"""The writers' history: every transaction with its operations and its outcome. Pure.
 
-A history is written down by the clients of the database, not read from its WAL, so it is independent of everything that a
-verifier has to judge. Only two facts come from the database: the rows that a statement says it has changed (``RETURNING``), and
-which transactions have committed (a row that each of them adds to a table of its own, the ledger).
+The database's clients record the history; it is not read from the WAL. So it does not depend on the code under test. Only two
+facts come from the database: the rows that a statement changed (``RETURNING``), and the transactions that committed (each inserts
+a row into a table, the ledger).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Operation:
 
     :param kind: ``insert``, ``update``, ``delete`` or ``truncate``.
     :param table: the table's name.
-    :param key: the key that the row has after the change; that of the deleted row; empty for a TRUNCATE.
+    :param key: the row's key after the change; for a DELETE, the deleted row's; empty for a TRUNCATE.
     :param new: the row after the change; ``None`` for a DELETE and a TRUNCATE.
-    :param moved: the key that the row had before an UPDATE, if it was another one.
+    :param moved: the row's key before an UPDATE, if the UPDATE changed it.
     :param untouched: columns that an UPDATE did not set; the server may leave them out if they are large.
     """
 
@@ -50,10 +50,10 @@ class Transaction:
     :param writer: the writer's number.
     :param number: its number among the writer's transactions, from 1.
     :param xid: the top-level xid; 0 if the writer never learned it.
-    :param operations: what the transaction did and did not roll back to a savepoint, in order.
+    :param operations: the transaction's operations in order, without those that it rolled back to a savepoint.
     :param outcome: ``unknown`` if the connection was lost before the answer; the ledger decides.
-    :param earliest: WAL's end before the COMMIT was sent: the commit record is there or later.
-    :param latest: WAL's end after the COMMIT: the commit record is before; ``None`` if it is not known.
+    :param earliest: the end of WAL before the COMMIT was sent: the commit record is not before it.
+    :param latest: the end of WAL after the COMMIT: the commit record is before it; ``None`` if unknown.
     """
 
     writer: int
@@ -74,9 +74,9 @@ class History:
 
     :param keys: the key columns of each table.
     :param initial: the rows that the tables had when the slot was created; the transactions come after.
-    :param transactions: each writer's are in its order.
-    :param final: the tables' rows after all transactions; ``None``: they are not known.
-    :param defaults: the columns that were added meanwhile, by table, with their defaults.
+    :param transactions: the transactions; those of one writer are in its order.
+    :param final: the tables' rows after all transactions; ``None`` if unknown.
+    :param defaults: by table, the columns that the writers added, with their defaults.
     """
 
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class History:
         """Decide the transactions whose outcome is unknown.
 
         :param ledger: writer and number of each committed transaction.
-        :raises AssertionError: the database contradicts what it told a writer, so nothing can be verified.
+        :raises AssertionError: the ledger contradicts the database's answer to a writer, so nothing can be verified.
         """
         committed = set(ledger)
         for one in self.transactions:

@@ -1,6 +1,6 @@
-"""What a sink received, in the order in which it became durable there, between restarts and confirmations. Pure.
+"""A sink's log: changes in the order in which they became durable, restarts and confirmed positions. Pure.
 
-The entries are put together by whoever watches the sink: a test that reads its files while it polls the slot.
+The observer of the sink makes the log, for example a test that reads the sink's files while it polls the slot.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Delivered:
     """A change that is durable in the sink.
 
     :param commit_lsn, ordinal: its identity.
-    :param xid: the transaction's; 0 for a row of a snapshot.
+    :param xid: the transaction's xid; 0 for a row of a snapshot.
     :param kind: ``insert``, ``read``, ``update``, ``delete`` or ``truncate``.
-    :param tables: the table's name; those of a TRUNCATE may be several.
+    :param tables: the table's name; a TRUNCATE may have several.
     :param key: the key's columns.
     :param new: the row, without unchanged columns.
     :param old: the key or the row before the change, if the server sent it.
@@ -44,7 +44,7 @@ class Delivered:
         return self.commit_lsn, self.ordinal
 
     def keys(self, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Key]]:
-        """Return table and key of the rows that it concerns: two for a changed key, none for a TRUNCATE.
+        """Return the table and the key of each row that the change affects: two for a changed key, none for a TRUNCATE.
 
         :param columns: the key columns of each table.
         """
@@ -58,19 +58,19 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The consumer was started again, or may repeat a call whose answer it has lost: what comes next may have come before."""
+    """The consumer was restarted, or may repeat a call whose answer it lost: the next changes may be duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The server was restarted. It may have forgotten confirmed positions: it does not write each of them to disk."""
+    """The server was restarted. It may have lost confirmed positions, because it does not write each of them to disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """The slot's ``confirmed_flush_lsn``, read before the entries up to here were read from the sink.
 
-    Everything that committed before it will never be sent again, so it has to be among these entries.
+    Changes that committed before this position are never sent again, so they must be among these entries.
     """
 
     lsn: LSN
@@ -80,7 +80,7 @@ Entry = Delivered | Restarted | Crashed | Confirmed
 
 
 def of_native(lines: Iterable[bytes | str]) -> Iterator[Delivered]:
-    """Read native events (``format = "native"``); boundaries, messages and descriptions are left out."""
+    """Read native events (``format = "native"``), without boundaries, messages and descriptions."""
     for line in lines:
         event = json.loads(line)
         if event["kind"] in ("insert", "read", "update", "delete", "truncate"):

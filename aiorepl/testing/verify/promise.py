@@ -1,4 +1,4 @@
-"""What a consumer was promised, and the verdict on whether it was kept. Pure."""
+"""The guarantees that a consumer has, and the verdict on whether they held. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ def everything(operation: Operation) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a consumer was promised.
+    """The guarantees that a consumer has.
 
-    :param exactly_once: no change comes twice, also not after a restart.
-    :param repeats: changes may come again at any time, because calls whose answers are lost are repeated.
-    :param order: whether all changes come in commit order, or only those of each key.
-    :param expected: what the consumer gets of an operation, after selection, masks and transform; ``None``: nothing.
-    :param masked: columns of each table that come as digests, or not at all.
+    :param exactly_once: no change comes twice, even after a restart.
+    :param repeats: changes may come again at any time, because calls whose answers were lost are retried.
+    :param order: whether all changes come in commit order, or only the changes of each key.
+    :param expected: returns an operation as the consumer gets it, after selection, masks and transform; ``None`` if it gets
+        nothing.
+    :param masked: by table, the columns that come as digests, or not at all.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
-    :param defaults: columns that are added meanwhile, by table, with the values in rows of writers that do not know them.
+    :param defaults: by table, the columns that writers add, with their values in rows of writers that do not know them yet.
     """
 
     exactly_once: bool = False
@@ -45,7 +46,7 @@ class Verdict:
     :param violations: sentences without rows, at most fifty.
     :param transactions: committed transactions that were compared.
     :param changes: changes that were compared, without duplicates.
-    :param duplicates: changes that came again, as they may.
+    :param duplicates: permitted duplicates.
     :param rows: rows of snapshots among the changes.
     """
 

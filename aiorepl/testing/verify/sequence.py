@@ -1,7 +1,7 @@
-"""Puts a sink's deliveries into one sequence without duplicates, and judges how they came. Pure.
+"""Orders a sink's deliveries into one sequence without duplicates, and checks order and duplicates. Pure.
 
-Judged here, from identities alone: order, duplicates without a reason, changes that were left out of a repetition, and
-positions that were confirmed before the changes below them were durable.
+Identities suffice for these checks: order, duplicates without a reason, changes that are missing from a repetition, and positions
+that were confirmed before the changes below them were durable.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class _Judge:
 
 
 class _CommitOrder(_Judge):
-    """All changes come in commit order. After a restart they may step back once, to the beginning of a transaction."""
+    """Expects all changes in commit order. After a restart they may step back once, to the beginning of a transaction."""
 
     def __init__(self, promise: Promise, verdict: Verdict) -> None:
         super().__init__(promise, verdict)
-        # Where the next change is expected: before the end while changes are repeated.
+        # The index of the next expected change; it is before the end while changes are repeated.
         self._next = 0
 
     def add(self, change: Delivered) -> None:
         restarted, self.restarted = self.restarted or self._promise.repeats, False
         place = self._places.get(change.identity)
-        # Rows of a snapshot that was interrupted are read again, and come at another place.
+        # The rows of an interrupted snapshot are read again, and come at another position.
         end = len(self.changes) if place is None else place
         while self._next < end and not self.changes[self._next].xid:
             self._next += 1
@@ -114,7 +114,7 @@ class _CommitOrder(_Judge):
 
 
 class _KeyOrder(_Judge):
-    """The changes of a key come in commit order, and those of different keys in any order."""
+    """Expects the changes of each key in commit order; different keys may come in any order."""
 
     def __init__(self, promise: Promise, verdict: Verdict, keys: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__(promise, verdict)
@@ -124,7 +124,7 @@ class _KeyOrder(_Judge):
     def add(self, change: Delivered) -> None:
         place = self._places.get(change.identity)
         if place is not None:
-            # Batches are written at the same time, so it is not known which of them were interrupted.
+            # Batches are written concurrently, so it is not known which of them were interrupted.
             if not (self.restarted or self._promise.repeats):
                 self._verdict.add(f"{name(change)} came again without a restart")
             self._repeat(change, place)

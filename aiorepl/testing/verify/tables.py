@@ -1,7 +1,7 @@
-"""The tables that the writers write to, in a schema of their own.
+"""The tables of the writers, in a separate schema.
 
 ====================  ============================================================================================
-``accounts``          rows with a key that are changed all the time; ``doc`` is TOASTed, ``version`` counts the changes
+``accounts``          rows with a key, changed all the time; ``doc`` is TOASTed, ``version`` counts the changes
 ``entries``           no key: rows are only added, many at once, and truncated
 ``parts``             partitioned; rows move from one partition to the other
 ``notes``             REPLICA IDENTITY FULL, a key of two columns

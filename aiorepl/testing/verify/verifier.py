@@ -1,6 +1,6 @@
-"""The verifier: proves from a sink's contents that nothing was lost, invented, torn, reordered or confirmed too early. Pure.
+"""The verifier: proves from a log that no change was lost, invented, torn, reordered or confirmed too early. Pure.
 
-It knows neither pipelines nor sinks: only a history, a log, and what was promised.
+It knows a history, a log and the promised guarantees, but neither pipelines nor sinks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from aiorepl.testing.verify.sequence import sequence
 def verify(
     history: History, log: Iterable[Entry], promise: Promise | None = None, *, final: Tables | None = None
 ) -> Verdict:
-    """Compare what was delivered with what was written.
+    """Compare the delivered changes with the history.
 
-    :param history: resolved, see ``History.resolve``.
-    :param log: complete: the consumer has caught up with the history.
-    :param final: the tables' rows at the end, by key; ``None``: they are not compared.
+    :param history: the resolved history, see ``History.resolve``.
+    :param log: the complete log: the consumer has caught up with the history.
+    :param final: the tables' rows at the end, by key; ``None`` to skip this comparison.
     """
     promise = promise or Promise()
     verdict = Verdict()

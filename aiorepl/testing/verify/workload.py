@@ -1,4 +1,4 @@
-"""Several writers on one database, and what they have written.
+"""Several writers on one database, with their history.
 
 ::
 
@@ -26,12 +26,12 @@ from aiorepl.testing.verify.writer import Mixture, Writer
 
 
 class Workload:
-    """Writers that run until they are stopped.
+    """Runs writers until they are stopped.
 
-    :param dsn: a DSN of asyncpg, of a role that may create schemas.
-    :param seed: of everything that is drawn; the interleaving of the writers is the server's.
-    :param writers: how many write at the same time.
-    :param limit: stop after about this many changes; ``None``: go on.
+    :param dsn: an asyncpg DSN, for a role that may create schemas.
+    :param seed: the seed of all random choices; it does not determine how the writers interleave.
+    :param writers: the number of concurrent writers.
+    :param limit: stop after about this many changes; ``None`` for no limit.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Workload:
 
     @property
     def committed(self) -> int:
-        """How many transactions have committed, as far as the writers know."""
+        """The number of transactions that committed, as far as the writers know."""
         return sum(one.outcome == "committed" for writer in self._writers for one in writer.transactions)
 
     @property
     def changes(self) -> int:
-        """How many changes the transactions have, those that were rolled back included."""
+        """The number of changes, including those that were rolled back."""
         return sum(len(one.operations) for writer in self._writers for one in writer.transactions)
 
     async def create(self) -> None:
@@ -78,9 +78,9 @@ class Workload:
         await self.begin()
 
     async def begin(self) -> None:
-        """Read the rows that the tables have, before anybody writes.
+        """Read the tables' initial rows, before any write.
 
-        :raises ConfigurationError: somebody has written before.
+        :raises ConfigurationError: the tables were written to before.
         """
         self._history.initial = await self._contents()
         if self._history.initial["ledger"]:
@@ -106,7 +106,7 @@ class Workload:
             connection.terminate()
 
     async def mark(self) -> tuple[int, int]:
-        """Commit a last transaction, after those of the writers; return its row in the ledger, which tells that all has come."""
+        """Commit a last transaction after the writers'. Return its row in the ledger: once that is delivered, everything is."""
         await self._stop()
         for writer in self._writers:
             await writer.settle()
@@ -121,11 +121,11 @@ class Workload:
         return self._running.is_set()
 
     def pause(self) -> None:
-        """Let the writers begin no more transactions, until ``resume``."""
+        """Pause the writers before their next transactions, until ``resume``."""
         self._running.clear()
 
     def resume(self) -> None:
-        """Let the writers go on."""
+        """Resume the writers."""
         self._running.set()
 
     async def __aenter__(self) -> Self:

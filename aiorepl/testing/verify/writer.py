@@ -1,7 +1,7 @@
-"""One writer: a client of the database that draws transactions, runs them, and writes down what it was told.
+"""One writer: a client of the database that draws transactions, runs them, and records the answers.
 
-It survives everything that may happen to a client: errors of its statements, lost connections, a server that is away. A transaction
-whose end it does not learn is ``unknown`` until the ledger is read.
+It survives statement errors, lost connections and an unavailable server. A transaction whose outcome it does not learn is
+``unknown`` until the ledger is read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ENTRIES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """What the writers do.
+    """The mixture of the writers' actions.
 
-    :param keys: how many keys there are.
-    :param largest: the most rows that one statement writes.
+    :param keys: the number of keys.
+    :param largest: the largest number of rows that one statement writes.
     :param schema_changes: whether columns are added and dropped, and replica identities changed.
     :param prepared: whether transactions are prepared.
     :param pause: the longest pause between two transactions, in seconds.
@@ -52,7 +52,7 @@ class Mixture:
 class Writer:
     """Writes transaction after transaction.
 
-    :param dsn: a DSN of asyncpg.
+    :param dsn: an asyncpg DSN.
     :param number: the writer's number, from 1.
     """
 
@@ -66,11 +66,11 @@ class Writer:
     """The columns that were added to ``accounts``, with their defaults; some of them were rolled back."""
     _connection: Any = None
     _next_entry: int = 0
-    # The prepared transaction that is not ended yet.
+    # The prepared transaction that is still open.
     _prepared: Transaction | None = None
 
     async def step(self) -> None:
-        """Run one transaction, or wait a moment if the server is away."""
+        """Run one transaction, or wait briefly if the server is unavailable."""
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await asyncpg.connect(self.dsn, timeout=10)
@@ -82,14 +82,14 @@ class Writer:
             self.close()
             await asyncio.sleep(0.05)
         except asyncpg.PostgresError:
-            # The transaction is rolled back with the connection, unless the connection is sound.
+            # Roll back explicitly if the connection still works; otherwise closing it does that.
             try:
                 await self._connection.execute("ROLLBACK")
             except (*_AWAY, asyncpg.PostgresError):
                 self.close()
 
     async def settle(self) -> None:
-        """End a prepared transaction that is left over."""
+        """End a prepared transaction that was left open."""
         while self._prepared is not None:
             with contextlib.suppress(*_AWAY):
                 if self._connection is None or self._connection.is_closed():
@@ -105,7 +105,7 @@ class Writer:
 
     @property
     def _gid(self) -> str:
-        # The same for all transactions of the writer, as a transaction manager may reuse names.
+        # One name for all transactions of the writer, because transaction managers may reuse names.
         return f"aiorepl_verify_{self.number}"
 
     async def _transaction(self) -> None:
@@ -135,7 +135,7 @@ class Writer:
             await asyncio.sleep(chance.uniform(0, self.mixture.pause))
 
     async def mark(self) -> None:
-        """Commit a transaction that does nothing but add to the ledger."""
+        """Commit a transaction that only inserts into the ledger."""
         self._connection = await asyncpg.connect(self.dsn)
         one = Transaction(self.number, len(self.transactions) + 1)
         self.transactions.append(one)
@@ -145,7 +145,7 @@ class Writer:
         self.close()
 
     async def _record(self, one: Transaction) -> None:
-        """Add the transaction to the ledger, from its beginning: so its xid is known even if it never ends."""
+        """Insert the transaction into the ledger as its first statement, so that its xid is known even if it never ends."""
         statement = (
             f"INSERT INTO {self.schema}.ledger VALUES ($1, $2) RETURNING pg_current_xact_id()::text::bigint"
         )
