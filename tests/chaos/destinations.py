@@ -1,4 +1,4 @@
-"""The sinks of the process under test, as a program says."""
+"""The sinks of the process under test, made from a program's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiorepl.testing.verify.tables import SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 _SECRET = "k" * 32
-# So many calls of a faulty sink may fail in one life.
+# The number of calls of a faulty sink that may fail in one life.
 _CALLS = 500
 
 
@@ -60,7 +60,7 @@ def delivery(
         transform=every_other if options.get("transform") else None,
         schema_changes=options.get("schema_changes", False),
         concurrency=options.get("concurrency", 1),
-        # Or some sinks would flush once a minute.
+        # Otherwise some sinks flush only once a minute.
         batches=batches(plan["program"]["pipeline"]),
     )
 
@@ -109,7 +109,7 @@ _MAKERS = {"jsonl": _jsonl, "s3": _s3, "postgres": _postgres, "webhook": _webhoo
 
 
 class _Told:
-    """A fault that tells of itself before it strikes."""
+    """A fault that reports itself before it strikes."""
 
     def __init__(self, fault: Any, struck: Callable[[str], None]) -> None:
         self._fault = fault

@@ -1,7 +1,7 @@
-"""What a disk has after a power failure: files as of their last fsync, and names as of the last fsync of their folder.
+"""Simulates a disk after a power failure: files as of their last fsync, and names as of the last fsync of their folder.
 
-Of what was not synced, a random part is there all the same: a prefix of a file's bytes, or zeros in their place, and the first of the
-changes of a folder's names.
+A random part of the unsynced data survives: a prefix of a file's unsynced bytes, or zeros in their place, and the first changes
+of a folder's names.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 
 
 class Disk:
-    """Follows what this process does with files, to undo what was not synced.
+    """Records this process's file operations, and can undo the unsynced ones.
 
     :param shadow: a folder in the same file system, for files that were replaced or removed.
     """
 
     def __init__(self, shadow: Path, seed: int) -> None:
-        # The functions of the operating system as they were, for undoing.
+        # The original functions of the operating system, for undoing.
         self.calls: Any = os
         self._shadow = shadow
         self._shadow.mkdir(exist_ok=True)
         self._chance = random.Random(seed)
         self._count = 0
-        # By inode: a descriptor of our own, and the size that was synced.
+        # By inode: a duplicate descriptor, and the synced size.
         self._files: dict[int, tuple[int, int]] = {}
         # By the folder's inode: how to undo the changes of its names, in order.
         self._names: defaultdict[int, list[Callable[[], object]]] = defaultdict(list)
@@ -51,7 +51,7 @@ class Disk:
             self._files[status.st_ino] = self._files[status.st_ino][0], status.st_size
 
     def closed(self, inode: int) -> None:
-        """A file was closed: if all of it was synced, there is nothing left to lose."""
+        """A file was closed: forget it if all of it was synced."""
         if inode in self._files:
             descriptor, size = self._files[inode]
             if os.fstat(descriptor).st_size == size:
@@ -80,7 +80,7 @@ class Disk:
             self._changed(path, lambda: self.calls.link(kept, path))
 
     def fail(self) -> None:
-        """Lose what was not synced."""
+        """Undo a random part of the unsynced operations."""
         for descriptor, synced in self._files.values():
             size = os.fstat(descriptor).st_size
             if size > synced:

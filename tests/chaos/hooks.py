@@ -1,4 +1,4 @@
-"""Fault points of the process under test. Installed from outside: the product knows nothing of them.
+"""Fault points of the process under test, installed from outside by replacing functions.
 
 There are three kinds of points, and an *arm* strikes at the n-th passage through those of its kind:
 
@@ -51,7 +51,7 @@ class Arms:
 
     :param arms: ``{"at": …, "nth": …, "action": …}``.
     :param fired: a file to which each fault is written before it strikes.
-    :param disk: loses what was not synced, for the action ``power``; ``None``: no arm has it.
+    :param disk: undoes unsynced operations, for the action ``power``; ``None`` if no arm has this action.
     """
 
     def __init__(self, arms: list[dict[str, Any]], fired: str, disk: Disk | None = None) -> None:
@@ -73,7 +73,7 @@ class Arms:
         :param may_fail: whether an operating system's error may be raised here.
         """
         if self._failed.is_set():
-            threading.Event().wait()  # without power, nothing happens any more
+            threading.Event().wait()  # after a power failure, nothing more happens
         self._passed[at] += 1
         for arm in self._arms:
             if arm["at"] != at or arm["nth"] > self._passed[at]:
@@ -85,7 +85,7 @@ class Arms:
             return
 
     def note(self, fault: str) -> None:
-        """Write a fault down before it strikes."""
+        """Record a fault before it strikes."""
         os.write(self._fired, fault.encode() + b"\n")
 
     def _strike(self, action: str, at: str) -> None:
@@ -104,7 +104,7 @@ class Arms:
 
 
 def install(arms: Arms) -> None:
-    """Patch what is armed; nothing else gets slower."""
+    """Patch only the armed functions, so that others do not get slower."""
     if "file" in arms.kinds:
         _install_files(arms)
     for kind in arms.kinds:
@@ -113,7 +113,7 @@ def install(arms: Arms) -> None:
 
 
 def task_factory(arms: Arms) -> Callable[..., asyncio.Task[Any]] | None:
-    """Make tasks whose suspensions are points; ``None`` if none is armed."""
+    """Return a factory of tasks whose suspensions are points; ``None`` if none is armed."""
     if "await" not in arms.kinds:
         return None
 
@@ -134,7 +134,7 @@ def resolve(path: str) -> tuple[Any, str, Any]:
 
 
 def _install_files(arms: Arms) -> None:
-    # The functions as they are, for the disk.
+    # The original functions, for the disk.
     calls = {name: getattr(os, name) for name in _FILE_CALLS}
     disk = arms.disk
 
@@ -190,7 +190,7 @@ def _install_files(arms: Arms) -> None:
 
 
 def _follow(disk: Disk, name: str, arguments: Sequence[Any]) -> None:
-    """Tell the disk of a call that is about to be made."""
+    """Tell the disk about the next call."""
     if name in ("rename", "replace"):
         disk.renames(*arguments)
     elif name == "link":

@@ -1,4 +1,4 @@
-"""Starts processes under test, forked from one that has imported what they need."""
+"""Starts processes under test by forking one that has already imported their modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import worker
 
 _IMPORTS = (
-    "__main__",  # or each process would import it again
+    "__main__",  # otherwise each process imports it again
     "asyncpg",
     "aiorepl.formats.native",
     "aiorepl.journal",
@@ -27,7 +27,7 @@ class Processes:
     """The process that forks."""
 
     def __init__(self) -> None:
-        # The process that forks has no other way to find these modules; it would skip them, and each process import them.
+        # The forking process finds these modules only here. Otherwise it skips them, and each process imports them.
         here = str(Path(__file__).parent)
         os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
         self._context = multiprocessing.get_context("forkserver")
@@ -72,7 +72,7 @@ class Process:
         return self._process.exitcode
 
     def ask_to_stop(self) -> None:
-        """Let it end in an orderly way."""
+        """Ask it to end in an orderly way."""
         self._stop.close()
 
     def send_signal(self, number: int) -> None:

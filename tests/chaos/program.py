@@ -1,6 +1,6 @@
 """Random programs: a workload, a configuration and faults, all drawn from one seed.
 
-A program is data. Its JSON replays it, and the shrinker leaves parts of it out.
+A program is data: its JSON replays it, and the shrinker removes parts of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Run:
 class Program:
     """A random program.
 
-    :param limit: of the changes that are written: some sinks are slow.
+    :param limit: the largest number of changes to write, because some sinks are slow.
     :param source: options of ``Source``.
     :param pipeline: options of ``Pipeline`` that JSON can hold, and ``journal`` as a boolean.
     :param sinks: each sink's options, see ``worker``.
@@ -58,7 +58,7 @@ class Program:
 
     @property
     def power(self) -> bool:
-        """Whether the power fails: then a reader may see what is lost, so nobody looks before the process is started again."""
+        """Whether the power fails. Then unsynced data may be lost, so nothing is read until the process is restarted."""
         return any(arm["action"] == "power" for run in self.runs for arm in run.arms)
 
     def to_json(self) -> str:
@@ -105,7 +105,7 @@ class Program:
 def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = None) -> Program:
     """Draw the program of a seed.
 
-    :param versions: servers that are there.
+    :param versions: the available server versions.
     :param runs: how many times the process is started with faults; ``None``: one to eight.
     """
     chance = random.Random(seed)
@@ -117,14 +117,14 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
         sinks = {"sink0": {"type": "jsonl"}}
     else:
         sinks = {f"sink{number}": _sink(chance) for number in range(chance.choice([1, 1, 2, 3]))}
-        # There is one target.
+        # There is only one target.
         for name in [name for name, sink in sinks.items() if sink["type"] == "postgres"][1:]:
             sinks[name] = {"type": "jsonl", "rotate_bytes": 2_000}
     for sink in sinks.values() if pipeline.get("snapshot") else ():
         if sink["type"] == "postgres":
-            # An interrupted snapshot goes on beside the stream, which then changes rows before they are read.
+            # An interrupted snapshot continues beside the stream, which then changes rows before they are read.
             sink["mode"] = "upsert"
-    # The target of the sink has to be altered first.
+    # The sink's target would have to be altered first.
     altered = all(sink["type"] != "postgres" for sink in sinks.values())
     keys = 600 if pipeline.get("snapshot") else chance.choice([8, 60, 60])
     mixture = {
@@ -133,7 +133,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
         "schema_changes": altered and chance.random() < 0.6,
         "prepared": chance.random() < 0.7,
     }
-    # Other sinks do not write their files by functions that are followed.
+    # Other sinks write their files with functions that the disk does not record.
     power = (
         chance.random() < 0.3
         and not pipeline.get("connect")

@@ -1,4 +1,4 @@
-"""The receiver of the ``webhook`` sink: it fails in every way that a receiver can, and notes what it has."""
+"""The receiver of the ``webhook`` sink: fails in many ways, and records the requests that it has stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiorepl.testing.listener import Listener
 class Receiver:
     """An HTTP server for requests with native events, one per line.
 
-    :param received: called with the path's name and the lines of each request that is durable here, answered or not.
+    :param received: called with the path's name and the lines of each stored request, answered or not.
     :param struck: called with each fault.
     """
 
@@ -36,7 +36,7 @@ class Receiver:
             writer.transport.abort()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; return whether the connection goes on."""
+        """Answer one request; return whether to keep the connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         name = head.split(b" ")[1].decode().strip("/")
         (length,) = (line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))

@@ -9,7 +9,7 @@ from rounds import Outcome
 
 
 class Report:
-    """What came of all programs."""
+    """The results of all programs."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The report in a sentence."""
+        """Return the report in a sentence."""
         return (
             f"{self.rounds} rounds in {self.seconds / 60:.0f} minutes, {sum(self.faults.values())} faults; {self.transactions} "
             f"transactions with {self.changes} changes ({self.rows} rows of snapshots) were verified, {self.duplicates} changes came again; "

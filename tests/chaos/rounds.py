@@ -1,4 +1,4 @@
-"""Runs one program: writers, the process under test with its faults, and in the end the verifier."""
+"""Runs one program: the writers, the process under test with its faults, and finally the verifier."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from aiorepl.testing.verify import (
     verify,
 )
 
-# Seconds for catching up, and for a whole round.
+# Time limits for catching up and for a whole round, in seconds.
 DEADLINE = 120.0
 LONGEST = 240.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
-# With these errors a process may end although no call of the operating system has failed.
+# A process may end with these errors even if no system call has failed.
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "SlotError", "ServerError")
 _AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a program."""
+    """The result of a program."""
 
     violations: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Round:
 
     :param server: runs; it may be restarted and killed.
     :param processes: starts the process under test.
-    :param folder: for all files of the round.
+    :param folder: the folder for all files of the round.
     :param sabotage: a bug to put into the process, see ``sabotage``.
     """
 
@@ -104,11 +104,11 @@ class Round:
         self._receiver = Receiver(program.seed, self._received, self._struck)
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
-        # Not before the last life, if the power fails.
+        # If the power fails, only from the last life on.
         self._looking = not program.power
 
     async def run(self) -> Outcome:
-        """Run it; everything it makes on the server is dropped."""
+        """Run the program, and drop everything that it created on the server."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(LONGEST):
@@ -228,7 +228,7 @@ class Round:
         watch.received(lines)
 
     async def _poll(self) -> None:
-        """Read the slot's position all the time, and after it what is durable."""
+        """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
             with contextlib.suppress(*_AWAY):
@@ -248,13 +248,13 @@ class Round:
         return connection
 
     async def _resume_with_first_rows(self, workload: Workload) -> None:
-        """Let the writers write once the slot is there to stay."""
+        """Let the writers write once the slot will not be dropped again."""
         while not self._told().get("stays"):
             await asyncio.sleep(0.01)
         workload.resume()
 
     def _told(self) -> dict[str, Any]:
-        """Return what the process tells of itself."""
+        """Return the state that the process reports."""
         try:
             told: dict[str, Any] = json.loads((self._folder / "told.json").read_text())
         except (FileNotFoundError, ValueError):
@@ -325,7 +325,7 @@ class Round:
         return self._processes.start(plan, self._folder / "stderr")
 
     async def _free(self) -> None:
-        """Wait until the server is there and has noticed that the slot's consumer is gone."""
+        """Wait until the server answers and has released the slot."""
         async with asyncio.timeout(DEADLINE):
             while True:
                 with contextlib.suppress(*_AWAY):
@@ -346,7 +346,7 @@ class Round:
                 await self._striker.strike(kind, size, process)
 
     async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:
-        """Run the process without faults until everything has come."""
+        """Run the process without faults until everything is delivered."""
         self._receiver.failing = False
         if not self._looking:
             self._looking = True
@@ -365,7 +365,7 @@ class Round:
                     if workload.running:
                         await self._receive(process, await workload.mark())
                         await self._read_tables(process)
-                        # What was read came after the first mark.
+                        # The snapshots' rows came after the first mark.
                         last = await workload.mark()
                         await self._receive(process, last)
             except TimeoutError:
@@ -381,14 +381,14 @@ class Round:
         return False
 
     async def _receive(self, process: Process, mark: tuple[int, int]) -> None:
-        """Wait until a transaction has come everywhere, or the process has ended."""
+        """Wait until all consumers have a transaction, or the process has ended."""
         while process.returncode is None and any(
             mark not in watch.ledger for watch in self._watches.values()
         ):
             await asyncio.sleep(0.02)
 
     async def _read_tables(self, process: Process) -> None:
-        """Wait until all tables are read whose snapshots were begun."""
+        """Wait until all snapshots that were begun are complete."""
         (self._folder / "told.json").unlink(missing_ok=True)
         while process.returncode is None and not self._program.pipeline.get("connect"):
             if told := self._told():
@@ -447,7 +447,7 @@ class Round:
 
 
 def promised(options: dict[str, Any], program: Program) -> Promise:
-    """Return what a sink with these options is promised; without options, the journal."""
+    """Return the guarantees of a sink with these options; without options, the journal's."""
     selected, transformed = options.get("tables"), options.get("transform")
 
     def expected(operation: Operation) -> Operation | None:

@@ -1,6 +1,6 @@
 """Bugs that the suite must find: ``--sabotage NAME`` puts one into the process under test.
 
-A suite that finds nothing is worth what it would find. docs/faults.md says which of these it finds, and how soon.
+They show that the suite finds bugs. docs/faults.md lists which of them it finds, and how soon.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def no_fsync() -> None:
-    """Files are never synced, so a power failure loses what was confirmed. Found with the action ``power`` only."""
+    """Files are never synced, so a power failure loses confirmed data. Only the action ``power`` can show this."""
     from aiorepl import durable
 
     durable.fsync = lambda descriptor: None
 
 
 def confirm_accepted() -> None:
-    """The slot is confirmed up to what sinks have accepted, before they have flushed it."""
+    """The slot is confirmed up to the accepted position, before the sinks have flushed."""
     from aiorepl.source.ledger import Ledger
 
     Ledger.confirm = lambda ledger: ledger.accepted

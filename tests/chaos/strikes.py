@@ -1,4 +1,4 @@
-"""Faults from outside of the process under test: its connections, its server, its network, and the process itself."""
+"""Faults from outside the process under test: in its connections, server and network, and signals to the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from processes import Process
 from aiorepl.testing import CuttingProxy, EmbeddedServer
 from aiorepl.testing.verify.tables import SCHEMA
 
-# How often each is drawn. ``resnapshot`` is none, but happens at any time as well.
+# The weight of each. ``resnapshot`` is not a fault, but may happen at any time as well.
 KINDS = {
     "walsender": 4,
     "backends": 3,
@@ -37,7 +37,7 @@ class Striker:
 
     :param database: its name, which is also the slot's.
     :param dsn: of the database.
-    :param forget: called while the server is down; it may have forgotten what was confirmed.
+    :param forget: called while the server is down, because it may have lost confirmed positions.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Striker:
             await self._resnapshot(_TABLES[int(size * len(_TABLES))])
         elif kind in ("restart", "crash"):
             await asyncio.to_thread(self._server.restart if kind == "restart" else self._server.kill)
-            # Before version 17, an orderly shutdown forgets confirmed positions as well.
+            # Before version 17, even an orderly shutdown may lose confirmed positions.
             self._forget()
             if kind == "crash":
                 await asyncio.to_thread(self._server.start)
@@ -76,7 +76,7 @@ class Striker:
     async def _terminate(self, kind: str) -> None:
         only = "AND backend_type = 'walsender'" if kind == "walsender" else ""
         connection = await asyncpg.connect(self._server.dsn)
-        # The connections of writers and verifier have no application name.
+        # The connections of the writers and the verifier have no application name.
         await connection.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             f"WHERE datname LIKE $1 || '%' AND application_name LIKE 'aiorepl%' {only}",

@@ -1,4 +1,4 @@
-"""``make chaos``: runs programs for as long as told, and writes a report.
+"""``make chaos``: runs programs for a given time, and writes a report.
 
 python tests/chaos/suite.py --minutes 10 --seed 1 --report chaos.md
 python tests/chaos/suite.py --replay 4711          # one program again
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Servers:
-    """One server of each version, started when it is first needed, and started anew when it does not answer."""
+    """One server of each version, started on first use, and restarted if it does not answer."""
 
     def __init__(self) -> None:
         self._running: dict[int, EmbeddedServer] = {}
@@ -56,13 +56,13 @@ class Servers:
 
 
 def programs(version: int) -> Path | None:
-    """Return where ``scripts/servers.py`` or Debian have put the programs; ``None`` for those of the wheel."""
+    """Return the folder of the server's programs from ``scripts/servers.py`` or Debian; ``None`` for the wheel's."""
     folders = (Path(f"/usr/lib/postgresql/{version}/bin"), Path(sys.prefix, "servers", str(version), "bin"))
     return None if version in (16, 18) else next(filter(Path.is_dir, folders), Path("nowhere"))
 
 
 def available() -> tuple[int, ...]:
-    """Return the versions whose programs are there."""
+    """Return the versions whose programs are installed."""
     found = []
     for version in VERSIONS:
         try:
@@ -86,7 +86,7 @@ def run(program: Program, servers: Servers, processes: Processes, sabotage: str 
 
 
 def shrink(program: Program, servers: Servers, processes: Processes, *, seconds: float = 300) -> Program:
-    """Leave out what is not needed for a violation. A simpler program gets two chances to show it."""
+    """Remove parts of the program that the violation does not need. Each simpler program is run up to twice."""
     deadline = time.monotonic() + seconds
     simpler = True
     while simpler:
@@ -113,7 +113,7 @@ def machinery() -> Iterator[tuple[Servers, Processes]]:
 def main() -> int:
     """Run programs, and return the exit code: 1 if there was a violation."""
     options = _options()
-    # To ask these servers for TLS, which they do not speak, is a third of a client's work to connect.
+    # These servers have no TLS, and asking for it takes a third of a connection's time.
     os.environ.setdefault("PGSSLMODE", "disable")
     report = Report()
     with machinery() as (servers, processes):

@@ -1,4 +1,4 @@
-"""A short round of the chaos suite, with programs that nobody has tried before: another seed every day."""
+"""A short run of the chaos suite, with a new seed every day."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 SUITE = Path(__file__).with_name("suite.py")
-# No program is begun after so many seconds.
+# No program is started after this many seconds.
 SECONDS = 25
 
 pytestmark = pytest.mark.server
 
 
 def test_random_programs_of_today():
-    """Whatever is drawn, nothing is lost, invented, torn, reordered or confirmed too early."""
+    """No program loses, invents, tears or reorders a change, or confirms one too early."""
     seed = dt.datetime.now(dt.UTC).date().toordinal() * 1000
     command = [sys.executable, SUITE, "--minutes", str(SECONDS / 60), "--seed", str(seed)]
     told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -27,14 +27,14 @@ def test_random_programs_of_today():
 
 
 def test_every_named_point_exists():
-    """A fault point whose function was renamed is no fault point."""
+    """Each named fault point resolves to a function."""
     command = [sys.executable, "-c", "import hooks; [hooks.resolve(path) for path in hooks.NAMED.values()]"]
 
     subprocess.run(command, cwd=SUITE.parent, check=True)
 
 
 def test_a_program_survives_its_json():
-    """What is printed of a program replays it; and every simpler program is another one."""
+    """A program's JSON replays it, and each simpler program differs from it."""
     command = (
         "from program import Program, draw\n"
         "one = draw(1)\n"

@@ -1,4 +1,4 @@
-"""Watches what becomes durable while a program runs: the files of sinks, the journal's end, its cursors, and the slot."""
+"""Watches durable data while a program runs: the sinks' files, the journal's end and cursors, and the slot."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restart
 from aiorepl.testing.verify.tables import SCHEMA
 
 Confirmation = Callable[[], LSN | None]
-"""Reads up to where a consumer was confirmed; ``None``: nowhere yet."""
+"""Reads the position up to which a consumer is confirmed; ``None`` before the first one."""
 
 
 class Watch:
     """The log of a consumer.
 
-    :param confirmed: reads up to where it was confirmed.
+    :param confirmed: reads the consumer's confirmed position.
     """
 
     def __init__(self, confirmed: Confirmation) -> None:
         self.log: list[Entry] = []
         self.ledger: set[tuple[int, int]] = set()
-        """The transactions whose row of the ledger came."""
+        """The transactions whose ledger row was delivered."""
         self.violations: list[str] = []
         self._confirmed = confirmed
 
     def look(self) -> None:
-        """Add what has become durable since the last look."""
-        # Before the look: whatever was confirmed by then has to be there.
+        """Add the changes that became durable since the last call."""
+        # Read first: everything that is confirmed by then must be durable.
         confirmed = self._confirmed()
         self._look()
         if confirmed is not None and confirmed:
             self.log.append(Confirmed(confirmed))
 
     def restarted(self) -> None:
-        """The process has ended, and another one begins."""
+        """Record that the process has ended, and that another one starts."""
         self.look()
         self.log.append(Restarted())
 
     def crashed(self) -> None:
-        """The server that confirms was restarted."""
+        """Record that the server with the confirmed position was restarted."""
         self.log.append(Crashed())
 
     def _look(self) -> None:
@@ -68,12 +68,12 @@ class FolderWatch(Watch):
     def __init__(self, confirmed: Confirmation, folder: Path) -> None:
         super().__init__(confirmed)
         self._folder = folder
-        # How far each file was read, by inode: files are renamed.
+        # By inode, because files are renamed: how far the file was read.
         self._read: dict[int, int] = {}
 
     def _look(self) -> None:
         listed: list[Path] | None = None
-        # Until nothing was renamed meanwhile: a file might be listed under neither of its names.
+        # Repeat until nothing was renamed meanwhile: a renamed file may be listed under neither name.
         while listed != (listed := sorted(self._folder.glob("*.jsonl*"), key=_order)):
             for path in listed:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -90,7 +90,7 @@ class FolderWatch(Watch):
 
 
 class ManifestWatch(Watch):
-    """The log of an ``s3`` sink: what its manifest lists.
+    """The log of an ``s3`` sink: the objects in its manifest.
 
     :param folder: the sink's folder.
     """
@@ -119,7 +119,7 @@ class ManifestWatch(Watch):
 
 
 class RequestWatch(Watch):
-    """The log of a ``webhook`` sink, as its receiver has it."""
+    """The log of a ``webhook`` sink: the requests that its receiver has stored."""
 
     def received(self, lines: list[bytes]) -> None:
         """Add a request."""
@@ -127,14 +127,14 @@ class RequestWatch(Watch):
             self._add(change)
 
     def _look(self) -> None:
-        """Everything is added as it comes."""
+        """Do nothing: ``received`` adds everything."""
 
 
 class TableWatch(Watch):
-    """A ``postgres`` sink, of which only the tables are known. ``poll`` reads the ledger from the target."""
+    """A ``postgres`` sink, without a log: only its tables are compared. ``poll`` reads the ledger from the target."""
 
     def _look(self) -> None:
-        """Nothing is logged."""
+        """Do nothing: there is no log."""
 
     async def poll(self, connection: Any) -> None:
         """Read the ledger.
@@ -146,7 +146,7 @@ class TableWatch(Watch):
 
 
 class JournalWatch(Watch):
-    """The log of a journal: what a reader in another process gets. Nothing may come twice, whatever is restarted.
+    """The log of a journal: the changes that a reader in another process gets. None may come twice, whatever is restarted.
 
     :param folder: the journal.
     """
@@ -154,7 +154,7 @@ class JournalWatch(Watch):
     def __init__(self, confirmed: Confirmation, folder: Path) -> None:
         super().__init__(confirmed)
         self._folder = folder
-        # Where the slot began: an initial snapshot is before that.
+        # The slot's start; an initial snapshot comes before it.
         self._first: LSN | None = None
 
     def look(self) -> None:
@@ -176,7 +176,7 @@ class JournalWatch(Watch):
         """The server was restarted."""
 
     async def follow(self) -> None:
-        """Read the journal, as far as it is, until cancelled."""
+        """Follow the journal until cancelled."""
         form = named("native")
         while not (self._folder / "position.json").exists():
             await asyncio.sleep(0.02)

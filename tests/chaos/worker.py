@@ -1,8 +1,8 @@
-"""The process under test: a pipeline as a program says. Killed, frozen and cut off by ``rounds``.
+"""The process under test: runs a program's pipeline. ``rounds`` kills, freezes and disconnects it.
 
-What its ``jsonl`` sinks wrote and did not sync is lost with it, as it would be with the machine.
+A kill loses the unsynced lines of its ``jsonl`` sinks, as a machine failure would.
 
-The plan has the program and this life's faults. The process ends in an orderly way at the end of a pipe.
+The plan has the program and the faults of this life. The process ends in an orderly way when its pipe is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aiorepl.transactions import in_progress
 
 
 def run(plan: Path, stderr: Path, stop: Connection) -> None:
-    """Be the process under test."""
+    """Run as the process under test."""
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
     schedule._MIN_INTERVAL = 0.02
     told = json.loads(plan.read_text())
@@ -67,18 +67,18 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
 
 
 def tell(pipeline: Pipeline, path: Path) -> None:
-    """Write down whether the slot is there to stay, and the state of each table of which a snapshot is taken."""
+    """Record whether the slot will stay, and the state of each table's snapshot."""
     snapshot = pipeline.statistics().snapshot
     told = {
         "stays": stays(pipeline),
         "tables": {} if snapshot is None else {table.table: table.state for table in snapshot.tables},
     }
-    # Not by a function that may fail here; the reader looks again if it sees a part.
+    # Written with a function that has no faults; the reader tries again if it sees a part.
     path.write_text(json.dumps(told))
 
 
 def stays(pipeline: Pipeline) -> bool:
-    """Whether the slot will not be created again, as after a start that fails before rows of the snapshot are durable."""
+    """Whether the slot will stay. It is created again if a start fails before rows of the snapshot are durable."""
     fan_out = pipeline._fan_out
     if fan_out.ledger is None or not fan_out.started.is_set():
         return False
@@ -88,7 +88,7 @@ def stays(pipeline: Pipeline) -> bool:
 
 
 def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
-    """Make the pipeline as the program says, or a loop over ``aiorepl.connect``."""
+    """Make the program's pipeline, or its loop over ``aiorepl.connect``."""
     program, folder = plan["program"], Path(plan["folder"])
     given = dict(program["source"])
     if given.pop("transaction_buffer_bytes", None):
@@ -123,7 +123,7 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
 
 
 class Loop:
-    """A program with ``aiorepl.connect`` that writes what it gets to a file, and acknowledges it when it is synced."""
+    """A loop over ``aiorepl.connect`` that writes changes to a file, and acknowledges them once they are synced."""
 
     def __init__(self, source: Source, again: RetryPolicy, folder: Path) -> None:
         self._source = source
@@ -152,7 +152,7 @@ class Loop:
                 raise
 
     def stop(self) -> None:
-        """Make ``run`` end."""
+        """Stop ``run``."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
