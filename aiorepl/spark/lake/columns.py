@@ -57,7 +57,7 @@ def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
         # Column names in lakes are case-insensitive.
         if name.lower() in reserved or name.lower().startswith("_aiorepl_"):
             raise ConfigurationError(
-                f"the table has a column {name!r}, which is the name of a column that a mirror adds or needs: leave it out of the "
+                f"the table has a column {name!r}, but the mirror needs this name for a column of its own: leave it out of the "
                 "publication, or rename it in the DataFrame of apply_changes"
             )
         if name.lower() in seen:

@@ -131,7 +131,7 @@ class Applying:
             )
             if former != table and table not in state.tables:
                 _log.warning(
-                    "%s was mirrored as %s before it was renamed: request a snapshot of it, for the rows that were there",
+                    "%s was mirrored as %s before it was renamed: request a snapshot of it for its older rows",
                     table,
                     former,
                 )

@@ -143,7 +143,7 @@ def _require_keys(rows: pa.Table, keys: Sequence[str]) -> None:
     for name in keys:
         if pa.types.is_nested(rows.schema.field(name).type):
             raise ConfigurationError(
-                f"the key column {name!r} is {rows.schema.field(name).type}, by which rows cannot be told apart: name other columns"
+                f"the key column {name!r} is {rows.schema.field(name).type}, which cannot identify rows: name other columns"
             )
         if rows[name].null_count:
             raise ConfigurationError(

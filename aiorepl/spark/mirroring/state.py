@@ -156,8 +156,8 @@ class StateFile:
         state.source.require_same_source(source, f"the target with {self.location}")
         if state.query != query:
             raise ConfigurationError(
-                f"the target with {self.location} belongs to the mirror with the checkpoint {state.checkpoint}, and the one in "
-                f"{checkpoint} is another one: use that checkpoint, or another target. If it is lost, start over with an empty "
+                f"the target with {self.location} belongs to the mirror with the checkpoint {state.checkpoint}, not to the one "
+                f"with {checkpoint}: use the former checkpoint, or another target. If it is lost, start over with an empty "
                 "target"
             )
         return state

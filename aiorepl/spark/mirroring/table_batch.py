@@ -192,11 +192,11 @@ def _require_target(table: Table, target: Target, known: Written, commit: Commit
     """
     if not present:
         raise ConfigurationError(
-            f"the target of {table} is gone, which had its rows: put it back; or begin the table again (aiorepl spark mirror "
-            "--restart-table), and load its rows with a snapshot"
+            f"the target of {table} is gone: put it back; or begin the table again (aiorepl spark mirror "
+            "--restart-table), and request a snapshot"
         )
     if not target.applied(commit.application, known.batch):
         raise ConfigurationError(
-            f"the target of {table} does not have batch {known.batch}, which it got: it was put back from an older copy. Put the newest "
-            "one back; or delete it, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
+            f"the target of {table} does not have batch {known.batch}, which it had: it was put back from an older copy. Put the newest "
+            "copy back; or delete it, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
         )

@@ -282,5 +282,5 @@ def _scalar(name: str, value: str, kind: pa.DataType, oid: int | None) -> pa.Sca
         return converter(wanted, Types(), kind, null=False)([value.encode()])[0]
     except (Unrepresentable, ValueError):
         raise DataError(
-            f"{name}: the value that rows have which are older than the column does not fit into {kind}"
+            f"{name}: its value in rows from before it was added does not fit into {kind}"
         ) from None

@@ -143,7 +143,9 @@ class TableResult:
         for each in self.differences:
             lines += [f"  {each}", *(f"    {key}" for key in each.keys)]
         if self.changing:
-            lines.append(f"  {_counted(self.changing, 'row')} changed all the time and were not compared")
+            lines.append(
+                f"  {_counted(self.changing, 'row')} changed during each comparison and were not compared"
+            )
         if self.not_compared:
             lines.append(f"  columns that were not compared: {', '.join(self.not_compared)}")
         if self.requested:
@@ -283,7 +285,7 @@ class Verification:
                     continue
             others.append(column.name)
         if missing := [key for key in keys if key not in columns]:
-            state.problem = f"its key's column {missing[0]!r} cannot be compared: the lake has no such column, or with another type"
+            state.problem = f"the key column {missing[0]!r} cannot be compared: the lake lacks it, or has it with another type"
             return
         # A mode's columns cannot have the name of one of the source's.
         modes = tuple(name for name in MODES if name in schema.names and name not in own)
