@@ -74,7 +74,7 @@ def available() -> tuple[int, ...]:
 
 
 def run(program: Program, servers: Servers, processes: Processes, sabotage: str | None = None) -> Outcome:
-    """Run one program in a folder of its own, which is kept if it finds a violation."""
+    """Run one program in a new folder, which is kept if it finds a violation."""
     folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
     (folder / "program.json").write_text(program.to_json())
     outcome = asyncio.run(Round(program, servers(program.version), processes, folder, sabotage).run())

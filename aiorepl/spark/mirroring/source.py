@@ -79,7 +79,7 @@ class StagingPartition(InputPartition):
 
 
 def mirror_source(staging: Staging, catching: Catching | None = None) -> type[DataSource]:
-    """Return a data source class for one mirror, with a name of its own; ``catching`` is for a batch read."""
+    """Return a data source class for one mirror, with a unique name; ``catching`` is for a batch read."""
     name = f"aiorepl_mirror_{uuid4().hex}"
 
     class MirrorSource(DataSource):
@@ -145,7 +145,7 @@ class MirrorPlanner(Planner):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a partition. Every attempt writes files of its own."""
+        """Return the rows of a partition. Every attempt writes new files."""
         rows: Sequence[Row] = ()
         if isinstance(partition, RowsPartition):
             rows = partition.rows

@@ -246,7 +246,7 @@ class Planner:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor, perhaps more than once."""
         shape, journal = self._shape, self.options.journal
-        # If there are no partitions, Spark passes an InputPartition of its own.
+        # If there are no partitions, Spark passes a plain InputPartition.
         if isinstance(partition, BlocksPartition):
             if isinstance(shape, Typed):
                 shape = replace(shape, newest=partition.newest)

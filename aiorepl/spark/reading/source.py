@@ -10,7 +10,7 @@
                         that was pruned. What is compacted counts as kept for the changes of a table
     endingPosition      where a batch ends: latest (the default), or after the transactions that ended up to an LSN
     onSchemaChange      a stream ends before the first block in which a column was added or renamed, or has another type.
-                        evolve (the default): its restart goes on with the new columns; fail: not unless .schema(...) is given
+                        evolve (the default): its restart continues with the new columns; fail: only if .schema(...) is given
     consumer            the name of the stream's cursor, so that segments that it has not read are not pruned; each query needs a
                         name of its own. The default is made from the query's id; the empty name registers none
     maxBytesPerTrigger  the size of a micro-batch, like 64m; it ends with a segment, or, if the first one is larger, within it,

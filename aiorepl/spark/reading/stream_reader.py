@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one run of a query, in a Python process of its own on the driver; executors read.
+"""Plans the micro-batches of one run of a query, in a separate Python process on the driver; executors read.
 
 Spark's ``commit`` only advances the consumer's cursor. It comes one batch late, and never for the last batch. The replication
 slot does not wait for it.
