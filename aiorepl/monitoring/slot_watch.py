@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from aiorepl.errors import AioreplError
 from aiorepl.lsn import LSN
 from aiorepl.source.source import Source
-from aiorepl.wire.opening import ANSWER_SECONDS
+from aiorepl.wire.kept_connection import KeptConnection
 
 _log = logging.getLogger("aiorepl.monitoring")
 
@@ -58,9 +57,9 @@ class SlotWatch:
 
     def __init__(self, source: Source, *, seconds: float = SECONDS) -> None:
         self.status: SlotStatus | None = None
-        self._source = source
+        self._slot = source.slot
         self._seconds = seconds
-        self._connection: Any = None
+        self._connection = KeptConnection(source.connect_sql)
 
     async def run(self) -> None:
         """Watch until this is cancelled."""
@@ -69,19 +68,16 @@ class SlotWatch:
                 await self._look()
                 await asyncio.sleep(self._seconds)
         finally:
-            self._drop()
+            self._connection.drop()
 
     async def _look(self) -> None:
         try:
-            if self._connection is None:
-                self._connection = await self._source.connect_sql()
-            row = await self._connection.fetchrow(_QUERY, self._source.slot, timeout=ANSWER_SECONDS)
+            row = await self._connection.fetchrow(_QUERY, self._slot)
         except Exception as error:  # noqa: BLE001 - the pipeline does not depend on it
-            self._drop()
             text = str(error) if isinstance(error, AioreplError) else type(error).__name__
             before = self.status or SlotStatus()
             if before.error is None:
-                _log.warning("cannot read the state of slot %s: %s", self._source.slot, text)
+                _log.warning("cannot read the state of slot %s: %s", self._slot, text)
             self.status = replace(before, error=text)
             return
         self.status = SlotStatus(
@@ -91,9 +87,3 @@ class SlotWatch:
             row["wal_status"],
             bool(row["active"]),
         )
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.terminate()

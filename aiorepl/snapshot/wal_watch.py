@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiorepl.errors import AioreplError
 from aiorepl.snapshot.statistics import WalRetention, shown_bytes
-from aiorepl.wire.opening import ANSWER_SECONDS
+from aiorepl.wire.kept_connection import KeptConnection
 
 _log = logging.getLogger("aiorepl.snapshot")
 
@@ -48,12 +48,11 @@ class WalWatch:
         seconds: float = SECONDS,
     ) -> None:
         self.retention: WalRetention | None = None
-        self._connect = connect
         self._slot = slot
         self._limit = limit
         self._exceeded = exceeded
         self._seconds = seconds
-        self._connection: Any = None
+        self._connection = KeptConnection(connect)
         self._is_exceeded = False
         self._warn_at = _FIRST_WARNING
         self._failing = False
@@ -66,15 +65,12 @@ class WalWatch:
                 await self._look()
                 await asyncio.sleep(self._seconds)
         finally:
-            self._drop()
+            self._connection.drop()
 
     async def _look(self) -> None:
         try:
-            if self._connection is None:
-                self._connection = await self._connect()
-            row = await self._connection.fetchrow(_RETAINED, self._slot, timeout=ANSWER_SECONDS)
+            row = await self._connection.fetchrow(_RETAINED, self._slot)
         except Exception as error:  # noqa: BLE001 - the snapshot does not depend on it
-            self._drop()
             if not self._failing:
                 text = str(error) if isinstance(error, AioreplError) else type(error).__name__
                 _log.warning("cannot read how much WAL slot %s keeps: %s", self._slot, text)
@@ -114,8 +110,3 @@ class WalWatch:
         if (retention.bytes > limit) != self._is_exceeded:
             self._is_exceeded = not self._is_exceeded
             self._exceeded(self._is_exceeded)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()

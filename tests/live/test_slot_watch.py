@@ -30,8 +30,8 @@ async def test_the_slot(published):
         assert status.retained_bytes > 0
         assert "reserved" == status.wal_status
         assert (await until(lambda status: not status.active)).server_lsn >= status.server_lsn
-        watch._source = replace(source, dsn="postgresql://nobody@127.0.0.1:1/x")
-        watch._drop()
+        watch._connection.drop()
+        watch._connection._connect = replace(source, dsn="postgresql://nobody@127.0.0.1:1/x").connect_sql
         lost = await until(lambda status: status.error)
         assert "cannot reach the server at 127.0.0.1:1" in lost.error
         assert lost.retained_bytes == replace(lost, error=None).retained_bytes is not None

@@ -1,0 +1,37 @@
+"""A connection for occasional queries: opened by the first one, and opened again after one that failed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiorepl.wire.opening import ANSWER_SECONDS
+
+
+class KeptConnection:
+    """Runs queries on one connection, one at a time.
+
+    :param connect: opens an asyncpg connection.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]]) -> None:
+        self._connect = connect
+        self._connection: Any = None
+
+    async def fetchrow(self, query: str, *arguments: Any) -> Any:
+        """Return the first row; ``None`` if there is none. An error drops the connection."""
+        try:
+            if self._connection is None:
+                self._connection = await self._connect()
+            return await self._connection.fetchrow(query, *arguments, timeout=ANSWER_SECONDS)
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Drop the connection at once."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.terminate()
