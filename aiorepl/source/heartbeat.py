@@ -8,10 +8,9 @@ stream to move. They are not transactional, and are not delivered to sinks.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
@@ -19,7 +18,8 @@ from aiorepl.errors import AioreplError
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.slices import Slice
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_error
+from aiorepl.wire.kept_connection import KeptConnection
+from aiorepl.wire.opening import connect_error
 
 _log = logging.getLogger("aiorepl.heartbeat")
 
@@ -60,7 +60,7 @@ class Heartbeat:
     def __init__(self, source: Source) -> None:
         self.statistics = HeartbeatStatistics()
         self._source = source
-        self._connection: Any = None
+        self._connection = KeptConnection(source.connect_sql)
 
     async def run(self) -> None:
         """Write heartbeats until this is cancelled."""
@@ -74,16 +74,13 @@ class Heartbeat:
                 due = max(due + interval, clock())
                 await asyncio.sleep(due - clock())
         finally:
-            self._drop()
+            self._connection.drop()
 
     async def _write(self) -> None:
         statistics = self.statistics
         try:
-            if self._connection is None:
-                self._connection = await self._source.connect_sql()
-            written = await self._connection.fetchval(_HEARTBEAT, timeout=ANSWER_SECONDS)
+            (written,) = await self._connection.fetchrow(_HEARTBEAT)
         except Exception as error:  # noqa: BLE001 - the stream does not depend on heartbeats
-            self._drop()
             statistics.failed += 1
             text = (
                 str(connect_error(error, "the server"))
@@ -98,18 +95,12 @@ class Heartbeat:
         if not written:
             # Until the next heartbeat it may be promoted, or the DSN may lead to another host.
             statistics.skipped += 1
-            self._drop()
+            self._connection.drop()
             return
         statistics.sent += 1
         if statistics.error is not None:
             _log.info("heartbeats succeed again")
             statistics.error = None
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.terminate()
 
 
 def _text(error: Exception) -> str:
