@@ -33,7 +33,7 @@ until [ -d '{folder}/first' ]; do
 done
 cp -r '{folder}/first' "$data"
 """
-# What the processes of a run have in common: the first one sets it.
+# The processes of a run share it: the first one sets it.
 VARIABLE = "PYTEST_AIOREPL_RUN"
 IS_FIRST = VARIABLE not in os.environ
 RUN = os.environ.setdefault(VARIABLE, secrets.token_hex(16))

@@ -298,7 +298,7 @@ class Pipeline:
 
     @property
     def state(self) -> PipelineState:
-        """What the pipeline does."""
+        """The pipeline's state."""
         if self._ended.is_set():
             return PipelineState.FAILED if isinstance(self._error, Exception) else PipelineState.STOPPED
         if not self._fan_out.started.is_set():

@@ -28,7 +28,7 @@ class Lag:
 
 
 class PipelineState(StrEnum):
-    """What a pipeline does."""
+    """The states of a pipeline."""
 
     STARTING = "starting"
     """It connects, opens its sinks, or has not been run yet."""
@@ -48,7 +48,7 @@ class PipelineStatistics:
 
     ``received >= accepted >= flushed``; all three are 0 before the stream begins.
 
-    :param state: what the pipeline does.
+    :param state: the pipeline's state.
     :param error: the error that ended it; ``None`` unless ``state`` is ``FAILED``.
     :param received: how far the server has sent WAL (``sent_lsn`` in ``pg_stat_replication``).
     :param accepted: the end LSN of the last transaction that every sink has accepted. It confirms nothing.

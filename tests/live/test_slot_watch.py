@@ -1,4 +1,4 @@
-"""What the server says of the slot."""
+"""The slot watch reads the state of the slot from the server."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Monitored:
         return await asyncio.to_thread(get)
 
     async def status(self) -> dict[str, Any]:
-        """What the page shows."""
+        """Return what the page shows."""
         return json.loads((await self.get("/status"))[1])
 
     async def until(self, path: str, good: Any, **headers: str) -> str:

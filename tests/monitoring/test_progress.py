@@ -87,7 +87,7 @@ def test_every_sample_has_its_labels():
 
 
 def test_a_slot_that_cannot_be_read():
-    """What was known of it is not shown as if it were so still."""
+    """The last known state is not shown as if it were current."""
     names = {metric.name for metric, _, _ in samples(statistics(), SlotStatus(LSN(9), error="gone"), NOW)}
     assert "aiorepl_slot_unknown" in names
     assert "aiorepl_slot_active" not in names

@@ -73,7 +73,7 @@ ORIGIN: Final = "_origin"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the commit of a batch carries.
+    """The batch that a commit applies.
 
     :param application: the id of the query. A restart keeps it; a new checkpoint has another one.
     :param number: the batch's number, which increases within an application.
