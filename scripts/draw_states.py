@@ -1,6 +1,6 @@
-"""Draws docs/states.md from the assembler's table of transitions.
+"""Draws docs/reference/states.md from the assembler's table of transitions.
 
-python scripts/draw_states.py            writes docs/states.md
+python scripts/draw_states.py            writes docs/reference/states.md
 python scripts/draw_states.py --check    exits 1 if the page is not current
 """
 # ruff: noqa: INP001
@@ -18,7 +18,7 @@ from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.transactions import states
 from aiorepl.transactions.states import TRANSITIONS, State, guard
 
-PAGE = Path(__file__).parents[1] / "docs" / "states.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "states.md"
 
 
 def spaced(kind: type) -> str:
@@ -54,7 +54,7 @@ def guards() -> str:
 
 
 def page() -> str:
-    """The contents of docs/states.md."""
+    """The contents of docs/reference/states.md."""
     theory = inspect.cleandoc(states.__doc__ or "").partition("\n\n")[2].replace("``", "`")
     return f"""# Which message may follow which
 

@@ -317,7 +317,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class DocumentedRole:
-    """A role that is granted what docs/privileges.md says, in a database that grants nothing to PUBLIC."""
+    """A role that is granted what docs/reference/privileges.md says, in a database that grants nothing to PUBLIC."""
 
     def __init__(self, called: str, dsn: str) -> None:
         parts = urlsplit(dsn)
@@ -353,7 +353,9 @@ class DocumentedRole:
     @staticmethod
     def document() -> str:
         """The document."""
-        return (Path(__file__).parents[1] / "docs" / "privileges.md").read_text(encoding="utf-8")
+        return (Path(__file__).parents[1] / "docs" / "reference" / "privileges.md").read_text(
+            encoding="utf-8"
+        )
 
     @classmethod
     def blocks(cls, heading: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Formats turn changes into events, the bytes that leave the process. Pure.
 
-``named`` returns a format by its name in options and files; ``docs/formats.md`` describes each.
+``named`` returns a format by its name in options and files; ``docs/reference/formats.md`` describes each.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     {"before":null,"after":{"id":1},"source":{…},"transaction":null,"op":"c","ts_ms":…,"ts_us":…,"ts_ns":…}
 
-A changed key is a delete and a create; a truncate is one event per table. ``docs/formats.md`` lists the differences from
+A changed key is a delete and a create; a truncate is one event per table. ``docs/reference/formats.md`` lists the differences from
 Debezium.
 """
 

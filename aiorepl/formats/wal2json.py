@@ -2,7 +2,7 @@
 
     {"action":"I","schema":"public","table":"t","columns":[{"name":"a","type":"integer","value":1}]}
 
-Parameters have wal2json's names and defaults. ``docs/formats.md`` lists what pgoutput does not send.
+Parameters have wal2json's names and defaults. ``docs/reference/formats.md`` lists what pgoutput does not send.
 """
 
 from __future__ import annotations

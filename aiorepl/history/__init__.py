@@ -19,7 +19,7 @@ Modules with I/O:
 - ``reading`` lists the files of a table, for engines and for Spark.
 - ``inspection`` summarizes a history, and ``verification`` reads all of it.
 
-``docs/journal.md`` has the layout and the guarantees.
+``docs/reference/journal.md`` has the layout and the guarantees.
 """
 
 from __future__ import annotations

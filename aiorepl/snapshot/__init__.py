@@ -13,7 +13,7 @@ There are two ways to read a table, in *chunks*, each of which becomes a transac
 - ``chunk_reader`` reads a chunk, and ``copy_rows`` decodes what COPY sends; ``truncates`` makes the truncate before it.
 - ``statistics`` counts rows and bytes; ``wal_watch`` watches the WAL that the slot keeps meanwhile.
 
-``docs/snapshots.md`` has the guarantees.
+``docs/reference/snapshots.md`` has the guarantees.
 """
 
 from aiorepl import compiled

@@ -10,7 +10,7 @@ file begins when the table's columns change.
 
 Guarantee: as ``s3``.
 
-See ``docs/sinks/parquet.md``.
+See ``docs/reference/sinks/parquet.md``.
 """
 
 from __future__ import annotations

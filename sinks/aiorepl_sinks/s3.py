@@ -14,7 +14,7 @@ flush makes at least one object for each table with changes.
 Guarantee: exactly once, and whole transactions, for readers of the manifest. Readers that list the folders see each event once
 as well, but also objects that are not in the manifest yet. After a crash these are deleted, and their events come again.
 
-See ``docs/sinks/s3.md``.
+See ``docs/reference/sinks/s3.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The statements of docs/embedding.md about pipelines inside other programs, on a real server."""
+"""The statements of docs/how-to/embedding.md about pipelines inside other programs, on a real server."""
 
 from __future__ import annotations
 

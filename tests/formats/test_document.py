@@ -1,4 +1,4 @@
-"""docs/formats.md tells of every format and option, and its example works."""
+"""docs/reference/formats.md tells of every format and option, and its example works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from aiorepl.formats import NAMES, named
 
-PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)

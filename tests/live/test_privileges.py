@@ -1,4 +1,4 @@
-"""Roles with exactly the privileges of docs/privileges.md, and the errors of roles with fewer."""
+"""Roles with exactly the privileges of docs/reference/privileges.md, and the errors of roles with fewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` names every message, option and command, and only existing tests and code."""
+"""``docs/reference/protocol.md`` names every message, option and command, and only existing tests and code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "protocol.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
 
 

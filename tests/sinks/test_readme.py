@@ -1,4 +1,4 @@
-"""The tables and quotations in sinks/README.md and docs/sinks agree with the code."""
+"""The tables and quotations in sinks/README.md and docs/reference/sinks agree with the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_every_sink_is_listed():
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
 def test_every_option_is_documented(point):
     """The page of a sink lists every option of its class, with its type, default and meaning."""
-    page = (ROOT / "docs/sinks" / PAGES.get(point.name, f"{point.name}.md")).read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/sinks" / PAGES.get(point.name, f"{point.name}.md")).read_text(
+        encoding="utf-8"
+    )
     page = page.partition("\n## stdout")[2 if point.name == "stdout" else 0]
     table = page.partition("| option | type | default | meaning |\n")[2].partition("\n\n")[0]
     documented = {}

@@ -1,4 +1,4 @@
-"""docs/states.md is drawn from the current table of states."""
+"""docs/reference/states.md is drawn from the current table of states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from aiorepl.transactions.states import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
-if not (ROOT / "docs" / "states.md").exists():
+if not (ROOT / "docs" / "reference" / "states.md").exists():
     pytest.skip("not a checkout", allow_module_level=True)
 
 
@@ -22,7 +22,7 @@ def draw() -> dict:
 
 def test_current(draw):
     """The page is what the script draws: after a change of the table, run scripts/draw_states.py."""
-    assert draw["page"]() == (ROOT / "docs" / "states.md").read_text()
+    assert draw["page"]() == (ROOT / "docs" / "reference" / "states.md").read_text()
 
 
 def test_every_transition_is_drawn(draw):

@@ -29,7 +29,7 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
         return []
     text = (
         f"the connection {connection.exposure}, so an attacker on the network can take the password and read or alter rows: "
-        "set sslmode=verify-full and sslrootcert in the DSN (docs/source.md)"
+        "set sslmode=verify-full and sslrootcert in the DSN (docs/reference/source.md)"
     )
     return [Finding("warning", "TLS", text)]
 

@@ -9,7 +9,7 @@ Guarantee: at least once. After a crash, unconfirmed changes are sent again; con
 transactions: consumers with ``isolation.level=read_committed`` see each of them once and whole. The position is kept in a
 compacted topic.
 
-See ``docs/sinks/kafka.md``.
+See ``docs/reference/sinks/kafka.md``.
 """
 
 from aiorepl_sinks.kafka.sink import KafkaSink

@@ -11,7 +11,7 @@ occasional repetition.
 
 Guarantee: at least once; exactly once within the duplicate window.
 
-See ``docs/sinks/nats.md``.
+See ``docs/reference/sinks/nats.md``.
 """
 
 from aiorepl_sinks.nats.sink import NatsSink

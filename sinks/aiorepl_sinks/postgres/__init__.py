@@ -4,7 +4,7 @@ The position is kept on the target and moves in the transaction that applies the
 twice, the target has every transaction of the source once, whole and in order. The transactions of one batch become visible
 together.
 
-See ``docs/sinks/postgres.md``.
+See ``docs/reference/sinks/postgres.md``.
 """
 
 from aiorepl_sinks.postgres.sink import PostgresSink

@@ -15,7 +15,7 @@ Durability depends on Redis: with ``appendfsync always`` an entry is on the disk
 last second is, and ``replicas`` waits until that many replicas have it. If Redis has lost acknowledged entries, the position
 it returns shows that at the next start, and the sink refuses to continue over the gap.
 
-See ``docs/sinks/redis.md``.
+See ``docs/reference/sinks/redis.md``.
 """
 
 from aiorepl_sinks.redis.sink import RedisSink

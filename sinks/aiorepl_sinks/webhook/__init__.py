@@ -14,7 +14,7 @@ policy for errors. Redirects are not followed. A redirect, or a status about cre
 all that is left of the batch. Any other status rejects events: the sink sends several of them again in halves, until the
 rejected ones stand alone and all others are delivered. After a hundred rejections in a row it rejects the rest of the batch.
 
-See ``docs/sinks/webhook.md``.
+See ``docs/reference/sinks/webhook.md``.
 """
 
 from aiorepl_sinks.webhook.sink import WebhookSink

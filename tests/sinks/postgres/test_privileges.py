@@ -1,4 +1,4 @@
-"""A role on the target that has what docs/privileges.md grants it and nothing else."""
+"""A role on the target that has what docs/reference/privileges.md grants it and nothing else."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from aiorepl import (
 from aiorepl_sinks.redis import RedisSink
 from aiorepl_sinks.redis.errors import translate
 
-PAGE = (Path(__file__).parents[3] / "docs/sinks/redis.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/sinks/redis.md").read_text()
 
 
 def values(target, stream="public.items"):

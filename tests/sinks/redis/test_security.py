@@ -13,7 +13,7 @@ from aiorepl import ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks.redis import RedisSink
 
 SECRET = "s3cr3t"
-# As docs/sinks/redis.md has it.
+# As docs/reference/sinks/redis.md has it.
 RIGHTS = "+hget +hgetall +hset +info +eval +evalsha +script +type +wait +xadd +xinfo +xtrim"
 USERS = {
     "u": f"on >right ~aiorepl:* ~public.* {RIGHTS}",
