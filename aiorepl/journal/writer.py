@@ -216,7 +216,8 @@ class JournalWriter:
         for part in slices[:whole]:
             self._add(part)
         if whole < len(slices):
-            if self._builder is not None and self._builder.open is None:
+            # Also without a segment: a prepared transaction, or WAL without changes, was accepted, and flush will skip it.
+            if self._builder is None or self._builder.open is None:
                 self._seal()
             for part in slices[whole:]:
                 self._add(part)

@@ -221,6 +221,23 @@ async def test_large_transaction_holds_nothing_back(tmp_path, tools) -> None:
     assert tools.flat(await tools.read(reader, LSN(0), stream.ends[-1]))[-1][-1] == stream.ends[-1]
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_large_transaction_after_a_mark(tmp_path, tools, together: bool) -> None:
+    """WAL without published changes is durable after a flush, even if a part of the next transaction was written after it."""
+    stream = Stream()
+    table = stream.table("big", column("id", INT4, key=True))
+    mark = Slice(None, (), True, LSN(stream.position.lsn + 0x10), 0)
+    stream.transaction(*[table.insert(str(number)) for number in range(50)])
+    part = stream.slices(10)[0]
+    sink = JournalSink(tmp_path)
+    await sink.open(SinkContext("journal", stream.position))
+    for batch in [(mark, part)] if together else [(mark,), (part,)]:
+        await sink.write(Batch(batch))
+    await sink.flush()
+    assert JournalReader(tmp_path).position().lsn == mark.end_lsn
+    await sink.close()
+
+
 async def test_slices_of_a_small_transaction_share_a_segment(tmp_path, tools) -> None:
     """A transaction of several slices that is whole in its batch shares a segment."""
     stream = tools.shop(3)

@@ -57,6 +57,24 @@ async def test_a_gid_used_again(tmp_path, tools, stream, table, together) -> Non
     assert tools.kept(tmp_path) == set()
 
 
+async def test_a_large_transaction_after_a_prepared_one(tmp_path, tools, stream, table) -> None:
+    """A flush makes a prepared transaction durable, even if a part of the next transaction was written after it."""
+    stream.prepare("x", table.insert("1"))
+    prepared = stream.slices()
+    stream.transaction(table.insert("2"), table.insert("3"))
+    part, *_ = stream.slices(1)
+    assert not part.last
+    # Without close: the process is killed after the flush.
+    sink = tools.sink(tmp_path)
+    await tools.opened(sink, stream.position)
+    await sink.write(Batch(tuple(prepared)))
+    await sink.write(Batch((part,)))
+    await sink.flush()
+    assert JournalReader(tmp_path).chain().position.lsn == prepared[-1].end_lsn
+    assert [each.gid for each in JournalReader(tmp_path).chain().state.prepared] == ["x"]
+    await sink.close()
+
+
 class KeepingFiles(LocalStore):
     """A store that deletes nothing."""
 
