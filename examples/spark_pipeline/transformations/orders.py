@@ -1,7 +1,7 @@
 """The changes of a table, as they are, and the last one of each row.
 
-AUTO CDC (``dp.create_auto_cdc_flow``) would keep the rows in a target table. Spark 4.2 accepts no target for it among the released
-connectors: Delta 4.4 is refused with AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE. ``aiorepl.spark.mirror`` and ``apply_changes`` do it.
+AUTO CDC (``dp.create_auto_cdc_flow``) would keep the rows in a target table, but Spark 4.2.1 accepts no table of a released connector
+as its target: docs/spark.md lists what was tried. ``aiorepl.spark.mirror`` and ``apply_changes`` keep such tables.
 """
 
 from __future__ import annotations
