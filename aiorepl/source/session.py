@@ -223,6 +223,8 @@ class Session:
                     self._received = item.wal_end
                     if not self._assembler.open:
                         slices += self._keepalive(LSN(item.wal_end))
+                if self._failure is not None:
+                    return slices
         except ProtocolError as error:
             # The slices before the invalid message are delivered first.
             self._failure = error.at(self._decoder.position)
@@ -234,7 +236,10 @@ class Session:
         return slices
 
     def _record(self, slices: list[Slice]) -> list[Slice]:
-        """Record in the ledger which LSNs these slices complete, and return the slices to deliver."""
+        """Record in the ledger which LSNs these slices complete, and return the slices to deliver.
+
+        Slices from the first one that ends before known WAL are dropped, and ``receive`` raises an error after the others.
+        """
         delivered = []
         for part in slices:
             if self._is_past_until(part):
@@ -243,6 +248,14 @@ class Session:
             if part.two_phase is not None and not self._source.deliver_prepared:
                 self._hold_or_release(part.two_phase)
             if part.end_lsn is not None:
+                if part.end_lsn < self._end or (part.transaction is not None and part.end_lsn == self._end):
+                    # The sinks would take it for a transaction that they have.
+                    self._failure = ProtocolError(
+                        f"the stream ran backwards: a transaction ends at {part.end_lsn}, but everything up to {self._end} "
+                        "was already sent",
+                        lsn=self._decoder.position,
+                    )
+                    break
                 self._complete(part.end_lsn)
                 if self._source.heartbeat_interval and is_heartbeat(part):
                     delivered.append(Slice(None, (), True, part.end_lsn, 0))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from aiorepl.lsn import LSN
 from aiorepl.testing.script import Rows
+
+WAL_END: Final = LSN(1 << 40)
 
 _SETTINGS = {
     "wal_level": "logical",
@@ -16,7 +19,7 @@ _SETTINGS = {
 }
 
 
-def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN) -> Rows:
+def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN = WAL_END) -> Rows:
     """Return the rows for a query or command; none for an unknown one."""
     literals = [quoted.replace("''", "'") for quoted in re.findall(r"'((?:[^']|'')*)'", sql)]
     identifiers = [quoted.replace('""', '"') for quoted in re.findall(r'"((?:[^"]|"")*)"', sql)]

@@ -25,9 +25,8 @@ from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost,
 from aiorepl.lsn import LSN
 from aiorepl.secret import Secret
 from aiorepl.source.source import Source
-from aiorepl.testing.script import Error
+from aiorepl.testing.answers import answer
 from aiorepl.testing.stream import Stream
-from aiorepl.testing.walsender import ScriptedWalsender
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.frames import Keepalive, Received, XLogData
 from aiorepl.wire.interface import Connection, CreatedSlot, System
@@ -134,9 +133,7 @@ class _Connection:
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Answer like ``ScriptedWalsender``, on which every slot and publication exists."""
-        answer = ScriptedWalsender(confirmed_flush_lsn=self._slot.confirmed).answer(sql)
-        assert not isinstance(answer, Error)
-        rows = [dict(row) for row in answer]
+        rows = [dict(row) for row in answer(sql, self._slot.confirmed)]
         if self._slot.connection is not None and rows and "active" in rows[0]:
             rows[0] |= {"active": "true", "active_pid": "0"}
         return rows

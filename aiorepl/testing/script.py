@@ -37,9 +37,20 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes that are sent as they are."""
+    """Bytes that are sent as they are. They may also answer a query or the login, and nothing follows."""
 
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Endless:
+    """The same bytes again and again, until the client disconnects. It may also answer a query or the login.
+
+    :param first: bytes that are sent once, before the others.
+    """
+
+    data: bytes
+    first: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -91,7 +102,7 @@ class Cut:
     """Close the connection."""
 
 
-Step = Data | Keepalive | Raw | Error | Notice | CopyDone | Split | AwaitStatus | Cut
+Step = Data | Keepalive | Raw | Endless | Error | Notice | CopyDone | Split | AwaitStatus | Cut
 Rows = Sequence[Mapping[str, str | None]]
 
 

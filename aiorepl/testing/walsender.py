@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from aiorepl.lsn import LSN
-from aiorepl.testing.answers import answer
+from aiorepl.testing.answers import WAL_END, answer
 from aiorepl.testing.listener import Listener
 from aiorepl.testing.script import (
     COPY_BOTH,
@@ -37,6 +37,7 @@ from aiorepl.testing.script import (
     CopyDone,
     Cut,
     Data,
+    Endless,
     Error,
     Keepalive,
     Notice,
@@ -55,6 +56,7 @@ __all__ = [
     "CopyDone",
     "Cut",
     "Data",
+    "Endless",
     "Error",
     "Keepalive",
     "Notice",
@@ -71,8 +73,8 @@ class ScriptedWalsender:
 
     :param scripts: one for each START_REPLICATION.
     :param version: the server_version that it reports.
-    :param answers: rows or errors by a part of the query; they take precedence over the built-in answers.
-    :param login: reject every login with this error.
+    :param answers: rows, errors or bytes by a part of the query; they take precedence over the built-in answers.
+    :param login: answer every login with this error or these bytes.
     :param confirmed_flush_lsn: that of every slot.
     :param wal_end: the end of WAL that it reports before START_REPLICATION.
     """
@@ -81,10 +83,10 @@ class ScriptedWalsender:
         self,
         *scripts: Iterable[Step],
         version: str = "18.0",
-        answers: Mapping[str, Rows | Error] | None = None,
-        login: Error | None = None,
+        answers: Mapping[str, Rows | Error | Raw | Endless] | None = None,
+        login: Error | Raw | Endless | None = None,
         confirmed_flush_lsn: int = 0,
-        wal_end: int = 1 << 40,
+        wal_end: int = WAL_END,
     ) -> None:
         self.version = version
         self.login = login
@@ -134,7 +136,7 @@ class ScriptedWalsender:
         if self.failures and error is None:
             raise self.failures[0]
 
-    def answer(self, sql: str) -> Rows | Error:
+    def answer(self, sql: str) -> Rows | Error | Raw | Endless:
         """Return the answer to a query."""
         for part, rows in self._answers.items():
             if part in sql:
@@ -211,8 +213,9 @@ class _Client:
         words = body[4:].rstrip(b"\0").decode().split("\0")
         self._server.startups.append(dict(zip(words[::2], words[1::2], strict=True)))
         if self._server.login is not None:
-            self._write(bytes_of(self._server.login))
-            self._hang_up()
+            await self._take(self._server.login)
+            if isinstance(self._server.login, Error):
+                self._hang_up()
             return
         self._write(frame(b"R", struct.pack(">I", 0)))
         parameters = {
@@ -229,8 +232,8 @@ class _Client:
     async def _query(self, sql: str) -> None:
         self._server.queries.append(sql)
         answer = self._server.answer(sql)
-        if isinstance(answer, Error):
-            self._error(answer)
+        if isinstance(answer, (Error, Raw, Endless)):
+            await self._take(answer)
         elif sql.startswith("START_REPLICATION"):
             await self._copy()
         else:
@@ -286,6 +289,13 @@ class _Client:
                 except asyncio.CancelledError:
                     self._write(data)  # the client ended the stream: complete the last message
                     raise
+            case Endless(data, first):
+                self._whole = False
+                self._write(first)
+                while not self._hung_up:
+                    self._write(data)
+                    await self._writer.drain()
+                    await asyncio.sleep(0)  # drain does not wait while the client keeps up
             case Cut():
                 self._hang_up()
             case Error():

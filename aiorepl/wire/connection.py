@@ -37,6 +37,7 @@ from aiorepl.wire.opening import (
     is_sql_ascii,
 )
 from aiorepl.wire.protocol import ReplicationProtocol
+from aiorepl.wire.query_results import parsing
 from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
@@ -109,14 +110,16 @@ class ReplicationConnection:
         """Run IDENTIFY_SYSTEM.
 
         :raises ServerError, ConnectionLost: the command failed.
+        :raises ProtocolError: the result is not that of PostgreSQL.
         """
-        (row,) = await self.query(commands.IDENTIFY_SYSTEM)
-        return System(
-            row["systemid"] or "",
-            int(row["timeline"] or 0),
-            LSN.parse(row["xlogpos"] or "0/0"),
-            row["dbname"] or "",
-        )
+        with parsing("IDENTIFY_SYSTEM"):
+            (row,) = await self.query(commands.IDENTIFY_SYSTEM)
+            return System(
+                row["systemid"] or "",
+                int(row["timeline"] or 0),
+                LSN.parse(row["xlogpos"] or "0/0"),
+                row["dbname"] or "",
+            )
 
     async def timeline_history(self, timeline: int) -> str | None:
         """Run TIMELINE_HISTORY: the history file of a timeline after the first; ``None`` if the file is gone.
@@ -124,12 +127,13 @@ class ReplicationConnection:
         :raises ServerError, ConnectionLost: the command failed.
         """
         try:
-            (row,) = await self.query(commands.timeline_history(timeline))
+            with parsing("TIMELINE_HISTORY"):
+                (row,) = await self.query(commands.timeline_history(timeline))
+                return row["content"]
         except ServerError as error:
             if error.sqlstate == "58P01":
                 return None
             raise
-        return row["content"]
 
     async def create_slot(
         self,
@@ -159,15 +163,16 @@ class ReplicationConnection:
 
     async def _create(self, command: str, name: str) -> CreatedSlot:
         try:
-            # The server waits until the transactions in progress have ended.
-            (row,) = await self.query(command, timeout=None)
+            with parsing("CREATE_REPLICATION_SLOT"):
+                # The server waits until the transactions in progress have ended.
+                (row,) = await self.query(command, timeout=None)
+                return CreatedSlot(
+                    row["slot_name"] or name,
+                    LSN.parse(row["consistent_point"] or "0/0"),
+                    row["snapshot_name"] or None,
+                )
         except ServerError as error:
             raise slot_problem(error, name) from None
-        return CreatedSlot(
-            row["slot_name"] or name,
-            LSN.parse(row["consistent_point"] or "0/0"),
-            row["snapshot_name"] or None,
-        )
 
     async def alter_slot(
         self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
@@ -204,6 +209,7 @@ class ReplicationConnection:
         :param confirmed: the slot's confirmed LSN when it was checked; ``None``: not verified.
         :raises SlotError: the slot is missing, in use, lost, of another kind, or was moved since it was checked.
         :raises ConfigurationError: a publication is missing, or the server refuses an option.
+        :raises ProtocolError: the server does not begin CopyBoth.
         """
         self._slot = slot
         if confirmed is not None:
@@ -212,6 +218,7 @@ class ReplicationConnection:
             await self.query(commands.start_replication(slot, lsn, options))
         except ServerError as error:
             raise slot_problem(error, slot) from None
+        self._protocol.require_copy()
 
     async def receive(self) -> list[Received]:
         """Return all frames that have arrived, at least one; an empty list when the server ended the stream.

@@ -291,6 +291,11 @@ def connect_error(error: Exception, server: str) -> Exception:
         return ConnectionFailed(
             "the server does not support TLS, which sslmode requires, and nothing was sent to it: set ssl = on on the server"
         )
+    if isinstance(error, pg.InterfaceError) and "authentication method" in str(error):
+        return ConnectionFailed(
+            f"{server} requests an authentication method that aiorepl does not have: allow scram-sha-256 in pg_hba.conf",
+            permanent=True,
+        )
     if isinstance(error, (pg.ClientConfigurationError, pg.InterfaceError, ValueError)) and not isinstance(
         error, OSError
     ):

@@ -47,6 +47,17 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+# The frames that may arrive in each state, beside CopyData. Errors, notices and parameters may arrive at any time. After
+# CopyDone, or an error in CopyBoth, CommandComplete and ReadyForQuery end the command.
+_ANY_TIME: Final = frozenset("ENSA")
+_EXPECTED: Final = {
+    State.READY: _ANY_TIME,
+    State.BUSY: _ANY_TIME | frozenset("TDCIWZ"),
+    State.COPY: _ANY_TIME | frozenset("cCZ"),
+    State.CLOSED: frozenset[str](),
+}
+
+
 class ReplicationProtocol(asyncio.BufferedProtocol):
     """Frames between a transport and one consumer.
 
@@ -172,15 +183,21 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     def _process(self, nbytes: int) -> None:
         """Put stream frames into the inbox, without a Python loop per frame, and handle all other frames."""
         inbox, buffer = self._inbox, self._buffer
-        pending, received = buffer.pending, buffer.received
+        pending, received, before = buffer.pending, buffer.received, len(inbox)
         others = buffer.advance(nbytes, inbox)
+        # The inbox is empty until CopyBoth begins, and data after its end can only be this read's.
+        copying = self.state is State.COPY
         try:
             for index, frame in others:
                 try:
+                    copying = copying or (index == before and isinstance(frame, Frame) and frame.kind == "W")
                     self._dispatch(frame)
                 except BaseException:
                     del inbox[index:]  # frames after an invalid one cannot be trusted
                     raise
+            if not copying and buffer.received > received:
+                del inbox[before:]
+                raise ProtocolError("arrived outside of CopyBoth", message="CopyData")
         finally:
             if (count := buffer.received - received) > 0:
                 self._inbox_size += pending + nbytes - buffer.pending + count * _FRAME_OVERHEAD
@@ -232,6 +249,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         """
         self._require(State.READY)
         self._names, self._rows, self._rows_size = [], [], 0
+        self._copy_ended = False
         self._take_error()
         self.state, self._answered = State.BUSY, False
         self._transport.write(frames.query(sql))
@@ -240,6 +258,14 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         if (error := self._take_error()) is not None:
             raise error
         return self._rows
+
+    def require_copy(self) -> None:
+        """Check that the last query has begun CopyBoth.
+
+        :raises ProtocolError: it was answered like any other.
+        """
+        if self.state is State.READY and not self._copy_ended and self._failure is None:
+            raise ProtocolError("ended without CopyBoth", message="START_REPLICATION")
 
     async def receive(self) -> list[Received]:
         """Return all frames that have arrived, at least one; an empty list once the server has ended the stream.
@@ -308,6 +334,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
+            case kind if kind not in _EXPECTED[self.state]:
+                raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {kind}")
             case "E":
                 error = ServerError(frames.error_fields(frame.body))
                 if self.state is State.COPY:
@@ -321,7 +349,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             case "T":
                 self._names = frames.row_description(frame.body)
             case "D":
-                self._rows_size += len(frame.body)
+                self._rows_size += len(frame.body) + _FRAME_OVERHEAD
                 if self._rows_size > frames.LARGEST_ANSWER:
                     raise ProtocolError(
                         f"the answer has more than {frames.LARGEST_ANSWER} bytes", message="DataRow"
@@ -338,12 +366,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 self._copy_ended = True
                 self._wake()
             case "Z":
+                if self.state is State.COPY and not self._copy_ended and self._failure is None:
+                    raise ProtocolError("ends CopyBoth without CopyDone", message="ReadyForQuery")
                 self.state, self._answered = State.READY, True
                 self._wake()
-            case "C" | "I" | "S" | "A":
-                pass
-            case _:
-                raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {frame.kind}")
         self._aligned = True
 
     def _take_error(self) -> ServerError | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.wire.commands import literal
+from aiorepl.wire.query_results import parsing
 
 
 def confirmed_query(slot: str) -> str:
@@ -26,7 +27,8 @@ def require_unmoved(slot: str, rows: Sequence[Mapping[str, str | None]], known: 
     """
     if not rows:
         raise SlotError(f"replication slot {slot!r} was dropped")
-    confirmed = LSN.parse(rows[0]["confirmed_flush_lsn"] or "0/0")
+    with parsing("pg_replication_slots"):
+        confirmed = LSN.parse(rows[0]["confirmed_flush_lsn"] or "0/0")
     if known is not None and confirmed > known:
         raise SlotError(
             f"slot {slot!r} was moved to {confirmed} by another consumer, or dropped and created again, while this consumer had "

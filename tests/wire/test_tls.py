@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -87,10 +88,10 @@ def ca(authority, tmp_path):
     return str(path)
 
 
-def certified(authority, name="127.0.0.1"):
+def certified(authority, name="127.0.0.1", **validity):
     """What a server needs to show a certificate for this name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name).configure_cert(context)
+    authority.issue_cert(name, **validity).configure_cert(context)
     return context
 
 
@@ -147,6 +148,18 @@ async def test_no_password_goes_to_a_server_of_another_name(connect, named, auth
     thief = Thief(certified(trustme.CA() if named == "127.0.0.1" else authority, named))
     async with listening(thief.listener):
         with pytest.raises(AioreplError):
+            await connect(thief.dsn(sslmode="verify-full", sslrootcert=ca))
+    assert SSL_REQUEST == thief.received
+
+
+@EVERY_WAY
+async def test_no_password_goes_to_a_server_whose_certificate_has_expired(connect, authority, ca):
+    """Under verify-full an expired certificate gets no further than TLS, and the error says that it has expired."""
+    now = dt.datetime.now(dt.UTC)
+    past = {"not_before": now - dt.timedelta(days=2), "not_after": now - dt.timedelta(days=1)}
+    thief = Thief(certified(authority, **past))
+    async with listening(thief.listener):
+        with pytest.raises(AioreplError, match="certificate has expired"):
             await connect(thief.dsn(sslmode="verify-full", sslrootcert=ca))
     assert SSL_REQUEST == thief.received
 

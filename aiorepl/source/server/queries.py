@@ -14,6 +14,7 @@ from aiorepl.position import Timelines
 from aiorepl.source.continuity import parse_history
 from aiorepl.wire.commands import literal, literals
 from aiorepl.wire.interface import Connection, System
+from aiorepl.wire.query_results import parsing
 from aiorepl.wire.slot_position import poller
 
 _SETTINGS: Final = (
@@ -120,15 +121,16 @@ async def read_settings(connection: Connection) -> Settings:
     rows = await connection.query(
         f"SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({literals(_SETTINGS)})"
     )
-    found = {row["name"]: row["setting"] for row in rows}
-    keep_size = found.get("max_slot_wal_keep_size")
-    return Settings(
-        wal_level=found.get("wal_level") or "",
-        wal_sender_timeout=int(found.get("wal_sender_timeout") or 0) / 1000,
-        max_replication_slots=int(found.get("max_replication_slots") or 0),
-        max_slot_wal_keep_size=None if keep_size is None else int(keep_size),
-        server_encoding=found.get("server_encoding") or "",
-    )
+    with parsing("pg_settings"):
+        found = {row["name"]: row["setting"] for row in rows}
+        keep_size = found.get("max_slot_wal_keep_size")
+        return Settings(
+            wal_level=found.get("wal_level") or "",
+            wal_sender_timeout=int(found.get("wal_sender_timeout") or 0) / 1000,
+            max_replication_slots=int(found.get("max_replication_slots") or 0),
+            max_slot_wal_keep_size=None if keep_size is None else int(keep_size),
+            server_encoding=found.get("server_encoding") or "",
+        )
 
 
 async def read_process(connection: Connection) -> Process:
@@ -136,8 +138,10 @@ async def read_process(connection: Connection) -> Process:
 
     :raises ServerError, ConnectionLost: the query failed.
     """
-    (row,) = await connection.query(_PROCESS)
-    return Process(int(row["pid"] or 0), row["started"] or "", row["in_recovery"] == "true")
+    rows = await connection.query(_PROCESS)
+    with parsing("pg_is_in_recovery"):
+        (row,) = rows
+        return Process(int(row["pid"] or 0), row["started"] or "", row["in_recovery"] == "true")
 
 
 async def read_timelines(connection: Connection, system: System) -> Timelines:
@@ -146,7 +150,8 @@ async def read_timelines(connection: Connection, system: System) -> Timelines:
     :raises ServerError, ConnectionLost: the query failed.
     """
     history = await connection.timeline_history(system.timeline) if system.timeline > 1 else None
-    return parse_history(history, system.timeline)
+    with parsing("TIMELINE_HISTORY"):
+        return parse_history(history, system.timeline)
 
 
 async def read_slot(connection: Connection, name: str) -> Slot | None:
@@ -159,22 +164,23 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
     if not rows:
         return None
     row = rows[0]
-    return Slot(
-        name,
-        row["slot_type"],
-        row["plugin"],
-        row["database"],
-        row["temporary"] == "true",
-        row["active"] == "true",
-        row["active_pid"],
-        LSN.parse(row["confirmed_flush_lsn"] or "0/0"),
-        row["wal_status"],
-        row["invalidation_reason"],
-        row["failover"] == "true",
-        row["two_phase"] == "true",
-        row["synchronized"] == "true",
-        row["retained"],
-    )
+    with parsing("pg_replication_slots"):
+        return Slot(
+            name,
+            row["slot_type"],
+            row["plugin"],
+            row["database"],
+            row["temporary"] == "true",
+            row["active"] == "true",
+            row["active_pid"],
+            LSN.parse(row["confirmed_flush_lsn"] or "0/0"),
+            row["wal_status"],
+            row["invalidation_reason"],
+            row["failover"] == "true",
+            row["two_phase"] == "true",
+            row["synchronized"] == "true",
+            row["retained"],
+        )
 
 
 async def count_slots(connection: Connection) -> int:
@@ -194,7 +200,8 @@ async def existing_publications(connection: Connection, names: tuple[str, ...]) 
     rows = await connection.query(
         f"SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname IN ({literals(names)})"
     )
-    return {str(row["pubname"]) for row in rows}
+    with parsing("pg_publication"):
+        return {str(row["pubname"]) for row in rows}
 
 
 async def count_published_tables(connection: Connection, publications: tuple[str, ...]) -> int:

@@ -86,8 +86,9 @@ def translate_connect(error: Exception) -> PermanentError | TransientError:
                 "postgres: the target does not accept a parameter in settings, or its value: correct it"
             )
     if isinstance(error, ssl.SSLCertVerificationError) or "root certificate" in str(error):
+        reason = getattr(error, "verify_message", None) or "there is no root certificate"
         return PermanentError(
-            "postgres: the target's certificate is not accepted: name the CA's file in sslrootcert, and use the host name of its "
+            f"postgres: the target's certificate is not accepted: {reason.rstrip('.')}: name the CA's file in sslrootcert, and use the host name of its "
             "certificate"
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
