@@ -188,8 +188,7 @@ class DeltaTarget:
             self._apply(table, changes, base, truncates, last, properties)
         if not groups and truncates:
             self._truncate(table, truncates, _properties(commit, None))
-        if groups or truncates:
-            self._finish(table, commit)
+        self._finish(table, commit)
 
     def _finish(self, table: DeltaTable, commit: Commit) -> None:
         """Record the batch, unless the merge has: a merge without changes makes no commit."""

@@ -170,6 +170,9 @@ class IcebergTarget:
             with table.transaction() as transaction:
                 self._apply(table, transaction, schema, changes, base, truncates, last, summary)
                 transaction.set_properties(properties)
+        if not groups:
+            with table.transaction() as transaction:
+                transaction.set_properties({_BATCH + commit.application: str(commit.number)})
 
     def versions(self) -> list[Version]:
         table = self._open()
@@ -202,7 +205,12 @@ class IcebergTarget:
         return -1 if snapshot is None else snapshot.snapshot_id
 
     def _create(self, wanted: pa.Schema) -> None:
-        self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
+        try:
+            self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
+        except Exception:
+            # Two tables of a new namespace are created at the same time. Not every catalog says so.
+            if not self._catalog.namespace_exists(self.identifier[:-1]):
+                raise
         plain = pa.schema([field.remove_metadata() for field in wanted])
         with self._catalog.create_table_transaction(self.identifier, plain) as transaction:
             if self._layout.partition_by:

@@ -92,10 +92,10 @@ class Applying:
         if (number, end) != (state.batch, state.end):
             self._require_next(state, number)
             # If its checkpoint has lost the plan, Spark plans the batch again, perhaps with another end.
-            again = number == state.batch or state.planned not in (None, end)
-            if again:
-                _log.warning("batch %d comes again with another end, and is written again", number)
-            if state.planned != end:
+            again = head.start.place < state.planned
+            if number == state.batch:
+                _log.warning("batch %d comes again with another end", number)
+            if state.planned < end:
                 state = self._file.save(replace(state, planned=end))
             state = self._write(batch, number, state, first=first, again=again)
         self._state = state

@@ -12,8 +12,8 @@ import pyarrow as pa
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.opening import open_history
 from aiorepl.journal.store import Location, open_store
-from aiorepl.spark.lake.table import Mode, Truncate
-from aiorepl.spark.mirroring.reduction import linked_keys
+from aiorepl.spark.lake.table import Mode, Place, Truncate
+from aiorepl.spark.mirroring.reduction import is_after, linked_keys
 from aiorepl.spark.mirroring.staging import StagedFile, changes, moves_in, truncates_in
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.moved_keys import split_moves
@@ -27,6 +27,7 @@ class Changes:
 
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
+    :param after: leave out the changes up to this position, because the table has them.
     """
 
     journal: Location
@@ -35,18 +36,25 @@ class Changes:
     keys: tuple[str, ...]
     mode: Mode
     null: bool
+    after: Place | None = None
 
     def rows(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
         """Read the changes of a file in the common columns."""
         common, version = self.common, file.version
         store = open_history(self.journal) if file.compacted else open_store(self.staging)
         if file.only_truncates:
-            yield from map(common.truncates, changes(file, store))
+            yield from map(common.truncates, self._new(changes(file, store)))
             return
         names = common.names_in(version, self.keys)
-        for batch in changes(file, store):
+        for batch in self._new(changes(file, store)):
             whole = split_moves(batch, names) if names and BEFORE in batch.schema.names else batch
             yield common.conform(whole, version, null=self.null)
+
+    def _new(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = batch if self.after is None else batch.filter(is_after(batch, self.after))
+            if rows.num_rows:
+                yield rows
 
     def scan(self, file: StagedFile) -> tuple[list[Any], pa.Table]:
         """Return the truncates of a file, and the pairs of keys of rows that moved and lack a value."""

@@ -76,7 +76,7 @@ def reduce_changes(
         return Reduced(changes, found)
     rows = changes.filter(pc.invert(gone)).combine_chunks()
     if mode == "current" and found:
-        rows = rows.filter(_is_after(rows, found[-1].place)).combine_chunks()
+        rows = rows.filter(is_after(rows, found[-1].place)).combine_chunks()
     _require_keys(rows, keys)
     for name in keys:
         if pa.types.is_floating(rows.schema.field(name).type):
@@ -157,7 +157,8 @@ def _incomplete(rows: pa.Table) -> Any:
     return pc.fill_null(pc.greater(pc.list_value_length(rows[UNCHANGED]), 0), False)
 
 
-def _is_after(rows: pa.Table, place: Place) -> Any:
+def is_after(rows: Any, place: Place) -> Any:
+    """Return for each change whether it comes after a position."""
     lsn, ordinal = place
     return pc.or_(
         pc.greater(rows[COMMIT_LSN], lsn),
@@ -369,7 +370,7 @@ def _names(masks: dict[str, pa.Array], count: int) -> pa.Array:
 def _truncated(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     """Turn rows that a truncate removed into deletes at the truncate's position."""
     for truncate in truncates:
-        gone = pc.and_(pc.invert(_is_after(rows, truncate.place)), pc.not_equal(rows[OP], "delete"))
+        gone = pc.and_(pc.invert(is_after(rows, truncate.place)), pc.not_equal(rows[OP], "delete"))
         for name, value in ((COMMIT_LSN, truncate.lsn), (ORDINAL, truncate.ordinal), (OP, "delete")):
             rows = _replaced(
                 rows, name, pc.if_else(gone, pa.scalar(value, rows.schema.field(name).type), rows[name])
@@ -386,7 +387,7 @@ def _ended(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
             pc.greater(lsn, truncate.lsn),
             pc.and_(pc.equal(lsn, truncate.lsn), pc.greater(ordinal, truncate.ordinal)),
         )
-        gone = pc.and_(pc.invert(_is_after(rows, truncate.place)), pc.fill_null(later, True))
+        gone = pc.and_(pc.invert(is_after(rows, truncate.place)), pc.fill_null(later, True))
         ends = {VALID_TO_LSN: truncate.lsn, VALID_TO_ORDINAL: truncate.ordinal, VALID_TO: truncate.time}
         for name, value in ends.items():
             rows = _replaced(

@@ -70,7 +70,7 @@ class State:
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: all tables, except those set aside, have every transaction that ended up to this LSN.
     :param end: where the last batch ended.
-    :param planned: where the next batch ends, once it has begun to be applied.
+    :param planned: the furthest end of a batch that has begun to be applied. Some tables may have the changes up to there.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     """
@@ -81,7 +81,7 @@ class State:
     batch: int = -1
     lsn: LSN = ZERO
     end: BlockPosition = _NOWHERE
-    planned: BlockPosition | None = None
+    planned: BlockPosition = _NOWHERE
     patterns: tuple[str, ...] = ()
     tables: Mapping[Table, Written] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class State:
             batch=number,
             lsn=self.lsn if end.part or end.block else end.lsn,
             end=end,
-            planned=None,
+            planned=max(self.planned, end),
             patterns=patterns,
             tables=tables,
             aside=dict(aside),
@@ -188,7 +188,7 @@ def _dump(state: State) -> bytes:
             "batches": state.batch + 1,
             "lsn": str(state.lsn),
             "end": _dump_place(state.end),
-            "planned": None if state.planned is None else _dump_place(state.planned),
+            "planned": _dump_place(state.planned),
             "patterns": state.patterns,
             "tables": [[table.schema, table.name, *written] for table, written in state.tables.items()],
             "aside": [
@@ -209,7 +209,7 @@ def _load(fields: Mapping[str, Any]) -> State:
         integer(fields, "batches") - 1,
         lsn(fields, "lsn"),
         _place(fields["end"]),
-        None if fields["planned"] is None else _place(fields["planned"]),
+        _place(fields["end"] if fields["planned"] is None else fields["planned"]),
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {
             _table(schema, name): Written(_number(oid), integer({"batch": batch}, "batch"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location
-from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Truncate
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Truncate, reached
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -26,6 +26,7 @@ _log = logging.getLogger("aiorepl.spark")
 LARGE: Final = 64 * 1024 * 1024
 """If a table has more bytes of changes in memory, executors reduce them."""
 _PART_BYTES: Final = 32 * 1024 * 1024
+_ORDINALS: Final = 2**63 - 1
 
 ReduceLarge = Callable[
     [Changes, Sequence[StagedFile], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
@@ -72,8 +73,7 @@ class TableWriter:
 
         :param files: in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
-        :param again: also write them if a batch with this number was applied, because that batch had another end. Merges are
-            idempotent.
+        :param again: a batch with another end may have had some of these changes: write those that the table lacks.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
@@ -87,8 +87,12 @@ class TableWriter:
         target = self._lake.table(
             (table.schema, table.name), runs[-1][0], mode, self.settings.layout_of(table)
         )
-        if not again and target.applied(commit.application, commit.number):
+        after: Place | None = None
+        if again:
+            after = reached(target, commit.application)
+        elif target.applied(commit.application, commit.number):
             return oid
+        commit = replace(commit, last=max(_last(files), after or (0, 0)))
         present = target.schema() is not None
         if known is not None and known.oid:
             _require_target(table, target, known, commit, present=present)
@@ -99,8 +103,8 @@ class TableWriter:
         for number, (keys, some) in enumerate(runs[:-1]):
             # The key has changed. Rows with the former key are merged first, in commits that do not end the batch.
             before = replace(commit, application=f"{commit.application}-{number}")
-            self._merge(table, keys, mode, some, common, before)
-        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit)
+            self._merge(table, keys, mode, some, common, before, after)
+        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit, after)
         try:
             target.maintain()
         except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
@@ -115,10 +119,11 @@ class TableWriter:
         files: Sequence[StagedFile],
         common: Common,
         commit: Commit,
+        after: Place | None,
     ) -> None:
-        """Merge changes whose rows one key identifies."""
+        """Merge changes whose rows one key identifies, and which come after a position."""
         target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
-        changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null)
+        changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
         # A changelog has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
@@ -177,6 +182,14 @@ class TableWriter:
                 f"{table} was dropped and created again, or another table has its name now, and its target cannot have the rows of both. "
                 "Delete the target or move it away, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
             )
+
+
+def _last(files: Sequence[StagedFile]) -> Place:
+    """Return a position that no change of the batch is after. A file of the history may also have changes of later batches."""
+    return max(
+        file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
+        for file in files
+    )
 
 
 def _common(table: Table, files: Sequence[StagedFile]) -> Common:
