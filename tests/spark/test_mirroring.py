@@ -23,7 +23,9 @@ from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.lake import delta
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.mirroring import table_batch
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.mirror import open_lake, tables_of
@@ -76,7 +78,7 @@ class Lake:
     def restart(self) -> None:
         """Begin as a new process does."""
         writer = TableWriter(
-            open_lake(self.target),
+            open_lake(self.target, one_commit=self.staging.whole_transactions),
             self.settings,
             str(self.journal.folder),
             self.staging.staging,
@@ -110,12 +112,16 @@ class Lake:
         )
         return Batch.of([head.row(), *rows])
 
-    def stage(self) -> Batch:
-        """Stage all that the journal has since the last batch."""
-        end = self.reader.end()
+    def stage(self, most: int = 2**62) -> Batch | None:
+        """Stage about ``most`` bytes that the journal has since the last batch; ``None`` if there is nothing."""
+        end, chain, planner = self.reader.end(), self.reader.chain(), MirrorPlanner(self.staging)
         first = self.offset or Offset.initial(end.at(LSN(0)), None)
-        last = first.at(end, None)
-        batch = self._staged(MirrorPlanner(self.staging), first.place, last.place, Head(first, last, end.lsn))
+        place = planner.latest(self.reader, chain, first.place, most, end.lsn)
+        if place == first.place:
+            return None
+        last = first.at(end.at(place.lsn), None, place.part, place.block)
+        lsn = next(chain.walk(place.lsn)).last_end_lsn if place.part or place.block else place.lsn
+        batch = self._staged(planner, first.place, place, Head(first, last, lsn))
         self.last, self.offset = (batch, self.number), last
         self.number += 1
         return batch
@@ -449,20 +455,28 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
     assert "upkeep of public.t failed: ZeroDivisionError" in caplog.text
 
 
-def test_whole_transactions(lake, journal) -> None:
-    """A batch ends within a large transaction, or with it where that is wanted."""
+def test_whole_transactions(lake, journal, monkeypatch) -> None:
+    """Where that is wanted, no version of a table has a part of a transaction, not even of one with several parts of a segment."""
+    monkeypatch.setattr(table_batch, "_PART_BYTES", 400)
+    monkeypatch.setattr(delta, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
-    journal.stream.transaction(*[t.insert(str(key), "x" * 100) for key in range(50)])
-    journal.write(block_bytes=512)
+    for note in "ab":
+        journal.stream.transaction(*[t.insert(str(key), note * 100) for key in range(30)])
+        journal.write(at_once=5, block_bytes=64, segment_bytes=200)
+    chain = JournalReader(journal.folder).chain()
+    assert min(segment.parts for segment in chain.walk(LSN(0))) > 1
     mirror = lake()
-    chain = mirror.reader.chain()
-    place = BlockPosition(LSN(0)), 1024, chain.last_segment_end
-    parts = MirrorPlanner(mirror.staging).latest(mirror.reader, chain, *place)
-    whole = MirrorPlanner(replace(mirror.staging, whole_transactions=True)).latest(
-        mirror.reader, chain, *place
-    )
-    assert (parts.lsn, parts.block > 0) == (0, True)
-    assert whole == BlockPosition(chain.last_segment_end)
+    mirror.staging = replace(mirror.staging, whole_transactions=True)
+    mirror.restart()
+    while mirror.stage(100) is not None:
+        mirror.again()
+    target = f"{mirror.target}/public/t"
+    versions = [DeltaTable(target, version=each) for each in range(DeltaTable(target).version() + 1)]
+    found = [sorted(each.to_pyarrow_table()["note"].to_pylist()) for each in versions]
+    complete = [[note * 100] * 30 for note in "ab"]
+    assert found[-1] == complete[-1]
+    assert all(each in ([], *complete) for each in found)
+    assert mirror.number == 2
 
 
 def test_lost_staging(lake, journal) -> None:

@@ -57,7 +57,8 @@ class DeltaLake:
     """A folder, or a URL of an object store, with a Delta table for each source table: ``root/schema/table``.
 
     :param storage: for deltalake, if the tables are in an object store.
-    :param part_bytes: the bytes of changes that one commit merges; a merge needs a small multiple of that in memory.
+    :param part_bytes: the bytes of changes that one commit merges; a merge needs a small multiple of that in memory. ``None``: a
+        batch of any size is one commit.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class DeltaLake:
         *,
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
-        part_bytes: int = _PART_BYTES,
+        part_bytes: int | None = _PART_BYTES,
     ) -> None:
         self._root = root.rstrip("/")
         self._storage = storage
@@ -111,7 +112,7 @@ class DeltaTarget:
         *,
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
-        part_bytes: int = _PART_BYTES,
+        part_bytes: int | None = _PART_BYTES,
     ) -> None:
         self.target = target
         self.keys = keys
@@ -180,7 +181,8 @@ class DeltaTarget:
         if table is None:
             raise ConfigurationError(f"there is no Delta table {self.target}: call evolve first")
         base = self._base(table, commit)
-        groups = bounded(parts, self._part_bytes)
+        size = self._part_bytes
+        groups = bounded(parts, size) if size is not None else [list(parts)] if parts else []
         for number, some in enumerate(groups):
             last = number == len(groups) - 1
             changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
@@ -359,6 +361,8 @@ class DeltaTarget:
 
     def _fresh(self, table: DeltaTable, changes: pa.Table) -> pa.Table:
         """Return the changes that a changelog does not have yet."""
+        if not changes.num_rows:
+            return changes
         first, last = pc.min(changes[COMMIT_LSN]), pc.max(changes[COMMIT_LSN])
         actions = pa.table(table.get_add_actions(flatten=True))
         if not actions.num_rows:

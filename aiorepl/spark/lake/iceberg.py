@@ -321,6 +321,8 @@ class IcebergTarget:
 
     def _fresh(self, table: IcebergTable, changes: pa.Table) -> pa.Table:
         """Return the changes that a changelog does not have yet."""
+        if not changes.num_rows:
+            return changes
         first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
         identity = (COMMIT_LSN, ORDINAL, OP)
         condition = _is.And(_is.LessThanOrEqual(COMMIT_LSN, last), _is.GreaterThanOrEqual(COMMIT_LSN, first))

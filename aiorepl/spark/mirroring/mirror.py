@@ -96,8 +96,10 @@ class Mirror:
     :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
     :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
         set_aside continues without the table, and tries again at the next start, from the table's last position.
-    :param whole_transactions: never end a batch within a transaction: a batch that would end within a segment ends at the
-        segment's end. Otherwise a transaction that is larger than ``max_bytes`` may become visible in parts.
+    :param whole_transactions: never show a part of a transaction in a table: a batch that would end within a segment ends at the
+        segment's end, and is one commit of each table. The driver needs memory for the changes of the largest transaction,
+        unless executors merge (``DeltaMergeLake``). Otherwise a transaction that is larger than ``max_bytes`` may become visible
+        in parts.
     :param starting_position: where a new mirror starts, like the source's option startingPosition.
     :param max_bytes: the bytes of the journal in a batch.
     :param partition_bytes: the bytes of the journal that one task stages.
@@ -167,7 +169,7 @@ class Mirror:
         store = open_store(files)
         clean(store)
         store.clean()
-        lake = open_lake(self.target, self.upkeep) if self.lake is None else self.lake
+        lake = self.lake or open_lake(self.target, self.upkeep, one_commit=self.whole_transactions)
         applying = Applying(
             TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
             StateFile(open_store(self.target)),
@@ -220,11 +222,17 @@ def tables_of(journal: Location) -> Iterator[Table]:
         yield Table(schema, name)
 
 
-def open_lake(target: Location, upkeep: Upkeep = _UPKEEP) -> DeltaLake:
-    """Return the lake in a target."""
+def open_lake(target: Location, upkeep: Upkeep = _UPKEEP, *, one_commit: bool = False) -> DeltaLake:
+    """Return the lake in a target.
+
+    :param one_commit: make one commit of each batch of a table, of any size.
+    """
     # deltalake uses obstore's keys. Only an endpoint with http:// needs the last one.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
-    return DeltaLake(url_of(target), storage=storage, upkeep=upkeep)
+    root = url_of(target)
+    if one_commit:
+        return DeltaLake(root, storage=storage, upkeep=upkeep, part_bytes=None)
+    return DeltaLake(root, storage=storage, upkeep=upkeep)
 
 
 def url_of(target: Location) -> str:
