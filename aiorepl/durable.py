@@ -51,6 +51,10 @@ _PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
+# The next start begins at the last durable state, and the server sends the rest again.
+_AFTER_FSYNC: Final = "check the disk, and start again; what was fsynced before is not affected"
+
+
 class FsyncError(OSError):
     """A failed fsync. The kernel may have dropped the dirty pages, so a second fsync proves nothing."""
 
@@ -206,7 +210,7 @@ def transient(error: Exception) -> bool:
 def reason(error: OSError) -> str:
     """The error's text, with advice if there is some."""
     text = error.strerror or type(error).__name__
-    advice = "" if isinstance(error, FsyncError) else _ADVICE.get(error.errno or 0)
+    advice = _AFTER_FSYNC if isinstance(error, FsyncError) else _ADVICE.get(error.errno or 0)
     return f"{text}: {advice}" if advice else text
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aiorepl import BatchPolicy, Delivery, Selection, Sink, TransientError
+from aiorepl import (
+    Batch,
+    BatchPolicy,
+    Delivery,
+    PermanentError,
+    Position,
+    Selection,
+    Sink,
+    SinkContext,
+    TransientError,
+)
 from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject, Slow
 from aiorepl.testing.verify.tables import SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
@@ -40,6 +51,40 @@ class UnsyncedLines(JsonLinesSink):
         self._unsynced = bytearray()
 
 
+class RejectingSink(Sink):
+    """Rejects the rows of some accounts, always, and gives the rest to another sink."""
+
+    def __init__(self, inner: Sink) -> None:
+        self._inner = inner
+
+    async def open(self, context: SinkContext) -> Position | None:
+        return await self._inner.open(context)
+
+    async def write(self, batch: Batch) -> None:
+        found = [change for part in batch.slices for change in part.changes if rejected(change)]
+        kept = [
+            replace(part, changes=[change for change in part.changes if not rejected(change)])
+            for part in batch.slices
+        ]
+        await self._inner.write(Batch(tuple(kept)))
+        if found:
+            raise PermanentError("these accounts are not wanted", rejected=found)
+
+    async def flush(self) -> None:
+        await self._inner.flush()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def rejected(change: Any) -> bool:
+    """Whether ``RejectingSink`` rejects a change."""
+    if change.kind not in ("insert", "read", "update", "delete") or change.table != "accounts":
+        return False
+    row = change.new if change.new is not None else change.old
+    return row is not None and row["id"] % 5 == 0
+
+
 def delivery(
     name: str, options: dict[str, Any], plan: dict[str, Any], struck: Callable[[str], None]
 ) -> Delivery:
@@ -48,6 +93,8 @@ def delivery(
     :param struck: called with each fault of the sink.
     """
     sink = _MAKERS[options["type"]](name, options, plan)
+    if "rejects" in options:
+        sink = RejectingSink(sink)
     if "faulty" in options:
         chance = random.Random(options["faulty"] + os.getpid())
         faults = [_Told(_fault(chance), struck) for _ in range(_CALLS)]
@@ -60,9 +107,21 @@ def delivery(
         transform=every_other if options.get("transform") else None,
         schema_changes=options.get("schema_changes", False),
         concurrency=options.get("concurrency", 1),
+        on_error="dead_letter" if "rejects" in options else "halt",
+        dead_letters=Path(plan["folder"], letters(name)) if "rejects" in options else None,
         # Otherwise some sinks flush only once a minute.
         batches=batches(plan["program"]["pipeline"]),
     )
+
+
+def letters(name: str) -> str:
+    """Return the name of a sink's folder of dead letters."""
+    return f"{name}-letters"
+
+
+def redelivered(name: str) -> str:
+    """Return the name of the folder into which a sink's dead letters are delivered again."""
+    return f"{name}-redelivered"
 
 
 def batches(pipeline: dict[str, Any]) -> BatchPolicy:
@@ -81,14 +140,18 @@ def every_other(change: Any) -> Any:
 
 
 def _jsonl(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
-    return UnsyncedLines(Path(plan["folder"], name), rotate_bytes=options["rotate_bytes"])
+    prepared = options.get("prepared", False)
+    sink = UnsyncedLines(
+        Path(plan["folder"], name), rotate_bytes=options["rotate_bytes"], boundaries=prepared
+    )
+    sink.supports_prepared = prepared
+    return sink
 
 
 def _s3(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
     from aiorepl_sinks.s3 import S3Sink
 
     folder = Path(plan["folder"], name)
-    folder.mkdir(exist_ok=True)
     return S3Sink(f"file://{folder}", object_bytes=options["object_bytes"], compression="none")
 
 

@@ -15,6 +15,7 @@ import functools
 import inspect
 import io
 import os
+import random
 import signal
 import threading
 import time
@@ -42,7 +43,12 @@ NAMED = {
     "jsonl flush": "aiorepl_sinks.jsonl:JsonLinesSink.flush",
     "spool": "aiorepl.transactions.spool:Spool.write",
     "chunk ledger": "aiorepl.snapshot.ledger.file:LedgerFile.update",
+    "dead letter": "aiorepl.delivery.dead_letters:DeadLetters.write",
+    "prune": "aiorepl.journal.retention:_new_start",
+    "compaction": "aiorepl.history.compaction:Compaction._commit",
 }
+# Longer than the servers' wal_sender_timeout.
+_BLOCKED_SECONDS = 1.2
 _FILE_CALLS = ("fsync", "rename", "replace", "link", "unlink", "mkdir", "pwrite", "ftruncate")
 
 
@@ -99,8 +105,18 @@ class Arms:
             raise OSError(getattr(errno, action), os.strerror(getattr(errno, action)))
         elif action == "slow":
             time.sleep(0.3)
+        elif action == "block":
+            time.sleep(_BLOCKED_SECONDS)
+        elif action == "clock":
+            _jump()
         elif action == "cancel":
             self.cancel()
+
+
+def _jump() -> None:
+    """Set the wall clock of this process forward or back by an hour."""
+    now, hours = time.time, random.choice([-1, 1])
+    time.time = lambda: now() + hours * 3600
 
 
 def install(arms: Arms) -> None:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 from program import Program
-from rounds import Outcome
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of a program."""
+
+    violations: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    transactions: int = 0
+    """Transactions that were compared, counted for each consumer."""
+    changes: int = 0
+    rows: int = 0
+    duplicates: int = 0
+    seconds: float = 0.0
 
 
 class Report:

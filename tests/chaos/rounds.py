@@ -7,43 +7,39 @@ import contextlib
 import json
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+from destinations import letters
+from judge import Judge
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
+from report import Outcome
 from strikes import Striker
 from watch import (
     Confirmation,
     FolderWatch,
     JournalWatch,
+    LettersWatch,
     ManifestWatch,
+    PreparedWatch,
     RequestWatch,
     TableWatch,
     Watch,
     cursor,
 )
 
-from aiorepl import LSN
+from aiorepl import LSN, errors
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.journal.store import LocalStore
-from aiorepl.journal.verification import problems
 from aiorepl.testing import CuttingProxy, EmbeddedServer
 from aiorepl.testing.verify import (
-    History,
     Mixture,
-    Operation,
-    Promise,
-    Tables,
-    Verdict,
     Workload,
     tables,
-    verify,
 )
 
 # Time limits for catching up and for a whole round, in seconds.
@@ -53,22 +49,9 @@ LONGEST = 240.0
 _STARTS = 3
 # A process may end with these errors even if no system call has failed.
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "SlotError", "ServerError")
+# After a failed call of the operating system, an error has one of these.
+_ADVICE = ("make room", "raise the process's limit", "check the disk")
 _AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The result of a program."""
-
-    violations: list[str] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)
-    transactions: int = 0
-    """Transactions that were compared, counted for each consumer."""
-    changes: int = 0
-    rows: int = 0
-    duplicates: int = 0
-    seconds: float = 0.0
 
 
 class Round:
@@ -104,6 +87,8 @@ class Round:
         self._receiver = Receiver(program.seed, self._received, self._struck)
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
+        # Whether the writers may write.
+        self._writing = not self._snapshot
         # If the power fails, only from the last life on.
         self._looking = not program.power
 
@@ -148,7 +133,8 @@ class Round:
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
-                await self._judge(await workload.finish())
+                judge = Judge(self._program, self._folder, self._target, self._watches, self._outcome)
+                await judge.judge(await workload.finish())
         self._receiver.listener.close()
         self._receiver.listener.cancel()
         await self._receiver.listener.closed()
@@ -199,17 +185,33 @@ class Round:
             target.terminate()
         journal = self._folder / "journal"
         for name, options in self._program.sinks.items():
-            confirmed = cursor(journal, name) if self._program.pipeline["journal"] else self._confirmation
-            self._watches[name] = self._watch(name, options["type"], confirmed)
+            confirmed: Confirmation = (
+                cursor(journal, name) if self._program.pipeline["journal"] else self._confirmation
+            )
+            self._watches[name] = self._watch(name, options, confirmed)
+            if "rejects" in options:
+                self._watches[letters(name)] = LettersWatch(confirmed, self._folder / letters(name))
         if self._program.pipeline["journal"]:
-            self._watches["the journal"] = JournalWatch(self._confirmation, journal)
+            self._watches["the journal"] = JournalWatch(self._confirmation, journal, self._slot_stays)
 
-    def _watch(self, name: str, kind: str, confirmed: Confirmation) -> Watch:
+    def _watch(self, name: str, options: dict[str, Any], confirmed: Confirmation) -> Watch:
+        kind = options["type"]
+        if kind == "jsonl" and options.get("prepared"):
+            return PreparedWatch(confirmed, self._folder / name)
         if kind == "jsonl":
             return FolderWatch(confirmed, self._folder / name)
         if kind == "s3":
             return ManifestWatch(confirmed, self._folder / name)
         return RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed)
+
+    @property
+    def _receivers(self) -> list[Watch]:
+        """The logs that get every transaction."""
+        return [watch for watch in self._watches.values() if not isinstance(watch, LettersWatch)]
+
+    def _slot_stays(self) -> bool:
+        """Whether the slot is not created again: before that, nothing was written that a new slot could miss."""
+        return self._writing
 
     def _confirmation(self) -> LSN | None:
         return self._confirmed
@@ -251,6 +253,7 @@ class Round:
         """Let the writers write once the slot will not be dropped again."""
         while not self._told().get("stays"):
             await asyncio.sleep(0.01)
+        self._writing = True
         workload.resume()
 
     def _told(self) -> dict[str, Any]:
@@ -299,9 +302,20 @@ class Round:
         error = self._last_error()
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
-        failed_calls = any(line.startswith("E") for line in struck)
-        if kind not in _EXCUSED and not failed_calls:
+        if kind in _EXCUSED:
+            return
+        if not any(line.startswith("E") for line in struck):
             self._outcome.violations.append(f"the pipeline ended by itself: {error}")
+        elif problem := self._unclear(kind, error):
+            self._outcome.violations.append(f"after a failed call, {problem}: {error}")
+
+    def _unclear(self, kind: str, error: str) -> str:
+        """Say what is missing from the error after a call of the operating system has failed; empty if nothing is."""
+        if not issubclass(getattr(errors, kind, object), errors.AioreplError):
+            return "the error is not one of aiorepl"
+        if str(self._folder) not in error:
+            return "the error does not name the file or its folder"
+        return "" if any(advice in error for advice in _ADVICE) else "the error does not say what to do"
 
     def _last_error(self) -> str:
         told = (self._folder / "stderr").read_text().splitlines()
@@ -375,16 +389,14 @@ class Round:
             self._note_end(await process.wait(), [])
             for watch in self._watches.values():
                 watch.restarted()
-            if all(last in watch.ledger for watch in self._watches.values()):
+            if all(last in watch.ledger for watch in self._receivers):
                 return True
         self._outcome.violations.append(f"the process does not start again: {self._last_error()}")
         return False
 
     async def _receive(self, process: Process, mark: tuple[int, int]) -> None:
         """Wait until all consumers have a transaction, or the process has ended."""
-        while process.returncode is None and any(
-            mark not in watch.ledger for watch in self._watches.values()
-        ):
+        while process.returncode is None and any(mark not in watch.ledger for watch in self._receivers):
             await asyncio.sleep(0.02)
 
     async def _read_tables(self, process: Process) -> None:
@@ -399,76 +411,3 @@ class Round:
                 if failed or set(states.values()) <= {"complete"}:
                     return
             await asyncio.sleep(0.05)
-
-    async def _judge(self, history: History) -> None:
-        assert history.final is not None
-        for name, watch in self._watches.items():
-            options = self._program.sinks.get(name, {})
-            if isinstance(watch, TableWatch):
-                await self._compare_target(name, history.final)
-                continue
-            promise = replace(promised(options, self._program), defaults=history.defaults)
-            self._add(
-                name,
-                watch,
-                verify(
-                    history, watch.log, promise, final=None if options.get("transform") else history.final
-                ),
-            )
-        if self._program.pipeline["journal"]:
-            found = await asyncio.to_thread(list, problems(LocalStore(self._folder / "journal")))
-            self._outcome.violations += [f"the journal: {problem}" for problem in found]
-
-    def _add(self, name: str, watch: Watch, verdict: Verdict) -> None:
-        self._outcome.violations += [f"{name}: {text}" for text in (*watch.violations, *verdict.violations)]
-        self._outcome.transactions += verdict.transactions
-        self._outcome.changes += verdict.changes
-        self._outcome.rows += verdict.rows
-        self._outcome.duplicates += verdict.duplicates
-
-    async def _compare_target(self, name: str, final: Tables) -> None:
-        """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
-        connection = await asyncpg.connect(self._target)
-        there = await tables.contents(connection)
-        connection.terminate()
-        for table, rows in final.items():
-            if rows != there[table]:
-                missing, invented = (
-                    len(rows.keys() - there[table].keys()),
-                    len(there[table].keys() - rows.keys()),
-                )
-                other = sum(rows[key] != there[table][key] for key in rows.keys() & there[table].keys())
-                self._outcome.violations.append(
-                    f"{name}: table {table} differs: {missing} rows are missing, {invented} are not in the source, {other} "
-                    "have other values"
-                )
-            self._outcome.changes += len(rows)
-        self._outcome.transactions += len(final["ledger"])
-
-
-def promised(options: dict[str, Any], program: Program) -> Promise:
-    """Return the guarantees of a sink with these options; without options, the journal's."""
-    selected, transformed = options.get("tables"), options.get("transform")
-
-    def expected(operation: Operation) -> Operation | None:
-        if selected is not None and operation.table not in selected:
-            return None
-        if not transformed or operation.table != "accounts" or operation.new is None:
-            return operation
-        if operation.new["id"] % 2:
-            return None
-        return replace(operation, new={**operation.new, "note": "changed"})
-
-    masked: dict[str, set[str]] = {}
-    # The transform comes after the mask, and sets the column.
-    for column in () if transformed else options.get("mask", ()):
-        table, _, name = column.partition(".")
-        masked.setdefault(table, set()).add(name)
-    return Promise(
-        exactly_once=not options or options["type"] == "s3",
-        repeats="faulty" in options or options.get("type") == "webhook",
-        order="key" if options.get("concurrency", 1) > 1 else "commit",
-        expected=expected,
-        masked={table: frozenset(names) for table, names in masked.items()},
-        snapshot=bool(program.pipeline.get("snapshot")),
-    )

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from drawing import VERSIONS, draw
 from processes import Processes
-from program import VERSIONS, Program, draw
-from report import Report
-from rounds import Outcome, Round
+from program import Program
+from report import Outcome, Report
+from rounds import Round
 from sabotage import SABOTAGES
 
 from aiorepl.errors import ConfigurationError
@@ -136,7 +137,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="begin no program after this time")
     parser.add_argument("--programs", type=int, help="run this many programs, however long it takes")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first program")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="run the program of this seed only")
+    parser.add_argument(
+        "--replay", type=int, nargs="+", metavar="SEED", help="run the programs of these seeds only"
+    )
     parser.add_argument("--program", type=Path, metavar="FILE", help="run the program in this file only")
     parser.add_argument(
         "--shrink", action="store_true", help="look for the shortest program with the violation"
@@ -154,7 +157,7 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
     if options.program is not None:
         yield Program.from_json(options.program.read_text())
     elif options.replay is not None:
-        yield draw(options.replay, versions=versions)
+        yield from (draw(seed, versions=versions) for seed in options.replay)
     elif options.programs is not None:
         yield from (draw(options.seed + number, versions=versions) for number in range(options.programs))
     else:

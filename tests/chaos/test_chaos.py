@@ -36,7 +36,8 @@ def test_every_named_point_exists():
 def test_a_program_survives_its_json():
     """A program's JSON replays it, and each simpler program differs from it."""
     command = (
-        "from program import Program, draw\n"
+        "from drawing import draw\n"
+        "from program import Program\n"
         "one = draw(1)\n"
         "assert one == draw(1) == Program.from_json(one.to_json())\n"
         "simpler = list(one.shorter())\n"

@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from aiorepl import DeadLetters
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
+from aiorepl.journal.cursors import Cursors
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 from aiorepl.testing.verify.tables import SCHEMA
 
+CURSOR = "watch"
+"""The name of the cursor with which a journal is watched."""
 Confirmation = Callable[[], LSN | None]
 """Reads the position up to which a consumer is confirmed; ``None`` before the first one."""
 
@@ -85,8 +90,62 @@ class FolderWatch(Watch):
         data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read[inode] = self._read.get(inode, 0) + len(whole)
-        for change in of_native(whole.splitlines()):
+        self._take(whole.splitlines())
+
+    def _take(self, lines: list[bytes]) -> None:
+        for change in of_native(lines):
             self._add(change)
+
+
+class PreparedWatch(FolderWatch):
+    """The log of a ``jsonl`` sink that gets transactions at their PREPARE. They are added at their commit.
+
+    If a sink loses a prepared transaction, nothing is added at the commit, and the transaction is missing.
+    """
+
+    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+        super().__init__(confirmed, folder)
+        self._rows: list[dict[str, Any]] = []
+        # By xid: the rows of the last prepared transaction, kept because its commit may come again.
+        self._prepared: dict[int, list[dict[str, Any]]] = {}
+
+    def _take(self, lines: list[bytes]) -> None:
+        for event in map(json.loads, lines):
+            kind, rows = event["kind"], self._rows
+            if kind == "begin":
+                self._rows = []  # an earlier one may have been cut off
+            elif kind == "prepare":
+                self._prepared[event["xid"]] = rows
+            elif kind == "commit":
+                super()._take([json.dumps(row).encode() for row in rows])
+            elif kind == "commit_prepared":
+                lsn = event["commit_lsn"]
+                rows = [{**row, "commit_lsn": lsn} for row in self._prepared.get(event["xid"], ())]
+                super()._take([json.dumps(row).encode() for row in rows])
+            elif "ordinal" in event:
+                rows.append(event)
+
+
+class LettersWatch(Watch):
+    """The log of a sink's dead letters.
+
+    :param folder: the folder of the letters.
+    """
+
+    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+        super().__init__(confirmed)
+        self._letters = DeadLetters(folder)
+        self._seen: dict[str, int] = {}
+
+    def _look(self) -> None:
+        form = named("native")
+        files = {path.name: path.stat().st_ino for path in self._letters.path.glob("*.json")}
+        if files != self._seen:
+            for letter in self._letters.letters():
+                if files.get(letter.file.name) != self._seen.get(letter.file.name):
+                    for change in of_native(bytes(form.lines(letter.batch.slices)).splitlines()):
+                        self._add(change)
+            self._seen = files
 
 
 class ManifestWatch(Watch):
@@ -149,11 +208,13 @@ class JournalWatch(Watch):
     """The log of a journal: the changes that a reader in another process gets. None may come twice, whatever is restarted.
 
     :param folder: the journal.
+    :param stays: whether the slot will not be created again.
     """
 
-    def __init__(self, confirmed: Confirmation, folder: Path) -> None:
+    def __init__(self, confirmed: Confirmation, folder: Path, stays: Callable[[], bool]) -> None:
         super().__init__(confirmed)
         self._folder = folder
+        self._stays = stays
         # The slot's start; an initial snapshot comes before it.
         self._first: LSN | None = None
 
@@ -164,7 +225,8 @@ class JournalWatch(Watch):
             return
         position = JournalReader(self._folder).position()
         end = LSN(0) if position is None else position.lsn
-        self._first = self._first or confirmed
+        if self._first is None or not self._stays():
+            self._first = confirmed
         if confirmed > max(end, self._first):
             self.violations.append(f"the slot is confirmed up to {confirmed}, and the journal ends at {end}")
 
@@ -176,14 +238,21 @@ class JournalWatch(Watch):
         """The server was restarted."""
 
     async def follow(self) -> None:
-        """Follow the journal until cancelled."""
+        """Follow the journal until cancelled. A cursor keeps what is not read yet."""
         form = named("native")
         while not (self._folder / "position.json").exists():
             await asyncio.sleep(0.02)
         try:
-            async for part in JournalReader(self._folder).follow(poll=0.05):
+            reader, cursors = JournalReader(self._folder), Cursors(self._folder)
+            begin = reader.source().at(LSN(0))
+            await asyncio.to_thread(cursors.advance, CURSOR, begin)
+            moved = time.monotonic()
+            async for part in reader.follow(poll=0.05):
                 for change in of_native(bytes(form.lines([part])).splitlines()):
                     self._add(change)
+                if part.end_lsn is not None and time.monotonic() > moved + 0.1:
+                    await asyncio.to_thread(cursors.advance, CURSOR, begin.at(part.end_lsn))
+                    moved = time.monotonic()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
             self.violations.append(f"the journal cannot be read: {type(error).__name__}: {error}")
 

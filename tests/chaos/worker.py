@@ -11,7 +11,10 @@ import asyncio
 import functools
 import json
 import os
+import resource
 import sys
+import threading
+import traceback
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,24 +24,38 @@ from destinations import batches, delivery
 from disk import Disk
 from hooks import Arms, install, task_factory
 from sabotage import SABOTAGES
+from watch import CURSOR
 
 from aiorepl import Pipeline, RetryPolicy, SnapshotOptions, Source, connect
+from aiorepl.durable import storage_error
+from aiorepl.errors import AioreplError
 from aiorepl.formats import named
+from aiorepl.journal import JournalReader, retention
 from aiorepl.pipeline import journaled
 from aiorepl.source.feedback import schedule
 from aiorepl.transactions import in_progress
+
+# So small that a life of a second has passes and merges.
+LIMITS = {
+    "publish_after": 1.0,
+    "keep_replaced": 0.5,
+    "least_bytes": 20_000,
+    "most_bytes": 200_000,
+    "most_pending": 4,
+    "listed": 3,
+}
 
 
 def run(plan: Path, stderr: Path, stop: Connection) -> None:
     """Run as the process under test."""
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 2)
-    schedule._MIN_INTERVAL = 0.02
     told = json.loads(plan.read_text())
     power = any(arm["action"] == "power" for arm in told["arms"])
     disk = Disk(Path(told["folder"], "shadow"), os.getpid()) if power else None
     arms = Arms(told["arms"], told["fired"], disk)
     if told["sabotage"]:
         SABOTAGES[told["sabotage"]]()
+    prepare(told)
     install(arms)
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
@@ -46,6 +63,80 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
     code = loop.run_until_complete(main(told, arms, stop))
     sys.stderr.flush()
     os._exit(code)
+
+
+def prepare(plan: dict[str, Any]) -> None:
+    """Make the folders that a user would make, and change constants, before any fault."""
+    program, folder = plan["program"], Path(plan["folder"])
+    made = [name for name, options in program["sinks"].items() if options["type"] == "s3"]
+    if program["pipeline"].get("connect"):
+        made.append("sink0")
+    for name in ("spill", *made):
+        Path(folder, name).mkdir(exist_ok=True)
+    schedule._MIN_INTERVAL = 0.02
+    retention._MIN_PAUSE = 0.1
+    if program["pipeline"].get("retention"):
+        watched(folder / "journal")
+    if program["pipeline"].get("compact"):
+        compact_within(folder / "journal", folder / "compaction")
+    limit(program.get("limits", {}))
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Limit this process.
+
+    :param limits: ``files``, the number of descriptors beside those that are open now, and ``memory``, the bytes of address
+        space beside those that are in use now.
+    """
+    if "files" in limits:
+        most = len(list(Path("/proc/self/fd").iterdir())) + limits["files"]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if "memory" in limits:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + limits["memory"], used + limits["memory"]))
+
+
+def watched(journal: Path) -> None:
+    """Prune the journal only once the cursor of the watching process protects what it has not read."""
+    keep_pruned, cursor = journaled.keep_pruned, journal / "cursors" / f"{CURSOR}.json"
+
+    async def keep(store: Any, limits: Any) -> None:
+        while not await asyncio.to_thread(cursor.exists):
+            await asyncio.sleep(0.02)
+        await keep_pruned(store, limits)
+
+    journaled.keep_pruned = keep
+
+
+def compact_within(journal: Path, told: Path) -> None:
+    """Run compaction in a thread of this process, where faults strike it, too.
+
+    :param told: the file for errors that are not aiorepl's.
+    """
+    # Imports pyarrow.
+    from aiorepl.history import beside, opening, planning
+    from aiorepl.history.compaction import Pace
+
+    async def run(first: bytes) -> int:
+        stopped = threading.Event()
+        try:
+            while await asyncio.to_thread(JournalReader(journal).recorded_position) is None:
+                await asyncio.sleep(0.05)
+            compaction = opening.open_compaction(
+                journal, limits=planning.Limits(**LIMITS), pace=Pace(50_000, 0.1)
+            )
+            await asyncio.to_thread(compaction.follow, stopped, 0.05)
+        except AioreplError as error:
+            sys.stderr.write(f"compaction: {type(error).__name__}: {error}\n")
+        except Exception as error:  # noqa: BLE001 - it is a violation
+            with told.open("a") as file:
+                traceback.print_exception(error, file=file)
+        finally:
+            stopped.set()
+        return 1
+
+    beside._run = run
+    beside._FIRST_PAUSE = 0.05
 
 
 async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
@@ -61,6 +152,8 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     if task.cancelled():
         return 0
     if (error := task.exception()) is not None:
+        if not isinstance(error, AioreplError):
+            traceback.print_exception(error)
         sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1
     return 0
@@ -95,7 +188,6 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
         # Everything spills, from the first byte.
         given["transaction_buffer_bytes"] = in_progress._MINIMUM = 100_000
         given["spill_dir"] = folder / "spill"
-        given["spill_dir"].mkdir(exist_ok=True)
     source = Source(plan["dsn"], slot=plan["slot"], publication="verify", **given)
     again = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
     options = dict(program["pipeline"])
@@ -137,7 +229,6 @@ class Loop:
         self._task = asyncio.current_task()
         form = named("native")
         # Names sort in the order of the runs.
-        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{len(list(self._folder.iterdir())):016}.jsonl"
         try:
             with path.open("wb", buffering=0) as file:
@@ -150,6 +241,8 @@ class Loop:
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
+        except OSError as error:
+            raise storage_error(error, str(path)) from error
 
     def stop(self) -> None:
         """Stop ``run``."""

@@ -16,6 +16,19 @@ from aiorepl.testing.verify.tables import KEYS, selected
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"
+# Each block with an exception handler is a savepoint.
+_SAVEPOINTS: Final = """
+DO $$
+BEGIN
+  FOR i IN {first}..{last} LOOP
+    BEGIN
+      INSERT INTO {table} (n, stamp, note) VALUES (i, '{stamp}', 'entry ' || i);
+      IF i % 3 = 0 THEN RAISE EXCEPTION 'rolled back'; END IF;
+    EXCEPTION WHEN raise_exception THEN NULL;
+    END;
+  END LOOP;
+END $$
+"""
 
 
 @dataclass(slots=True)
@@ -114,15 +127,30 @@ async def _move(scope: Scope, key: int, other: int) -> list[Operation]:
     ]
 
 
-async def add_entries(scope: Scope) -> list[Operation]:
-    """Insert many rows into ``entries``."""
-    count = scope.chance.choice([1, 3, 20, 200, scope.largest])
+async def add_entries(scope: Scope, count: int | None = None) -> list[Operation]:
+    """Insert many rows into ``entries``, with one statement.
+
+    :param count: their number; ``None``: drawn.
+    """
+    count = count or scope.chance.choice([1, 3, 20, 200, scope.largest])
     first, scope.next_entry = scope.next_entry, scope.next_entry + count
     statement = "INSERT INTO {t} (n, stamp, note) SELECT i, $1, 'entry ' || i FROM generate_series($2::int, $3::int) i"
     await scope.rows("entries", statement, scope.stamp, first, first + count - 1)
     # Without RETURNING, which would take as long as the insert itself.
     rows = ({"n": n, "stamp": scope.stamp, "note": f"entry {n}"} for n in range(first, first + count))
     return _inserts("entries", rows)
+
+
+async def add_in_savepoints(scope: Scope, count: int) -> list[Operation]:
+    """Insert rows into ``entries``, each in a savepoint of its own; every third savepoint is rolled back."""
+    first, scope.next_entry = scope.next_entry, scope.next_entry + count
+    await scope.connection.execute(
+        _SAVEPOINTS.format(
+            table=f"{scope.schema}.entries", stamp=scope.stamp, first=first, last=first + count - 1
+        )
+    )
+    kept = [n for n in range(first, first + count) if n % 3]
+    return _inserts("entries", ({"n": n, "stamp": scope.stamp, "note": f"entry {n}"} for n in kept))
 
 
 async def truncate(scope: Scope) -> list[Operation]:

@@ -27,7 +27,11 @@ _AWAY: Final = (
     asyncpg.InternalClientError,  # of a connection that broke while it was used
 )
 # Numbers of entries that belong to one writer.
-_ENTRIES: Final = 1_000_000
+_ENTRIES: Final = 10_000_000
+# Rows of a savepoint that exceed 64 kB in the walsender's memory.
+_STREAMED: Final = 500
+# The number of the transaction that is largest; the next one has the most rows.
+_LARGE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,23 @@ class Mixture:
     :param keys: the number of keys.
     :param largest: the largest number of rows that one statement writes.
     :param schema_changes: whether columns are added and dropped, and replica identities changed.
+    :param schema_weight: how often each schema change is drawn; 1 is as rare as a truncate.
     :param prepared: whether transactions are prepared.
+    :param streamed: the portion of transactions with savepoints that are large enough to be streamed, if the server's
+        ``logical_decoding_work_mem`` is 64 kB.
+    :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
+    :param rows: the number of rows of one statement of the first writer; 0: no such statement.
     :param pause: the longest pause between two transactions, in seconds.
     """
 
     keys: int = 60
     largest: int = 1000
     schema_changes: bool = True
+    schema_weight: int = 1
     prepared: bool = True
+    streamed: float = 0.0
+    savepoints: int = 0
+    rows: int = 0
     pause: float = 0.02
 
 
@@ -74,7 +87,7 @@ class Writer:
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await asyncpg.connect(self.dsn, timeout=10)
-                await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '20s'")
+                await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '60s'")
             if self._prepared is not None:
                 await self._end_prepared(self._prepared)
             await self._transaction()
@@ -126,6 +139,7 @@ class Writer:
         await self._connection.execute("BEGIN")
         try:
             await self._record(one)
+            one.operations += await self._large(scope, number)
             for _ in range(chance.choice([1, 1, 2, 4])):
                 one.operations += await self._savepoint(scope, chance.choice([0, 0, 0, 1, 2]))
         finally:
@@ -167,10 +181,28 @@ class Writer:
             await scope.connection.execute(f"RELEASE SAVEPOINT s{depth}")
         return done
 
+    async def _large(self, scope: actions.Scope, number: int) -> list[Operation]:
+        """Begin a transaction with many rows or savepoints, if the mixture has such ones."""
+        mixture, done = self.mixture, list[Operation]()
+        if self.number == 1 and number == _LARGE and mixture.savepoints:
+            done += await actions.add_in_savepoints(scope, mixture.savepoints)
+        if self.number == 1 and number == _LARGE + 1 and mixture.rows:
+            done += await actions.add_entries(scope, mixture.rows)
+        if scope.chance.random() < mixture.streamed:
+            for savepoint in range(scope.chance.choice([1, 3])):
+                await scope.connection.execute(f"SAVEPOINT large{savepoint}")
+                added = await actions.add_entries(scope, _STREAMED)
+                if scope.chance.random() < 0.5:
+                    await scope.connection.execute(f"ROLLBACK TO SAVEPOINT large{savepoint}")
+                else:
+                    done += added
+        return done
+
     async def _action(self, scope: actions.Scope) -> list[Operation]:
         drawn = dict(actions.ACTIONS)
         if self.mixture.schema_changes:
-            drawn |= actions.SCHEMA_CHANGES
+            weight = self.mixture.schema_weight
+            drawn |= {action: often * weight for action, often in actions.SCHEMA_CHANGES.items()}
         (action,) = scope.chance.choices(list(drawn), list(drawn.values()))
         return await action(scope)
 

@@ -1,0 +1,208 @@
+"""Judges a round: compares the logs of all consumers with the history, and what is left on disk with the logs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from destinations import letters, redelivered
+from program import Program
+from report import Outcome
+from watch import FolderWatch, TableWatch, Watch
+
+from aiorepl import LSN, DeadLetters, Delivery
+from aiorepl.delivery.redelivery import redeliver
+from aiorepl.journal.store import LocalStore
+from aiorepl.journal.verification import problems
+from aiorepl.testing.verify import Delivered, History, Operation, Promise, Tables, Verdict, tables, verify
+from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl_sinks.jsonl import JsonLinesSink
+
+
+class Judge:
+    """Adds what it finds to an outcome.
+
+    :param folder: of the round.
+    :param target: the DSN of the target of a ``postgres`` sink.
+    :param watches: the logs.
+    """
+
+    def __init__(
+        self, program: Program, folder: Path, target: str, watches: dict[str, Watch], outcome: Outcome
+    ) -> None:
+        self._program = program
+        self._folder = folder
+        self._target = target
+        self._watches = watches
+        self._outcome = outcome
+
+    async def judge(self, history: History) -> None:
+        """Judge everything, once all consumers have caught up with the history and no process runs."""
+        assert history.final is not None
+        for name, options in self._program.sinks.items():
+            watch = self._watches[name]
+            if isinstance(watch, TableWatch):
+                await self._compare_target(name, history.final)
+                continue
+            promise = replace(promised(options, self._program), defaults=history.defaults)
+            whole = not (options.get("transform") or "rejects" in options)
+            self._add(
+                name, watch, verify(history, watch.log, promise, final=history.final if whole else None)
+            )
+            if "rejects" in options:
+                await self._judge_letters(name, history, promise)
+        if self._program.pipeline["journal"]:
+            await self._judge_journal(history)
+
+    def _add(self, name: str, watch: Watch, verdict: Verdict) -> None:
+        self._outcome.violations += [f"{name}: {text}" for text in (*watch.violations, *verdict.violations)]
+        self._outcome.transactions += verdict.transactions
+        self._outcome.changes += verdict.changes
+        self._outcome.rows += verdict.rows
+        self._outcome.duplicates += verdict.duplicates
+
+    async def _judge_letters(self, name: str, history: History, promise: Promise) -> None:
+        """Verify the dead letters, deliver them again, and compare what came."""
+        watch, folder = self._watches[letters(name)], self._folder / letters(name)
+        # Each transaction needs a place in the stream, so the sink's own rows of the ledger are added.
+        ledger = [
+            entry
+            for entry in self._watches[name].log
+            if isinstance(entry, Delivered) and entry.tables == ("ledger",)
+        ]
+
+        def expected(operation: Operation) -> Operation | None:
+            return operation if operation.table == "ledger" else only_rejected(operation)
+
+        promise = replace(promise, expected=expected, repeats=True, order="key")
+        self._add(letters(name), watch, verify(history, [*ledger, *watch.log], promise))
+        sink = JsonLinesSink(self._folder / redelivered(name))
+        await redeliver(name, Delivery(sink), DeadLetters(folder))
+        again = FolderWatch(lambda: None, self._folder / redelivered(name))
+        again.look()
+        wanted = {change.identity for change in watch.log if isinstance(change, Delivered)}
+        found = {change.identity for change in again.log if isinstance(change, Delivered)}
+        if found != wanted:
+            self._outcome.violations.append(
+                f"{name}: {len(wanted - found)} changes of dead letters were not delivered again, "
+                f"{len(found - wanted)} came from nowhere"
+            )
+        if left := list(folder.glob("*.json")):
+            self._outcome.violations.append(
+                f"{name}: {len(left)} dead letters are left after they were delivered"
+            )
+
+    async def _judge_journal(self, history: History) -> None:
+        watch, store = self._watches["the journal"], LocalStore(self._folder / "journal")
+        promise = replace(promised({}, self._program), defaults=history.defaults)
+        self._add("the journal", watch, verify(history, watch.log, promise, final=history.final))
+        found = await asyncio.to_thread(list, problems(store))
+        self._outcome.violations += [f"the journal: {problem}" for problem in found]
+        if self._program.pipeline.get("compact"):
+            unclear = self._folder / "compaction"
+            if unclear.exists():
+                last = unclear.read_text().splitlines()[-1]
+                self._outcome.violations.append(
+                    f"compaction ended with an error that is not of aiorepl: {last}"
+                )
+            self._outcome.violations += await asyncio.to_thread(uncompacted, store, watch)
+
+    async def _compare_target(self, name: str, final: Tables) -> None:
+        """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
+        connection = await asyncpg.connect(self._target)
+        there = await tables.contents(connection)
+        connection.terminate()
+        for table, rows in final.items():
+            if rows != there[table]:
+                missing, invented = (
+                    len(rows.keys() - there[table].keys()),
+                    len(there[table].keys() - rows.keys()),
+                )
+                other = sum(rows[key] != there[table][key] for key in rows.keys() & there[table].keys())
+                self._outcome.violations.append(
+                    f"{name}: table {table} differs: {missing} rows are missing, {invented} are not in the source, {other} "
+                    "have other values"
+                )
+            self._outcome.changes += len(rows)
+        self._outcome.transactions += len(final["ledger"])
+
+
+def uncompacted(store: LocalStore, watch: Watch) -> list[str]:
+    """Compact the rest of a journal, and compare the history with what a reader of the journal has read."""
+    # Imported here, because they import pyarrow.
+    import pyarrow.parquet as pq
+
+    from aiorepl.history import end, files, opening, read_file, verification
+    from aiorepl.history import tables as listed_tables
+
+    opening.open_compaction(store).run()
+    until = end(store) or LSN(0)
+    wanted: dict[str, set[tuple[int, int, str]]] = {}
+    for change in watch.log:
+        if isinstance(change, Delivered) and change.commit_lsn < until:
+            for table in change.tables:
+                rows = {(*change.identity, kind) for kind in _kinds(change)}
+                wanted.setdefault(table, set()).update(rows)
+    violations = [f"the history: {problem}" for problem in verification.problems(store)]
+    for schema, table in sorted({*listed_tables(store), *((SCHEMA, name) for name in wanted)}):
+        listed, found = files(store, schema, table), list[tuple[int, int, str]]()
+        for file in () if listed is None else listed.files:
+            data = io.BytesIO(read_file(store, file))
+            columns = pq.read_table(data, columns=["_commit_lsn", "_ordinal", "_op"]).to_pydict().values()
+            found += zip(*columns, strict=True)
+        there = wanted.get(table, set())
+        lost, invented, twice = len(there - {*found}), len({*found} - there), len(found) - len({*found})
+        if lost or invented or twice:
+            violations.append(
+                f"the history of {table} up to {until}: {lost} changes are missing, {invented} are not in the journal, "
+                f"{twice} are there twice"
+            )
+    return violations
+
+
+def _kinds(change: Delivered) -> tuple[str, ...]:
+    """Return the operations of a history's rows: an UPDATE that changes the key has two."""
+    if change.kind != "update" or change.old is None or change.new is None:
+        return (change.kind,)
+    moved = any(change.old.get(column) != change.new[column] for column in tables.KEYS[change.tables[0]])
+    return ("delete", "insert") if moved else ("update",)
+
+
+def promised(options: dict[str, Any], program: Program) -> Promise:
+    """Return the guarantees of a sink with these options; without options, the journal's."""
+    selected, transformed = options.get("tables"), options.get("transform")
+
+    def expected(operation: Operation) -> Operation | None:
+        if "rejects" in options and only_rejected(operation) is not None:
+            return None
+        if selected is not None and operation.table not in selected:
+            return None
+        if not transformed or operation.table != "accounts" or operation.new is None:
+            return operation
+        if operation.new["id"] % 2:
+            return None
+        return replace(operation, new={**operation.new, "note": "changed"})
+
+    masked: dict[str, set[str]] = {}
+    # The transform comes after the mask, and sets the column.
+    for column in () if transformed else options.get("mask", ()):
+        table, _, name = column.partition(".")
+        masked.setdefault(table, set()).add(name)
+    return Promise(
+        exactly_once=not options or options["type"] == "s3",
+        repeats="faulty" in options or options.get("type") == "webhook",
+        order="key" if options.get("concurrency", 1) > 1 else "commit",
+        expected=expected,
+        masked={table: frozenset(names) for table, names in masked.items()},
+        snapshot=bool(program.pipeline.get("snapshot")),
+    )
+
+
+def only_rejected(operation: Operation) -> Operation | None:
+    """Return the operations that ``RejectingSink`` rejects."""
+    rejects = operation.table == "accounts" and operation.kind != "truncate" and operation.key[0] % 5 == 0
+    return operation if rejects else None
