@@ -1,6 +1,6 @@
 """User code as type checkers see it: each ``ignore`` marks a mistake that mypy and pyright must report.
 
-``test_typing`` runs them on this file; both report an ``ignore`` that has nothing to ignore.
+``test_typing`` and ``documents/test_types`` run them on this file; both report an ``ignore`` that has nothing to ignore.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class SQLite(SyncSink):  # SQLite's calls block, so they are made in a worker th
     def __init__(self, path: str) -> None:
         self._path = path
         self._format = NativeFormat()
-        self._database: sqlite3.Connection | None = None
+        self._database: sqlite3.Connection  # from open on
 
     def open(self, context: SinkContext) -> Position | None:
         self._source = context.position
@@ -48,7 +48,7 @@ class SQLite(SyncSink):  # SQLite's calls block, so they are made in a worker th
             self._database.commit()  # events and position in one atomic step
 
     def close(self) -> None:
-        if self._database is not None:
+        if hasattr(self, "_database"):
             self._database.close()  # rolls back what is not committed; it is delivered again
 
     @contextmanager

@@ -1,10 +1,12 @@
-"""The Spark program of README.md runs."""
+"""The Spark programs of README.md and docs/reference/snapshots.md run as they are, but for their folders."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
+import asyncpg
 import pytest
 from deltalake import DeltaTable
 
@@ -12,29 +14,51 @@ from aiorepl.testing.messages import column
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+
+
+def block(page: str, text: str) -> str:
+    """The Python block with this text in it."""
+    (found,) = re.findall(
+        rf"^```python\n([^`]*{re.escape(text)}[^`]*)^```", (ROOT / page).read_text(), re.MULTILINE
+    )
+    return found
 
 
 def test_the_program(spark, journal, tmp_path):
-    """It mirrors a table of a journal into a Delta table."""
+    """It writes the changes of a table of a journal to files."""
     orders = journal.stream.table("orders", column("id", 23, key=True), column("note"))
-    journal.stream.transaction(
-        orders.insert("1", "first"), orders.insert("2", "second"), orders.delete("2", None)
-    )
+    journal.stream.transaction(orders.insert("1", "first"), orders.delete("1", None))
     journal.write()
-    program, _ = re.findall(r"^```python\n([^`]*spark[^`]*)^```", TEXT, re.MULTILINE)
-    target = tmp_path / "orders"
-    program = program.replace("/var/lib/app/journal", str(journal.folder)).replace(
-        "/lake/orders", str(target)
-    )
+    program = block("README.md", "local_session")
+    program = program.replace("/var/lib/app/journal", str(journal.folder)).replace("/lake", str(tmp_path))
     names: dict = {}
 
-    exec(program.replace("query.awaitTermination()", ""), names)
+    exec(program, names)
     try:
         names["query"].processAllAvailable()
     finally:
         names["query"].stop()
 
-    assert [(1, "first")] == [
-        (row["id"], row["note"]) for row in DeltaTable(target).to_pyarrow_table().to_pylist()
-    ]
+    rows = spark.read.parquet(str(tmp_path / "orders")).orderBy("_ordinal").collect()
+    assert [(1, "insert"), (1, "delete")] == [(row.id, row._op) for row in rows]
+
+
+def test_the_snapshot(spark, database, tmp_path):
+    """The snapshot's rows are in the DataFrame and in the Delta table."""
+
+    async def fill() -> None:
+        connection = await asyncpg.connect(database)
+        await connection.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (7); CREATE PUBLICATION orders FOR TABLE orders"
+        )
+        await connection.close()
+
+    asyncio.run(fill())
+    program = block("docs/reference/snapshots.md", "Snapshot(").replace("/lake", str(tmp_path))
+    names = {"spark": spark, "dsn": database}
+
+    exec(program, names)
+
+    assert [7] == DeltaTable(tmp_path / "orders").to_pyarrow_table()["id"].to_pylist()
+    assert "/" in names["position"]

@@ -1,0 +1,38 @@
+"""Every link within the repository leads to a file and a heading."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+# GitHub and MkDocs make the same anchors of headings.
+REMOVED = re.compile(r"[^\w\- ]")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r" +", "-", REMOVED.sub("", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.fixture(scope="session")
+def texts(root):
+    """Every document."""
+    names = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md", "sinks/README.md"]
+    paths = [root / name for name in names if (root / name).exists()]
+    paths += [*(root / "docs").rglob("*.md"), *(root / "examples").glob("*/README.md")]
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_every_link(texts):
+    """Also those with an anchor."""
+    broken = []
+    for path, text in texts.items():
+        for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                broken.append(f"{path}: {link}")
+    assert [] == broken
