@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorepl.lazy import importer
+
 if TYPE_CHECKING:
     from aiorepl import formats as formats
     from aiorepl import monitoring as monitoring
@@ -173,21 +175,14 @@ __all__ = [  # noqa: RUF022 - by theme
 ]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
+    _load = importer(__name__, _MODULE_OF | {name: f"aiorepl.{name}" for name in _PACKAGES})
 
     def __getattr__(name: str) -> object:
-        from importlib import import_module
+        if name != "__version__":
+            return _load(name)
+        from importlib.metadata import version  # slower to import than this module
 
-        if name == "__version__":
-            from importlib.metadata import version  # slower to import than this module
-
-            return version("aiorepl")
-        if name in _PACKAGES:
-            return import_module(f"aiorepl.{name}")
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'aiorepl' has no attribute {name!r}")
-        value = getattr(import_module(_MODULE_OF[name]), name)
-        globals()[name] = value
-        return value
+        return version("aiorepl")
 
 
 def __dir__() -> list[str]:

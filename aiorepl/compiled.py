@@ -46,6 +46,7 @@ MODULES: Final = (
     "transactions.rows",
     "transactions.changes",
     "transactions.slices",
+    "transactions.table_counts",
     "transactions.spooled_changes",
     "transactions.pending",
     "transactions.assembler",

@@ -28,6 +28,8 @@ ORDER = (
         "byteops",
         "compiled",
         "durable",
+        "histogram",
+        "lazy",
         "secret",
         "retry",
     },
@@ -73,6 +75,7 @@ PURE = (
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("history/names.py", "history/manifest.py", "history/planning.py"),
+    "histogram.py",
     *("monitoring/samples.py", "monitoring/status.py", "monitoring/progress.py"),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )

@@ -82,7 +82,16 @@ def rendered(status: dict[str, Any]) -> RenderableType:
     # Text, not markup: errors and names come from elsewhere.
     problems = [Text(f"! {text}", "red") for text in (status["error"], *status["problems"]) if text]
     return Group(
-        title, *problems, "", _ladder(status), "", _sinks(status), *_slot(status), *_snapshots(status)
+        title,
+        *problems,
+        "",
+        _ladder(status),
+        "",
+        _sinks(status),
+        *_slot(status),
+        *_journal(status),
+        *_rows(status),
+        *_snapshots(status),
     )
 
 
@@ -132,15 +141,44 @@ def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"slot: keeps {shown_bytes(slot['retained'])} of WAL{safe}")
 
 
+def _journal(status: dict[str, Any]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    journal = status["journal"]
+    if journal is None:
+        return
+    if journal["error"]:
+        yield Text(f"journal: unknown: {journal['error']}", "yellow")
+        return
+    kept = (f"{shown_bytes(each['bytes'])} for {each['name']}" for each in journal["consumers"])
+    yield Text(f"journal: {shown_bytes(journal['bytes'])}; not read yet: {', '.join(kept) or 'nothing'}")
+
+
+def _rows(status: dict[str, Any]) -> Iterator[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not status["rows"]:
+        return
+    table = Table("received from", box=None, padding=(0, 2, 0, 0))
+    for name in ("inserts", "updates", "deletes", "size"):
+        table.add_column(name, justify="right")
+    for each in status["rows"]:
+        counts = (f"{each[name]:,}" for name in ("inserts", "updates", "deletes"))
+        table.add_row(Text(each["table"]), *counts, shown_bytes(each["bytes"]))
+    yield ""
+    yield table
+
+
 def _snapshots(status: dict[str, Any]) -> Iterator[RenderableType]:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    if not status["tables"]:
+    if not status["snapshots"]:
         return
     table = Table("table", "state", "done", "rows", box=None, padding=(0, 2, 0, 0))
-    for each in status["tables"]:
+    for each in status["snapshots"]:
         bar = ProgressBar(total=1.0, completed=each["done"], width=30)
         table.add_row(Text(each["name"]), each["state"], bar, f"{each['rows']:,}")
     yield ""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from typing import Final
 
+from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
+
+_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(slots=True)
@@ -16,8 +21,8 @@ class SinkStatistics:
     :param changes: changes that were delivered, including dead letters and skipped changes.
     :param batches: batches that were written.
     :param flushes: flushes that succeeded.
-    :param write_seconds: time in writes that succeeded; ``batches`` is their number.
-    :param flush_seconds: time in flushes that succeeded.
+    :param write_seconds: the times of writes that succeeded, in seconds.
+    :param flush_seconds: the times of flushes that succeeded, in seconds.
     :param retries: calls that were repeated after a ``TransientError``.
     :param rewinds: how often the sink had lost accepted data, and got it again; ``changes`` and ``batches`` count it again.
     :param dead_letters: rejected changes that became dead letters.
@@ -35,8 +40,8 @@ class SinkStatistics:
     changes: int = 0
     batches: int = 0
     flushes: int = 0
-    write_seconds: float = 0.0
-    flush_seconds: float = 0.0
+    write_seconds: Histogram = field(default_factory=partial(Histogram, _SECONDS))
+    flush_seconds: Histogram = field(default_factory=partial(Histogram, _SECONDS))
     retries: int = 0
     rewinds: int = 0
     dead_letters: int = 0
@@ -52,6 +57,6 @@ class SinkStatistics:
         """Count the time of a call that has succeeded; nothing is repeated any more."""
         self.retrying = None
         if name == "write":
-            self.write_seconds += seconds
+            self.write_seconds.observe(seconds)
         elif name == "flush":
-            self.flush_seconds += seconds
+            self.flush_seconds.observe(seconds)

@@ -29,11 +29,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from aiorepl.cancellation import cancel_and_wait
 from aiorepl.monitoring.progress import Readiness, alive
 from aiorepl.monitoring.prometheus import PrometheusCollector
-from aiorepl.monitoring.slot_watch import SlotWatch
 from aiorepl.monitoring.status import status
+from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 
 _EVENT_SECONDS: Final = 1.0
@@ -69,10 +68,10 @@ class _Monitor:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._readiness = Readiness()
-        self._slot = SlotWatch(pipeline.source)
+        self._watch = Watch(pipeline)
         self._lags: deque[tuple[float, dict[str, int]]] = deque(maxlen=_REMEMBERED)
         self._registry = CollectorRegistry()
-        self._registry.register(PrometheusCollector(pipeline, slot=self._slot))
+        self._registry.register(PrometheusCollector(pipeline, watch=self._watch))
         # A mounted application has no lifespan of its own.
         self._task: asyncio.Task[None] | None = None
 
@@ -125,17 +124,12 @@ class _Monitor:
             self._task = asyncio.create_task(self._observe(), name=f"aiorepl monitor {self._pipeline.name}")
 
     async def _observe(self) -> None:
-        tasks = []
-        if self._pipeline.source.has_catalog:
-            tasks = [asyncio.create_task(self._slot.run(), name=f"aiorepl slot {self._pipeline.name}")]
-        try:
+        async with self._watch:
             while alive(self._pipeline.state):
                 statistics = self._pipeline.statistics()
                 self._readiness.observe(statistics, time.monotonic())
                 self._lags.append((time.time(), {name: lag.durable for name, lag in statistics.lags.items()}))
                 await asyncio.sleep(_EVENT_SECONDS)
-        finally:
-            await cancel_and_wait(*tasks)
 
     def _problems(self) -> list[str]:
         return self._readiness.problems(self._pipeline.statistics(), time.monotonic())
@@ -144,7 +138,8 @@ class _Monitor:
         return status(
             self._pipeline.name,
             self._pipeline.statistics(),
-            self._slot.status,
+            self._watch.slot,
+            self._watch.journal,
             self._problems(),
             datetime.now(UTC),
         )

@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Final, Literal
 
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.monitoring.slot_watch import SlotStatus
+from aiorepl.histogram import Histogram
+from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
+from aiorepl.transactions.table_counts import MOST_TABLES, OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,12 @@ class Metric:
     """One metric.
 
     :param name: its name in Prometheus, with the unit, and ``_total`` for a counter.
-    :param kind: gauge or counter; a counter starts at 0 with each pipeline.
+    :param kind: gauge, counter or histogram; the last two start at 0 with each pipeline.
     :param labels: the names of its labels, without ``pipeline``.
     """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -45,6 +47,18 @@ TRANSACTION_BYTES: Final = Metric(
     "gauge",
     "Transactions that are in progress or prepared, in memory and on disk.",
     ("place",),
+)
+TRANSACTION_ROWS: Final = Metric(
+    "aiorepl_transaction_rows", "histogram", "The number of changes in a received transaction."
+)
+TABLE_ROWS: Final = Metric(
+    "aiorepl_table_rows_total",
+    "counter",
+    "Rows that the server has sent, by table; table other has those of all tables after the first 200.",
+    ("table", "kind"),
+)
+TABLE_BYTES: Final = Metric(
+    "aiorepl_table_bytes_total", "counter", "Bytes of these rows as sent.", ("table", "kind")
 )
 BUFFER_BYTES: Final = Metric(
     "aiorepl_buffer_bytes", "gauge", "Changes between the source and the sinks.", ("buffer",)
@@ -84,6 +98,19 @@ SNAPSHOT_TABLES: Final = Metric(
 HEARTBEATS: Final = Metric(
     "aiorepl_heartbeats_total", "counter", "Heartbeats that were sent, skipped or failed.", ("result",)
 )
+JOURNAL_BYTES: Final = Metric("aiorepl_journal_bytes", "gauge", "The size of the journal's segments.")
+JOURNAL_PREPARED: Final = Metric(
+    "aiorepl_journal_prepared", "gauge", "Undecided prepared transactions in the journal."
+)
+CONSUMER_BYTES: Final = Metric(
+    "aiorepl_journal_consumer_bytes",
+    "gauge",
+    "Bytes of segments that a consumer of the journal has not read yet, which the journal keeps for it.",
+    ("consumer",),
+)
+JOURNAL_UNKNOWN: Final = Metric(
+    "aiorepl_journal_unknown", "gauge", "1 while the state of the journal cannot be read."
+)
 SLOT_RETAINED: Final = Metric(
     "aiorepl_slot_retained_bytes", "gauge", "WAL that the slot keeps on the server."
 )
@@ -103,12 +130,16 @@ def _sink_counter(name: str, text: str) -> Metric:
     return Metric(f"aiorepl_sink_{name}_total", "counter", text, ("sink",))
 
 
+WRITE_SECONDS: Final = Metric(
+    "aiorepl_sink_write_seconds", "histogram", "The time of a write that succeeded.", ("sink",)
+)
+FLUSH_SECONDS: Final = Metric(
+    "aiorepl_sink_flush_seconds", "histogram", "The time of a flush that succeeded.", ("sink",)
+)
 _COUNTERS: Final = {
     "changes": _sink_counter("changes", "Changes that were delivered, with dead letters and skipped ones."),
     "batches": _sink_counter("batches", "Batches that were written."),
     "flushes": _sink_counter("flushes", "Flushes that succeeded."),
-    "write_seconds": _sink_counter("write_seconds", "Time in writes that succeeded."),
-    "flush_seconds": _sink_counter("flush_seconds", "Time in flushes that succeeded."),
     "retries": _sink_counter("retries", "Calls that were repeated."),
     "rewinds": _sink_counter("rewinds", "How often the sink had lost accepted changes, and got them again."),
     "dead_letters": _sink_counter("dead_letters", "Changes that became dead letters."),
@@ -116,23 +147,28 @@ _COUNTERS: Final = {
     "blocked": _sink_counter("blocked", "How often the sink blocked the event loop."),
 }
 METRICS: Final = (
-    *(STATE, LSN, RECONNECTS, IDLE, TRANSACTION_BYTES, BUFFER_BYTES, BUFFER_LIMIT, BACKPRESSURED, GAPS),
+    *(STATE, LSN, RECONNECTS, IDLE, TRANSACTION_BYTES, TRANSACTION_ROWS, TABLE_ROWS, TABLE_BYTES),
+    *(BUFFER_BYTES, BUFFER_LIMIT, BACKPRESSURED, GAPS),
     *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
+    *(WRITE_SECONDS, FLUSH_SECONDS, JOURNAL_BYTES, JOURNAL_PREPARED, CONSUMER_BYTES, JOURNAL_UNKNOWN),
     *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, HEARTBEATS),
     *(SLOT_RETAINED, SLOT_SAFE, SLOT_ACTIVE, SLOT_STATUS, SLOT_UNKNOWN),
 )
 """All metrics."""
 
-Sample = tuple[Metric, tuple[str, ...], float]
-"""A metric, the values of its labels, and its value."""
+Sample = tuple[Metric, tuple[str, ...], float | Histogram]
+"""A metric, the values of its labels, and its value: a ``Histogram`` if the metric is one."""
 
 _WAL_STATUS: Final = ("reserved", "extended", "unreserved", "lost")
 
 
-def samples(statistics: PipelineStatistics, slot: SlotStatus | None, now: datetime) -> Iterator[Sample]:
+def samples(
+    statistics: PipelineStatistics, slot: SlotStatus | None, journal: JournalStatus | None, now: datetime
+) -> Iterator[Sample]:
     """Convert statistics to samples.
 
     :param slot: the slot on the server; ``None`` if it is not watched.
+    :param journal: the journal's files; ``None`` if they are not watched.
     :param now: an aware datetime, for ages.
     """
     for state in PipelineState:
@@ -146,6 +182,8 @@ def samples(statistics: PipelineStatistics, slot: SlotStatus | None, now: dateti
         yield IDLE, (), statistics.idle_seconds
     yield TRANSACTION_BYTES, ("memory",), float(statistics.transaction_buffer.memory)
     yield TRANSACTION_BYTES, ("disk",), float(statistics.transaction_buffer.spooled)
+    yield TRANSACTION_ROWS, (), statistics.transaction_rows
+    yield from _of_tables(statistics)
     for name, buffer in statistics.buffers.items():
         yield BUFFER_BYTES, (name,), float(buffer.bytes)
         yield BUFFER_LIMIT, (name,), float(buffer.limit)
@@ -160,6 +198,8 @@ def samples(statistics: PipelineStatistics, slot: SlotStatus | None, now: dateti
     yield from _of_snapshots(statistics)
     if slot is not None:
         yield from _of_slot(slot)
+    if journal is not None:
+        yield from _of_journal(journal)
 
 
 def lag_seconds(statistics: PipelineStatistics, sink: str, now: datetime) -> float:
@@ -177,6 +217,22 @@ def _of_sink(name: str, sink: SinkStatistics) -> Iterator[Sample]:
     yield SINK_LSN, (name, "durable"), float(sink.durable)
     for attribute, metric in _COUNTERS.items():
         yield metric, (name,), float(getattr(sink, attribute))
+    yield WRITE_SECONDS, (name,), sink.write_seconds
+    yield FLUSH_SECONDS, (name,), sink.flush_seconds
+
+
+def _of_tables(statistics: PipelineStatistics) -> Iterator[Sample]:
+    for table in statistics.tables:
+        for kind, rows, size in table.kinds():
+            yield TABLE_ROWS, (table.table, kind), float(rows)
+            yield TABLE_BYTES, (table.table, kind), float(size)
+    read = () if statistics.snapshot is None else statistics.snapshot.tables
+    for each in read[:MOST_TABLES]:
+        yield TABLE_ROWS, (each.table, "read"), float(each.rows)
+        yield TABLE_BYTES, (each.table, "read"), float(each.bytes)
+    if others := read[MOST_TABLES:]:
+        yield TABLE_ROWS, (OTHER, "read"), float(sum(each.rows for each in others))
+        yield TABLE_BYTES, (OTHER, "read"), float(sum(each.bytes for each in others))
 
 
 def _of_snapshots(statistics: PipelineStatistics) -> Iterator[Sample]:
@@ -191,6 +247,16 @@ def _of_snapshots(statistics: PipelineStatistics) -> Iterator[Sample]:
     if heartbeat is not None:
         for result in ("sent", "skipped", "failed"):
             yield HEARTBEATS, (result,), float(getattr(heartbeat, result))
+
+
+def _of_journal(journal: JournalStatus) -> Iterator[Sample]:
+    yield JOURNAL_UNKNOWN, (), float(journal.error is not None)
+    if journal.error is not None:
+        return
+    yield JOURNAL_BYTES, (), float(journal.bytes)
+    yield JOURNAL_PREPARED, (), float(journal.prepared)
+    for name, size in list(journal.consumers.items())[:MOST_TABLES]:
+        yield CONSUMER_BYTES, (name,), float(size)
 
 
 def _of_slot(slot: SlotStatus) -> Iterator[Sample]:

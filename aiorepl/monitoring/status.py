@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.samples import lag_seconds
-from aiorepl.monitoring.slot_watch import SlotStatus
+from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineStatistics
+
+_MOST_ROWS: Final = 25
 
 
 def status(
-    name: str, statistics: PipelineStatistics, slot: SlotStatus | None, problems: list[str], now: datetime
+    name: str,
+    statistics: PipelineStatistics,
+    slot: SlotStatus | None,
+    journal: JournalStatus | None,
+    problems: list[str],
+    now: datetime,
 ) -> dict[str, Any]:
     """Describe a pipeline.
 
     :param slot: the slot on the server; ``None`` if it was not read yet, or if there is no server.
+    :param journal: the journal's files; ``None`` if they were not read yet, or if there is no journal.
     :param problems: the reasons why it is not ready.
     :param now: an aware datetime.
     """
@@ -45,8 +53,10 @@ def status(
             "disk": statistics.transaction_buffer.spooled,
         },
         "gaps": len(statistics.gaps),
-        "tables": _tables(statistics),
+        "rows": _rows(statistics),
+        "snapshots": _snapshots(statistics),
         "slot": None if slot is None else _slot(slot),
+        "journal": None if journal is None else _journal(journal),
     }
 
 
@@ -89,7 +99,33 @@ def _sink(name: str, statistics: PipelineStatistics, now: datetime) -> dict[str,
     }
 
 
-def _tables(statistics: PipelineStatistics) -> list[dict[str, Any]]:
+def _journal(journal: JournalStatus) -> dict[str, Any]:
+    return {
+        "bytes": journal.bytes,
+        "prepared": journal.prepared,
+        "consumers": [{"name": name, "bytes": size} for name, size in journal.consumers.items()],
+        "error": journal.error,
+    }
+
+
+def _rows(statistics: PipelineStatistics) -> list[dict[str, Any]]:
+    """Describe the received rows of the busiest tables."""
+    busiest = sorted(
+        statistics.tables, key=lambda each: each.inserts + each.updates + each.deletes, reverse=True
+    )
+    return [
+        {
+            "table": each.table,
+            "inserts": each.inserts,
+            "updates": each.updates,
+            "deletes": each.deletes,
+            "bytes": each.insert_bytes + each.update_bytes + each.delete_bytes,
+        }
+        for each in busiest[:_MOST_ROWS]
+    ]
+
+
+def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
     """Describe the tables that snapshots read or have read."""
     if statistics.snapshot is None:
         return []

@@ -148,14 +148,17 @@ class Pipeline:
             self._capture, journal or options.state, options, wanted=bool(snapshot), resnapshot=resnapshot
         )
         self._fan_out: FanOut
+        self._journal: Store | None = None
         if journal is None:
             self._fan_out = DirectFanOut(
                 self._capture, deliveries, buffer_bytes, gaps, phase, self._snapshots
             )
         else:
             # Imported here, because it takes a tenth of the start-up time.
+            from aiorepl.journal.store import open_store
             from aiorepl.pipeline.journaled import JournaledFanOut
 
+            self._journal = open_store(journal)
             self._fan_out = JournaledFanOut(
                 self._capture,
                 deliveries,
@@ -163,7 +166,7 @@ class Pipeline:
                 gaps,
                 phase,
                 self._snapshots,
-                journal=journal,
+                journal=self._journal,
                 batches=batches,
                 retry=retry,
                 retention=retention,
@@ -297,6 +300,11 @@ class Pipeline:
         return self._source.slot
 
     @property
+    def journal(self) -> Store | None:
+        """The store of its journal; ``None`` if it has none."""
+        return self._journal
+
+    @property
     def state(self) -> PipelineState:
         """The pipeline's state."""
         if self._ended.is_set():
@@ -320,6 +328,8 @@ class Pipeline:
             last_error=self._capture.last_error,
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
+            tables=tuple(self._capture.counts.tables()),
+            transaction_rows=self._capture.transaction_rows,
             buffers={name: buffer.statistics() for name, buffer in fan_out.buffers.items()},
             sinks=dict(fan_out.statistics),
             lags=fan_out.lags(),

@@ -8,11 +8,13 @@ from enum import StrEnum
 
 from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.statistics import SnapshotStatistics
 from aiorepl.source.continuity import Gap
 from aiorepl.source.heartbeat import HeartbeatStatistics
 from aiorepl.source.session import TransactionBufferStatistics
+from aiorepl.transactions.table_counts import TableCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ class PipelineStatistics:
     :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
         ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
+    :param tables: the rows that the server has sent, by table: those of its first 200 tables, and of all others together.
+        Rows that were sent again after a reconnect count again, and those of a streamed transaction that rolled back count.
+    :param transaction_rows: the received transactions by their number of changes.
     :param buffers: by name, the state of each buffer; ``backpressured`` while it is full, ``slowest`` is the sink that it waits
         for.
     :param sinks: by name, each sink's own statistics; with a journal also the journal's.
@@ -77,6 +82,8 @@ class PipelineStatistics:
     last_error: str | None
     idle_seconds: float | None
     transaction_buffer: TransactionBufferStatistics
+    tables: tuple[TableCount, ...]
+    transaction_rows: Histogram
     buffers: Mapping[str, BufferStatistics]
     sinks: Mapping[str, SinkStatistics]
     lags: Mapping[str, Lag]

@@ -24,6 +24,7 @@ from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.table_counts import TableCounts
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
@@ -59,6 +60,7 @@ class Session:
     :param columns: look-ups of described columns, made before their rows are returned; ``None`` if nothing needs them.
     :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
+    :param counts: counts the received rows of each table; new ones by default.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Session:
         columns: ColumnLookups | None = None,
         until: LSN | None = None,
         spool: Spool | None = None,
+        counts: TableCounts | None = None,
     ) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -87,6 +90,7 @@ class Session:
         # Where the server begins to send.
         self._begins = resume.after
         self._spool = Spool(source.spill_dir) if spool is None else spool
+        self._counts = TableCounts() if counts is None else counts
         # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
         self._assembler: Assembler
@@ -206,6 +210,7 @@ class Session:
             messages=source.messages,
             budget=source.transaction_buffer_bytes,
             spool=self._spool,
+            counts=self._counts,
         )
 
     def _assemble(self, received: Sequence[Received | Restart]) -> list[Slice]:

@@ -18,8 +18,9 @@ deltalake, and not before one of its functions is used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from aiorepl.lazy import importer
 
 if TYPE_CHECKING:
     from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
@@ -55,6 +56,7 @@ _HOME_OF = {
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
     "verify": "aiorepl.spark.verifying.verify",
 }
+_EXTRA_OF = dict.fromkeys(("pyspark", "pyarrow", "deltalake", "py4j"), "spark") | {"pyiceberg": "iceberg"}
 
 __all__ = [
     "DeltaLake",
@@ -78,19 +80,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
-
-    def __getattr__(name: str) -> object:
-        try:
-            home = _HOME_OF[name]
-        except KeyError:
-            raise AttributeError(f"module 'aiorepl.spark' has no attribute {name!r}") from None
-        try:
-            return getattr(import_module(home), name)
-        except ModuleNotFoundError as missing:
-            package = (missing.name or "").partition(".")[0]
-            if package not in ("pyspark", "pyarrow", "deltalake", "py4j", "pyiceberg"):
-                raise
-            extra = "iceberg" if package == "pyiceberg" else "spark"
-            raise ImportError(
-                f"aiorepl.spark needs {package}: pip install 'aiorepl[{extra}]'", name=missing.name
-            ) from missing
+    __getattr__ = importer(__name__, _HOME_OF, _EXTRA_OF)

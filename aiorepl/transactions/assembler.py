@@ -24,6 +24,8 @@ from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.transactions.table_counts import TableCounts
+from aiorepl.transactions.trace import TraceContext, traced
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
 
@@ -47,6 +49,7 @@ class Assembler:
     :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     :param snapshot: the part of a snapshot that plain transactions are; ``None`` for those of a server.
+    :param counts: counts the rows of each table as they are received; new ones by default.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Assembler:
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
         snapshot: SnapshotChunk | None = None,
+        counts: TableCounts | None = None,
     ) -> None:
         self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
         self._slice_bytes = slice_bytes
@@ -72,6 +76,7 @@ class Assembler:
         self._deliver_prepared = deliver_prepared
         self._snapshot = snapshot
         self._user_messages = messages
+        self._counts = TableCounts() if counts is None else counts
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
         self._relations: list[tuple[Relation, int]] = []
@@ -80,6 +85,7 @@ class Assembler:
         self._begin: m.Begin | None = None
         self._transaction: Transaction | None = None
         self._origin: str | None = None
+        self._trace: TraceContext | None = None
         self._changes: list[c.Change] = []
         self._size = 0
         self._ordinal = 0
@@ -136,14 +142,20 @@ class Assembler:
         """
         self.layouts.refresh()
         legal = TRANSITIONS[self._state]
+        relation: Any = None
+        count: Any = None
         for message in messages:
             kind = type(message)
             next_state = legal.get(kind)
             if next_state is None:
                 raise ProtocolError(guard(self._state, kind), message=_NAMES.get(kind, kind.__name__))
             if isinstance(message, RowMessage):
+                row = message  # typed for the compiled form
+                if row.relation is not relation:
+                    relation = row.relation
+                    count = self._counts.of(relation)
+                count.add(row)
                 if self._pending is None:
-                    row = message  # typed for the compiled form
                     if self._transaction is None:
                         self._open()
                     layout = self.layouts.of(row.relation)
@@ -158,7 +170,7 @@ class Assembler:
                             if self._size >= self._slice_bytes:
                                 self._emit(None)
                 else:
-                    self._content(message)
+                    self._content(row)
                 continue
             handle = self._handlers.get(kind)
             if handle is not None:
@@ -180,6 +192,7 @@ class Assembler:
         self._begin = begin
         self._transaction = None
         self._origin = None
+        self._trace = None
         self._ordinal = 0
         known = self._resume.known(begin.final_lsn)
         self._skip, self._known = known is None, known or 0
@@ -190,7 +203,12 @@ class Assembler:
             begin = self._begin
             assert begin is not None  # TRANSITIONS allows content only after Begin
             self._transaction = Transaction(
-                begin.xid, LSN(begin.final_lsn), begin.commit_time, self._origin, snapshot=self._snapshot
+                begin.xid,
+                LSN(begin.final_lsn),
+                begin.commit_time,
+                self._origin,
+                snapshot=self._snapshot,
+                trace=self._trace,
             )
         return self._transaction
 
@@ -211,8 +229,22 @@ class Assembler:
                 self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
         elif self._state is State.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
-        elif self._user_messages:
-            self._content(message)
+        else:
+            self._take_trace(message)
+            if self._user_messages:
+                self._content(message)
+
+    def _take_trace(self, message: m.Message) -> None:
+        pending = self._pending
+        if pending is not None:
+            pending.trace = traced(pending.trace, message.prefix, message.content)
+            return
+        trace = traced(self._trace, message.prefix, message.content)
+        if trace != self._trace:
+            # Changes that follow get a new header.
+            self._emit(None)
+            self._trace = trace
+            self._transaction = None
 
     def _set_origin(self, origin: m.Origin) -> None:
         if self._pending is not None:
@@ -256,7 +288,9 @@ class Assembler:
 
     def _stream_commit(self, message: m.StreamCommit) -> None:
         pending = self.in_progress.take_stream(message.xid, "Stream Commit")
-        transaction = Transaction(message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin)
+        transaction = Transaction(
+            message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin, trace=pending.trace
+        )
         self._deliver(transaction, pending, LSN(message.end_lsn))
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
@@ -286,6 +320,7 @@ class Assembler:
                 pending.origin,
                 gid=message.gid,
                 prepared=True,
+                trace=pending.trace,
             )
             self._deliver(header, pending, LSN(message.end_lsn), message)
             return
@@ -314,6 +349,7 @@ class Assembler:
             pending.origin,
             gid=message.gid,
             prepared=delivered,
+            trace=pending.trace,
         )
         self._deliver(header, pending, LSN(message.end_lsn), message)
 

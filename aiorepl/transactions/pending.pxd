@@ -9,7 +9,7 @@ cdef Py_ssize_t _OVERHEAD, _SUBTRANSACTION
 
 
 cdef class Pending:
-    cdef public object xid, origin
+    cdef public object xid, origin, trace
     cdef public Py_ssize_t memory, fixed
     cdef list _messages, _chunks
     cdef Py_ssize_t _spooled, _slice_bytes

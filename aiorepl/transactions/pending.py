@@ -19,6 +19,7 @@ from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.lazy_changes import LayoutOf
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.spooled_changes import Chunk, SpooledChanges, descriptions
+from aiorepl.transactions.trace import TraceContext
 from aiorepl.transactions.transaction import Transaction
 
 # The default size of a slice, and of a chunk in the spool.
@@ -41,6 +42,7 @@ class Pending:
     def __init__(self, xid: int, slice_bytes: int = SLICE_BYTES) -> None:
         self.xid = xid
         self.origin: str | None = None
+        self.trace: TraceContext | None = None
         self.memory = 0
         self.fixed = 0
         self._slice_bytes = slice_bytes

@@ -6,3 +6,4 @@ cdef class Transaction:
     cdef readonly object gid
     cdef readonly object prepared
     cdef readonly object snapshot
+    cdef readonly object trace

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from aiorepl.lsn import LSN
+from aiorepl.transactions.trace import TraceContext
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -65,6 +66,8 @@ class Transaction:
     :param prepared: whether the changes are delivered at the PREPARE, with its LSN and time. The outcome is delivered
         later, as a slice without changes, with the outcome's own LSN and time.
     :param snapshot: the part of a snapshot that this is; else ``None``.
+    :param trace: the trace context that the writer has given in a logical message; ``None`` without one. Of a transaction
+        that was not streamed, the changes before the message have another header, without it.
     """
 
     xid: int
@@ -74,6 +77,7 @@ class Transaction:
     gid: str | None = None
     prepared: bool = False
     snapshot: SnapshotChunk | None = None
+    trace: TraceContext | None = None
 
     @property
     def commit_time(self) -> datetime:

@@ -7,8 +7,10 @@ import json
 import re
 import shlex
 import shutil
+import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,6 +27,9 @@ METRIC = re.compile(r"\baiorepl_[a-z_]+")
 def test_the_metrics_exist(name):
     """Alerts and dashboard name no metric that there is not, and only labels of that metric."""
     known = {metric.name: {"pipeline", *metric.labels} for metric in METRICS}
+    for metric in METRICS:
+        if metric.kind == "histogram":
+            known |= {f"{metric.name}_{part}": known[metric.name] for part in ("bucket", "count", "sum")}
     text = (FOLDER / name).read_text()
     assert METRIC.findall(text)
     for found in re.finditer(r"\b(aiorepl_[a-z_]+)(?:\{([^{}]*)\})?", text.replace('\\"', '"')):
@@ -54,7 +59,7 @@ def test_the_commands():
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus on PATH")
 async def test_a_real_prometheus(troubled, tmp_path, unused_tcp_port):
-    """It accepts the alerts, scrapes the pipeline, and finds the sink that has stopped."""
+    """It accepts the alerts, scrapes the pipeline, finds the sink that has stopped, and answers each query of the dashboard."""
     configuration = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     configuration["rule_files"] = [str(FOLDER / "alerts.yaml")]
     configuration["scrape_configs"][0]["static_configs"][0]["targets"] = [
@@ -71,12 +76,15 @@ async def test_a_real_prometheus(troubled, tmp_path, unused_tcp_port):
         stdout=asyncio.subprocess.DEVNULL,
     )
 
+    def get(path: str) -> Any:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{unused_tcp_port}/api/v1/{path}", timeout=60
+        ) as answer:
+            return json.load(answer)["data"]
+
     def alerts() -> set[tuple[str, str]]:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{unused_tcp_port}/api/v1/alerts", timeout=60
-            ) as answer:
-                found = json.load(answer)["data"]["alerts"]
+            found = get("alerts")["alerts"]
         except OSError:
             return set()
         return {(alert["labels"]["alertname"], alert["labels"].get("sink", "")) for alert in found}
@@ -86,6 +94,15 @@ async def test_a_real_prometheus(troubled, tmp_path, unused_tcp_port):
             while ("AioreplSinkStopped", "broken") not in await asyncio.to_thread(alerts):
                 assert process.returncode is None
                 await asyncio.sleep(0.1)
+        panels = json.loads((FOLDER / "grafana.json").read_text())["panels"]
+        queries = [target["expr"] for panel in panels for target in panel["targets"]]
+        for query in queries:
+            asked = urllib.parse.urlencode({"query": query.replace("$pipeline", ".*")})
+            assert "vector" == (await asyncio.to_thread(get, f"query?{asked}"))["resultType"], query
+        rows = await asyncio.to_thread(get, "query?query=aiorepl_table_rows_total")
+        assert [("public.items", "insert", "1")] == [
+            (each["metric"]["table"], each["metric"]["kind"], each["value"][1]) for each in rows["result"]
+        ]
     finally:
         process.kill()
         await process.wait()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.progress import Readiness
-from aiorepl.monitoring.samples import METRICS, samples
-from aiorepl.monitoring.slot_watch import SlotStatus
+from aiorepl.monitoring.samples import METRICS, TABLE_BYTES, TABLE_ROWS, samples
+from aiorepl.monitoring.watch import JournalStatus, SlotStatus
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pipeline.statistics import Lag, PipelineState, PipelineStatistics
 from aiorepl.source.session import TransactionBufferStatistics
+from aiorepl.transactions.table_counts import TableCounts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,6 +35,8 @@ def statistics(
         last_error=None,
         idle_seconds=None,
         transaction_buffer=TransactionBufferStatistics(),
+        tables=(),
+        transaction_rows=Histogram([1]),
         buffers={},
         sinks={"s": SinkStatistics("s", durable=LSN(durable), **sink)},
         lags={"s": Lag(lag, lag)},
@@ -67,7 +74,7 @@ def test_the_age_of_a_lag():
     committed = NOW - timedelta(seconds=90)
 
     def seconds(**options):
-        found = samples(statistics(committed=committed, **options), None, NOW)
+        found = samples(statistics(committed=committed, **options), None, None, NOW)
         return {metric.name: value for metric, _, value in found}["aiorepl_sink_lag_seconds"]
 
     assert (0.0, 90.0) == (seconds(), seconds(lag=5))
@@ -76,7 +83,8 @@ def test_the_age_of_a_lag():
 def test_every_sample_has_its_labels():
     """Each sample is of a listed metric, with a value for each of its labels; and names and units are Prometheus'."""
     slot = SlotStatus(LSN(9), 5, 7, "reserved", True)
-    found = list(samples(statistics(), slot, NOW))
+    journal = JournalStatus(5, 0, {"s": 3})
+    found = list(samples(statistics(), slot, journal, NOW))
     assert {metric for metric, _, _ in found} <= set(METRICS)
     assert all(len(metric.labels) == len(labels) for metric, labels, _ in found)
     assert len(METRICS) == len({metric.name for metric in METRICS})
@@ -88,6 +96,46 @@ def test_every_sample_has_its_labels():
 
 def test_a_slot_that_cannot_be_read():
     """The last known state is not shown as if it were current."""
-    names = {metric.name for metric, _, _ in samples(statistics(), SlotStatus(LSN(9), error="gone"), NOW)}
+    names = {
+        metric.name for metric, _, _ in samples(statistics(), SlotStatus(LSN(9), error="gone"), None, NOW)
+    }
     assert "aiorepl_slot_unknown" in names
     assert "aiorepl_slot_active" not in names
+
+
+def test_rows_by_table():
+    """Rows count under their table and kind, those of a table beyond the limit under "other", and a rename moves a table's rows."""
+
+    def relation(oid: int, name: str) -> Relation:
+        return Relation(oid, "public", name, "d", ())
+
+    def row(payload: bytes) -> RowMessage:
+        return RowMessage(relation(0, ""), "", 0, 0, payload, None)
+
+    counts = TableCounts(most=2)
+    for oid, payload in enumerate((b"I123", b"U12", b"D1", b"I1")):
+        counts.of(relation(oid, f"t{oid}")).add(row(payload))
+    counts.of(relation(1, "renamed")).add(row(b"D"))
+    found = [
+        (labels, value)
+        for metric, labels, value in samples(
+            replace(statistics(), tables=tuple(counts.tables())), None, None, NOW
+        )
+        if metric in (TABLE_ROWS, TABLE_BYTES)
+    ]
+    assert [
+        *((("public.t0", "insert"), 1.0), (("public.t0", "insert"), 4.0)),
+        *((("public.renamed", "update"), 1.0), (("public.renamed", "update"), 3.0)),
+        *((("public.renamed", "delete"), 1.0), (("public.renamed", "delete"), 1.0)),
+        *((("other", "insert"), 1.0), (("other", "insert"), 2.0)),
+        *((("other", "delete"), 1.0), (("other", "delete"), 2.0)),
+    ] == found
+
+
+def test_histogram():
+    """A value counts in the range whose upper bound it does not exceed."""
+    histogram = Histogram([1, 10])
+    for value in (0.5, 1, 2, 10, 11):
+        histogram.observe(value)
+    assert [(1, 2), (10, 4), (float("inf"), 5)] == list(histogram.cumulative())
+    assert (5, 24.5) == (histogram.count, histogram.sum)

@@ -1,0 +1,43 @@
+"""The slot on a real server, and the journal, as the metrics show them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+from prometheus_client import CollectorRegistry
+
+from aiorepl import Pipeline, Source
+from aiorepl.monitoring import PrometheusCollector, Watch
+from aiorepl.testing import MemorySink
+
+
+async def test_the_slot_and_the_journal(database, slot_name, tmp_path):
+    """With a watch the collector has the slot's WAL, the journal's size and what each consumer keeps; and rows by table."""
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE items")
+    source = Source(database, slot=slot_name, publication="p", create_slot=True)
+    sink = MemorySink()
+    pipeline = Pipeline(source, {"memory": sink}, journal=tmp_path / "journal")
+    registry = CollectorRegistry()
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"pipeline": slot_name, **labels})
+
+    async with pipeline, Watch(pipeline, seconds=0.05) as watch:
+        registry.register(PrometheusCollector(pipeline, watch=watch))
+        async with connection.transaction():
+            await connection.execute("INSERT INTO items VALUES (1), (2)")
+            await connection.execute("DELETE FROM items WHERE id = 2")
+        await sink.wait_for_changes(3)
+        async with asyncio.timeout(60):
+            while not (value("aiorepl_slot_active") and value("aiorepl_journal_bytes")):
+                await asyncio.sleep(0.02)
+        assert 0.0 == value("aiorepl_slot_unknown") == value("aiorepl_journal_unknown")
+        assert value("aiorepl_slot_retained_bytes") is not None
+        assert value("aiorepl_journal_consumer_bytes", consumer="memory") is not None
+        assert 2.0 == value("aiorepl_table_rows_total", table="public.items", kind="insert")
+        assert 1.0 == value("aiorepl_table_rows_total", table="public.items", kind="delete")
+        assert (1.0, 3.0) == (value("aiorepl_transaction_rows_count"), value("aiorepl_transaction_rows_sum"))
+        assert 1.0 <= (value("aiorepl_sink_write_seconds_count", sink="memory") or 0.0)
+    await connection.close()
