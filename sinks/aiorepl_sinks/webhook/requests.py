@@ -27,7 +27,7 @@ _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 # Headers about the request itself are set by the sink.
 _RESERVED_HEADERS: Final = {
     *("host", "content-type", "content-length", "content-encoding", "transfer-encoding", "connection"),
-    *("te", "upgrade", "expect", "trailer", "keep-alive", "proxy-connection"),
+    *("traceparent", "tracestate", "te", "upgrade", "expect", "trailer", "keep-alive", "proxy-connection"),
 }
 
 
@@ -110,6 +110,16 @@ def cut(events: Iterable[Event], max_events: int, max_bytes: int) -> Iterator[Re
         size += length
     if together:
         yield Request(together, size)
+
+
+def trace_headers(events: Sequence[Event]) -> list[tuple[bytes, bytes]]:
+    """Return the headers ``traceparent`` and ``tracestate`` of a request whose events all have the same trace context."""
+    found = {None if event.change.transaction is None else event.change.transaction.trace for event in events}
+    trace = found.pop() if len(found) == 1 else None
+    if trace is None:
+        return []
+    headers = [(b"traceparent", trace.traceparent.encode())]
+    return headers if trace.tracestate is None else [*headers, (b"tracestate", trace.tracestate.encode())]
 
 
 def content_type(of_event: str, body: str) -> bytes:

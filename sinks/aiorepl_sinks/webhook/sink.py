@@ -48,6 +48,7 @@ from aiorepl_sinks.webhook.requests import (
     retry_after,
     signature,
     source_digest,
+    trace_headers,
     webhook_id,
 )
 
@@ -181,10 +182,20 @@ class WebhookSink(Sink):
         self._source = source_digest(context)
         self._events.open(context.position)
         self._stopped = ""
-        self._pool = pool(
-            self._tls_context, connections=self._connections, http2=self._http2, private=self._private
-        )
+        self._pool = self._new_pool()
         return None
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Send OPTIONS with the headers of a request: the receiver must answer, and not refuse the credentials."""
+        self._pool = self._new_pool()
+        response = await self._exchange(b"OPTIONS", self._headers, b"")
+        problem = f"webhook: {self._target.shown}: {response.status} to OPTIONS"
+        if response.status in (401, 403, 407):
+            raise PermanentError(f"{problem}: check bearer and headers")
+        if response.status == 410:
+            raise PermanentError(f"{problem}: the receiver wants no more requests")
+        if response.status in (502, 503, 504):
+            raise TransientError(f"{problem}: the receiver is not available")
 
     async def write(self, batch: Batch) -> None:
         """Send the batch in as many requests as it needs, one after the other."""
@@ -281,6 +292,7 @@ class WebhookSink(Sink):
         headers = [
             *self._headers,
             *request.events[0].headers,
+            *trace_headers(request.events),
             (b"webhook-id", request_id.encode()),
             (b"webhook-timestamp", b"%d" % timestamp),
         ]
@@ -290,9 +302,18 @@ class WebhookSink(Sink):
             )
         if self._gzip:
             body = await asyncio.to_thread(gz.compress, body, 6, mtime=0)
+        return await self._exchange(b"POST", headers, body)
+
+    def _new_pool(self) -> httpcore2.AsyncConnectionPool:
+        return pool(
+            self._tls_context, connections=self._connections, http2=self._http2, private=self._private
+        )
+
+    async def _exchange(self, method: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> _Response:
+        """Send a request, and receive its response. Raises as ``_send``."""
         try:
             async with asyncio.timeout(self._request_timeout):
-                return await self._post(body, headers)
+                return await self._receive(method, headers, body)
         except PrivateAddressError:
             raise PermanentError(
                 f"webhook: {self._target.shown}: the name resolves to no public address, and private_addresses = refuse"
@@ -308,10 +329,10 @@ class WebhookSink(Sink):
             problem = reason(error)
         raise TransientError(f"webhook: {self._target.shown}: {problem}")
 
-    async def _post(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> _Response:
+    async def _receive(self, method: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> _Response:
         assert self._pool is not None, "write comes after open"
         async with self._pool.stream(
-            b"POST",
+            method,
             self._target.url,
             headers=headers,
             content=body,

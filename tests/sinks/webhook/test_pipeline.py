@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, SinkError, Source
+from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, SinkError, Source
 from aiorepl_sinks.webhook import WebhookSink
 
 QUICK = RetryPolicy(wait_initial=0.01, wait_max=0.05)
@@ -165,3 +165,24 @@ async def test_killed_between_requests(database, slot_name, sql, receiver, body,
     assert all(len(bodies) == 1 for bodies in names.values())
     if body == "event":
         assert 180 == len(names)
+
+
+async def test_a_trace(database, slot_name, sql, receiver):
+    """Requests with the changes of a traced transaction have its trace; the message is no event if the selection leaves it out."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    rows = Selection(kinds=["insert"])
+    hook = Delivery(WebhookSink(receiver.url, body="event"), selection=rows)
+    source = Source(database, slot=slot_name, publication="p", create_slot=True, messages=True)
+    async with Pipeline(source, {"hook": hook}):
+        async with sql.transaction():
+            await sql.execute("SELECT pg_logical_emit_message(true, 'traceparent', $1::text)", trace)
+            await sql.execute("SELECT pg_logical_emit_message(true, 'tracestate', 'a=1')")
+            await sql.execute("INSERT INTO items VALUES (1), (2)")
+        await sql.execute("INSERT INTO items VALUES (3)")
+        await receiver.until(lambda: len(receiver.ids) == 3)
+
+    found = [
+        (request.headers.get("traceparent"), request.headers.get("tracestate"))
+        for request in receiver.requests
+    ]
+    assert [(trace, "a=1"), (trace, "a=1"), (None, None)] == found

@@ -17,6 +17,7 @@ from standardwebhooks import WebhookVerificationError
 
 from aiorepl import Batch, ConfigurationError, SinkContext
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.trace import TraceContext
 from aiorepl_sinks.webhook.requests import (
     Event,
     Outcome,
@@ -29,6 +30,7 @@ from aiorepl_sinks.webhook.requests import (
     retry_after,
     signature,
     source_digest,
+    trace_headers,
     webhook_id,
 )
 
@@ -272,3 +274,19 @@ def test_retry_after_of_dates(seconds):
     value = format_datetime(now + timedelta(seconds=seconds), usegmt=True)
 
     assert seconds == retry_after(value, now.timestamp())
+
+
+def test_the_trace_of_a_request():
+    """It has a trace if all of its events have the same one."""
+    one, two = TraceContext("1", "a=1"), TraceContext("2")
+
+    def headers(*traces):
+        changes = [
+            SimpleNamespace(transaction=None if trace == 0 else SimpleNamespace(trace=trace))
+            for trace in traces
+        ]
+        return trace_headers([Event(change, "", b"") for change in changes])
+
+    assert [(b"traceparent", b"1"), (b"tracestate", b"a=1")] == headers(one, one)
+    assert [(b"traceparent", b"2")] == headers(two)
+    assert [] == headers(one, two) == headers(one, None) == headers(0, one) == headers(0)
