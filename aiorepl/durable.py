@@ -23,6 +23,7 @@ from aiorepl.errors import PermanentError, TransientError
 PARTIAL: Final = ".partial"
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
+_LEAST_FREE: Final = 1024 * 1024
 
 # Errors of the environment, after which the same call may succeed, with advice.
 _TRANSIENT: Final[Mapping[int, str]] = MappingProxyType(
@@ -212,6 +213,27 @@ def reason(error: OSError) -> str:
     text = error.strerror or type(error).__name__
     advice = _AFTER_FSYNC if isinstance(error, FsyncError) else _ADVICE.get(error.errno or 0)
     return f"{text}: {advice}" if advice else text
+
+
+def require_usable_folder(path: Path) -> None:
+    """Check that files can be written to a folder, which need not exist yet. Writes nothing.
+
+    :raises OSError: the folder cannot be made or written, or its file system is full.
+    """
+    found = path.absolute()
+    while not os.path.lexists(found) and found != found.parent:
+        found = found.parent
+    if not found.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(found))
+    file_system = os.statvfs(found)
+    if file_system.f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(found))
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
+    if file_system.f_bavail * file_system.f_frsize < _LEAST_FREE or (
+        file_system.f_files and not file_system.f_favail
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(found))
 
 
 def storage_error(error: OSError, where: str) -> TransientError | PermanentError:

@@ -93,6 +93,8 @@ after five more seconds.
 
 **Shutdown.** An orderly shutdown calls ``flush``, then ``close``. After a permanent error, only ``close`` is called.
 
+**Check.** ``aiorepl check`` calls ``check`` and then ``close``, and nothing else.
+
 **Blocking.** A call that blocks the event loop stalls every other sink and the status updates to the server. If the client
 library is synchronous, derive from ``SyncSink``: it has the same calls without ``async``, made in worker threads.
 
@@ -265,6 +267,11 @@ class Sink:
         """Whether a sink that keeps a position supports replay: so if ``replay`` is overridden."""
         return type(self).replay is not Sink.replay
 
+    @property
+    def checks(self) -> bool:
+        """Whether the sink can be checked: so if ``check`` is overridden."""
+        return type(self).check is not Sink.check
+
     async def open(self, context: SinkContext) -> Position | None:
         """Connect to the target and prepare for writing.
 
@@ -276,6 +283,17 @@ class Sink:
         :raises TransientError: the target is not available now.
         """
         return None
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Find out for ``aiorepl check`` whether ``open`` and ``write`` are likely to succeed, without writing anything.
+
+        Reach the target, log in, and look for what the sink needs there. ``close`` follows, and no other call. The default
+        does nothing.
+
+        :param tables: schema and name of each table whose changes the sink is going to receive.
+        :raises PermanentError: something is wrong; the message says what, and how to mend it.
+        :raises TransientError: the target is not available now.
+        """
 
     async def write(self, batch: Batch) -> None:
         """Accept a batch.
@@ -322,9 +340,17 @@ class SyncSink:
         """See ``Sink.replays``."""
         return type(self).replay is not SyncSink.replay
 
+    @property
+    def checks(self) -> bool:
+        """See ``Sink.checks``."""
+        return type(self).check is not SyncSink.check
+
     def open(self, context: SinkContext) -> Position | None:
         """Connect to the target and prepare for writing; see ``Sink.open``."""
         return None
+
+    def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Find out whether the sink is likely to work, without writing anything; see ``Sink.check``."""
 
     def write(self, batch: Batch) -> None:
         """Accept a batch; see ``Sink.write``."""

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import click
 import orjson
@@ -16,11 +17,13 @@ from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
+    from aiorepl.delivery.config import Delivery
     from aiorepl.journal.store import Store
     from aiorepl.source.diagnose.check import Check
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
-    from aiorepl.transforms.selection import Selection
+
+_NONE: Final[Mapping[str, Delivery]] = MappingProxyType({})
 
 
 @click.command(short_help="Check a pipeline: its file, server, slot and journal. Changes nothing.")
@@ -36,8 +39,8 @@ def check(
 
     Begin with it: the publication and the slot need not exist yet, and it prints the statements that create or mend what is
     missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
-    selections and the journal. Changes nothing and connects to no sink. The exit code is that of the first error; warnings do
-    not count.
+    selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The exit code is that of the first
+    error; warnings do not count.
     """
     from aiorepl.cli.event_loop import run_async
 
@@ -79,12 +82,7 @@ def _diagnose_file(file: Path) -> list[Finding]:
         return [Finding("error", "file", line, error.exit_code) for line in lines]
     sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items()) or "no sinks, journal only"
     valid = Finding("ok", "file", f"{file} is valid: {sinks}")
-    selections = {
-        name: delivery.selection
-        for name, delivery in loaded.deliveries.items()
-        if delivery.selection is not None
-    }
-    diagnosis = _diagnose(loaded.source, loaded.journal, snapshot=loaded.snapshot, selections=selections)
+    diagnosis = _diagnose(loaded.source, loaded.journal, snapshot=loaded.snapshot, sinks=loaded.deliveries)
     return [valid, *run_async(diagnosis)]
 
 
@@ -93,25 +91,40 @@ async def _diagnose(
     journal: Store | None,
     *,
     snapshot: bool = False,
-    selections: Mapping[str, Selection] | None = None,
+    sinks: Mapping[str, Delivery] = _NONE,
 ) -> list[Finding]:
+    from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.delivery.config import resolve
+    from aiorepl.delivery.diagnose import check_folder, check_sinks
+    from aiorepl.retry import RetryPolicy
     from aiorepl.source.diagnose.check import check
-    from aiorepl.source.diagnose.finding import Finding
+    from aiorepl.source.diagnose.finding import error_found
+    from aiorepl.transforms.diagnose import check_selections
 
-    findings: list[Any] = []
+    selections = {name: each.selection for name, each in sinks.items() if each.selection is not None}
+    resolved = resolve(sinks, BatchPolicy(), RetryPolicy())
     additional: dict[str, Check] = {}
     if selections:
-        from aiorepl.transforms.diagnose import check_selections
-
         additional["selection"] = partial(check_selections, selections)
-    position = None
+    if resolved:
+        additional["sink"] = partial(check_sinks, resolved)
+    findings: list[Finding] = []
+    position, folders = None, {}
     if journal is not None:
         from aiorepl.journal.reader import JournalReader
+        from aiorepl.journal.store import LocalStore
 
         try:
             position = JournalReader(journal).recorded_position()
         except AioreplError as error:
-            findings.append(Finding("error", "journal", str(error), error.exit_code))
-    return findings + [
+            findings.append(error_found("journal", error))
+        if isinstance(journal, LocalStore):
+            folders["the journal"] = journal.path
+    if source.spill_dir is not None:
+        folders["spill_dir"] = source.spill_dir
+    findings += [
         finding async for finding in check(source, position, snapshot=snapshot, additional=additional)
     ]
+    if resolved and any(each.about == "connection" and each.level == "error" for each in findings):
+        findings += await check_sinks(resolved, None, source)
+    return findings + [check_folder(what, path) for what, path in folders.items()]

@@ -9,7 +9,7 @@ rejected again after a restart gets the same file. The folder contains row data:
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from aiorepl.durable import (
     make_folder,
     reason,
     remove_partials,
+    require_usable_folder,
     storage_error,
     sync_folder,
     write_file,
@@ -59,6 +60,13 @@ class DeadLetters(SyncSink):
         self._position = context.position
         try:
             make_folder(self.path)
+        except OSError as error:
+            raise storage_error(error, f"dead letters: {self.path}") from None
+
+    def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Check that files can be written to the folder."""
+        try:
+            require_usable_folder(self.path)
         except OSError as error:
             raise storage_error(error, f"dead letters: {self.path}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from anyio import to_thread
@@ -33,8 +33,16 @@ class ThreadedSink(Sink):
         """Whether the synchronous sink supports replay."""
         return self._sink.replays
 
+    @property
+    def checks(self) -> bool:
+        """Whether the synchronous sink can be checked."""
+        return self._sink.checks
+
     async def open(self, context: SinkContext) -> Position | None:
         return await _call(self._sink.open, context)
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        await _call(self._sink.check, tables)
 
     async def write(self, batch: Batch) -> None:
         await _call(self._sink.write, batch)

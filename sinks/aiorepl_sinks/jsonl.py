@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -64,6 +64,11 @@ class JsonLinesSink(Sink):
         with self._errors():
             await asyncio.to_thread(self._prepare)
         return None
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Check that files can be written to the folder."""
+        with self._errors():
+            durable.require_usable_folder(self._folder)
 
     async def write(self, batch: Batch) -> None:
         """Append the batch's lines to the file."""

@@ -53,8 +53,9 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
                 raise ConnectionFailed(f"{error.message}: ALTER ROLE {row['role']} REPLICATION") from None
     if source.heartbeat_interval is not None:
         for function in await connection.query(_HEARTBEATS_DENIED):
-            text = f"no heartbeats: GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']}"
-            findings.append(Finding("warning", "privileges", text))
+            text = f"the role {row['role']} may not write heartbeats, so a slot without changes keeps WAL of other databases"
+            sql = f"GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']};"
+            findings.append(Finding("warning", "privileges", text, sql=sql))
     return findings
 
 

@@ -28,8 +28,15 @@ async def missing_slot(connection: Connection, source: Source) -> Finding:
         raise SlotError(
             f"{source.slot} does not exist: set create_slot (--create-slot), so that the first start creates it"
         )
-    left = f"; {limit - count} of {limit} slots are free" if limit - count <= 2 else ""
-    return Finding("ok", "slot", f"{source.slot} does not exist yet: the first start creates it{left}")
+    text = f"{source.slot} does not exist yet: the first start creates it"
+    if limit - count > 2:
+        return Finding("ok", "slot", text)
+    text += (
+        f"; then {limit - count - 1} of {limit} slots are free, and a standby or another consumer may find none: raise "
+        "max_replication_slots, and restart the server"
+    )
+    sql = f"ALTER SYSTEM SET max_replication_slots = {limit + 10};"
+    return Finding("warning", "slot", text, sql=sql)
 
 
 async def wal(connection: Connection, source: Source) -> list[Finding]:
@@ -78,14 +85,16 @@ async def limits(connection: Connection, source: Source) -> list[Finding]:
                 f"{others} of {most} walsenders are taken, and this pipeline needs one: a standby or a backup may be refused; "
                 "raise max_wal_senders and restart the server"
             )
-            findings.append(Finding("warning", "limits", text))
+            sql = f"ALTER SYSTEM SET max_wal_senders = {most + 10};"
+            findings.append(Finding("warning", "limits", text, sql=sql))
     idle = found.get("idle_replication_slot_timeout", "0")
     if idle != "0":
         text = (
             f"idle_replication_slot_timeout is {idle} s: a pipeline that is stopped for longer loses its slot, and needs a new "
             "snapshot; set it to more than your longest pause, or 0"
         )
-        findings.append(Finding("warning", "limits", text))
+        sql = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+        findings.append(Finding("warning", "limits", text, sql=sql))
     names, own = found["synchronous_standby_names"], TEXT_SETTINGS["application_name"]
     if source.interface == "walsender" and ("*" in names or own in names):
         text = (

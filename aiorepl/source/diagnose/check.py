@@ -7,6 +7,7 @@ also warn of problems that a start does not notice.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -79,8 +80,11 @@ async def check(
 
 async def _server(connection: Connection, source: Source) -> list[Finding]:
     source.options().negotiate(connection.server_version)
-    settings = await read_settings(connection)
-    require_logical(settings)
+    try:
+        require_logical(await read_settings(connection))
+    except ConfigurationError as error:
+        sql = "ALTER SYSTEM SET wal_level = logical;"
+        return [replace(error_found("server", error), sql=sql)]
     standby = (await read_process(connection)).in_recovery
     if standby and connection.server_version < 16:
         raise ConfigurationError(

@@ -140,6 +140,10 @@ class KafkaSink(Sink):
             self._position = context.position
         return self._position
 
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Connect, and read the cluster's metadata."""
+        await self._cluster.connect(None)
+
     async def write(self, batch: Batch) -> None:
         """Produce the batch's records, and wait until the brokers have acknowledged them."""
         await self._attempt(batch, batch.end_lsn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -108,6 +108,12 @@ class NatsSink(Sink):
             self._subjects, create=self._create, duplicate_window=self._duplicate_window
         )
         return None
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Connect, and look for the stream."""
+        await self._stream.require(
+            self._subjects, create=self._create, duplicate_window=self._duplicate_window, only_check=True
+        )
 
     async def write(self, batch: Batch) -> None:
         """Publish, and wait until the stream has acknowledged every message."""

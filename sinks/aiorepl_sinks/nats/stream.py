@@ -70,11 +70,14 @@ class Stream:
         self._acknowledgements: dict[str, asyncio.Future[None]] = {}
         self._published = 0
 
-    async def require(self, subjects: str, *, create: bool, duplicate_window: float) -> None:
+    async def require(
+        self, subjects: str, *, create: bool, duplicate_window: float, only_check: bool = False
+    ) -> None:
         """Check that the stream exists.
 
         :param subjects: the subjects of a stream that is created.
         :param create: create the stream if it does not exist.
+        :param only_check: create nothing; a stream that would be created is accepted.
         :param duplicate_window: seconds, of a stream that is created.
         :raises PermanentError: it does not exist and is not to be created.
         """
@@ -88,6 +91,8 @@ class Stream:
                         f"nats: stream {self.name!r} does not exist: set create_stream, or create it: nats stream add "
                         f"{self.name} --subjects '{subjects}'"
                     ) from None
+                if only_check:
+                    return
                 config = StreamConfig(name=self.name, subjects=[subjects], duplicate_window=duplicate_window)
                 await cancellable(jetstream.add_stream(config))
         except (nats.errors.Error, OSError) as error:

@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from aiorepl.durable import NewFile, make_folder, remove_partials, storage_error, sync_folder
+from aiorepl.durable import (
+    NewFile,
+    make_folder,
+    remove_partials,
+    require_usable_folder,
+    storage_error,
+    sync_folder,
+)
 
 
 class Folder:
@@ -18,6 +25,14 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.url = str(path)
         self._path = path
+
+    def check(self) -> None:
+        """Check that files can be written, without writing any.
+
+        :raises TransientError, PermanentError: they cannot.
+        """
+        with self._translated("writing"):
+            require_usable_folder(self._path)
 
     def put(self, name: str, data: Iterable[bytes]) -> int:
         with self._written(name, data) as new:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import Batch, ConfigurationError, Position, SinkContext, SyncSink
+from aiorepl.durable import require_usable_folder, storage_error
 from aiorepl_sinks.objects.buffer import ObjectBuffer, Piece, Step, partitioned, steps
 from aiorepl_sinks.objects.encodings import Encoding
+from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import Layout, listing
 from aiorepl_sinks.objects.manifest_writer import ManifestWriter
 from aiorepl_sinks.objects.spool import Extent, Spool
@@ -67,7 +69,8 @@ class ObjectSink(SyncSink):
         self._sizes = object_bytes, spill_bytes
         self._buffer = ObjectBuffer(*self._sizes)
         self._memory_bytes = memory_bytes
-        self._spool = Spool(None if spill_dir is None else Path(spill_dir))
+        self._spill_dir = None if spill_dir is None else Path(spill_dir)
+        self._spool = Spool(self._spill_dir)
         self._manifest: ManifestWriter | None = None
         self._object_count = 0
         self._source: Position | None = None
@@ -89,6 +92,17 @@ class ObjectSink(SyncSink):
         self._position = manifest.position or context.position
         self._encoding.at(context.position)
         return self._position
+
+    def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Read the end of the manifest, and check the folders."""
+        ManifestWriter(self._store)
+        if isinstance(self._store, Folder):
+            self._store.check()
+        if self._spill_dir is not None:
+            try:
+                require_usable_folder(self._spill_dir)
+            except OSError as error:
+                raise storage_error(error, f"spill_dir {self._spill_dir}") from None
 
     def write(self, batch: Batch) -> None:
         """Collect the batch's events, and move the position."""

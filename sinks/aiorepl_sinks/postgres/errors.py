@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -68,15 +69,16 @@ def translate(error: Exception, what: str, reason: str | None = None) -> Permane
     return raised(f"postgres: {what}: {reason} ({', '.join([*named, f'SQLSTATE {state}'])})")
 
 
-def translate_connect(error: Exception) -> PermanentError | TransientError:
-    """Translate an error of connecting; the message contains no part of the DSN."""
+def translate_connect(error: Exception, dsn: str) -> PermanentError | TransientError:
+    """Translate an error of connecting; of the DSN, the message contains host and port alone."""
+    target = _target(dsn)
     match getattr(error, "sqlstate", None):
         case "28P01" | "28000":
             return PermanentError(
-                "postgres: the target rejects the login: check user, password and pg_hba.conf"
+                f"postgres: {target} rejects the login: check user, password and pg_hba.conf"
             )
         case "3D000":
-            return PermanentError("postgres: the database does not exist on the target: check the DSN")
+            return PermanentError(f"postgres: the database does not exist on {target}: check the DSN")
         case "42501":
             return PermanentError(
                 "postgres: the role may not connect to the database, or not set a parameter in settings: grant it that"
@@ -88,17 +90,28 @@ def translate_connect(error: Exception) -> PermanentError | TransientError:
     if isinstance(error, ssl.SSLCertVerificationError) or "root certificate" in str(error):
         reason = getattr(error, "verify_message", None) or "there is no root certificate"
         return PermanentError(
-            f"postgres: the target's certificate is not accepted: {reason.rstrip('.')}: name the CA's file in sslrootcert, and use the host name of its "
+            f"postgres: the certificate of {target} is not accepted: {reason.rstrip('.')}: name the CA's file in sslrootcert, and "
+            "use the host name of its "
             "certificate"
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return TransientError(
-            "postgres: the target does not support TLS, which sslmode requires: set ssl = on there"
+            f"postgres: {target} does not support TLS, which sslmode requires: set ssl = on there"
         )
     if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.ConnectionDoesNotExistError, TimeoutError)):
         state = getattr(error, "sqlstate", None)
         code = type(error).__name__ if state is None else f"SQLSTATE {state}"
-        return TransientError(f"postgres: cannot connect to the target ({code})")
+        return TransientError(f"postgres: cannot connect to {target} ({code})")
     return PermanentError(
         f"postgres: the DSN is invalid ({type(error).__name__}): write postgresql://user@host:5432/database"
     )
+
+
+def _target(dsn: str) -> str:
+    """Name the target's hosts and ports, without the rest of its DSN."""
+    try:
+        parts = urlsplit(dsn)
+        named = parts.netloc.rpartition("@")[2] or ",".join(parse_qs(parts.query).get("host", []))
+    except ValueError:
+        named = ""
+    return f"the target at {named}" if named else "the target"

@@ -41,11 +41,15 @@ class TableMapping:
 
     def target(self, relation: Relation) -> Name:
         """Return the target's table for a relation."""
-        own = self._tables.get((relation.schema, relation.name))
+        return self.named((relation.schema, relation.name))
+
+    def named(self, source: Name) -> Name:
+        """Return the target's table for a table of the source."""
+        own = self._tables.get(source)
         if own is not None:
             return own
-        schema, _ = self._tables.get((relation.schema, "*"), (relation.schema, "*"))
-        return schema, relation.name
+        schema, _ = self._tables.get((source[0], "*"), (source[0], "*"))
+        return schema, source[1]
 
 
 def _parse(text: str) -> Name:

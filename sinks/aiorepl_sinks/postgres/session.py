@@ -121,7 +121,7 @@ class Session:
                 timeout=options.timeout,
             )
         except Exception as error:  # noqa: BLE001 - every error is translated
-            raise translate_connect(error) from None
+            raise translate_connect(error, options.dsn) from None
         session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
         try:
             async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):

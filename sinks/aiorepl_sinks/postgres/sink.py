@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -20,6 +20,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl_sinks.postgres.applier import StepFailed
+from aiorepl_sinks.postgres.check import check
 from aiorepl_sinks.postgres.errors import ERRORS, translate
 from aiorepl_sinks.postgres.identifiers import TableMapping
 from aiorepl_sinks.postgres.session import ConnectionOptions, Session, reserved
@@ -99,6 +100,10 @@ class PostgresSink(Sink):
         position = await self._connect(context)
         self._last_position = position.lsn
         return position
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Check the login, and the privileges on the target's tables."""
+        await check(self._connection_options, [self._apply_options.tables.named(name) for name in tables])
 
     async def write(self, batch: Batch) -> None:
         """Apply the batch; its whole transactions are durable on return."""

@@ -140,17 +140,7 @@ class RedisSink(Sink):
             persistence = await cancellable(self._redis.info("persistence"))
             memory = await cancellable(self._redis.info("memory"))
         except errors.RedisError as error:
-            translated = translate(error)
-            if (
-                self._encrypted
-                and type(translated) is TransientError
-                and type(error) is errors.ConnectionError
-            ):
-                translated = TransientError(
-                    f"{translated}: no server listens there, or it requires a client certificate that it trusts: see the "
-                    "options certificate and key"
-                )
-            raise translated from None
+            raise self._connect_error(error) from None
         if not persistence.get("aof_enabled"):
             _log.warning("redis: appendonly is off: entries that a restart of Redis loses are not sent again")
         if memory.get("maxmemory") and str(memory.get("maxmemory_policy")).startswith("allkeys"):
@@ -171,6 +161,13 @@ class RedisSink(Sink):
                 ) from None
         self._position_lsn = position.lsn
         return position
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Connect, and read the server's state."""
+        try:
+            await cancellable(self._redis.info("persistence"))
+        except errors.RedisError as error:
+            raise self._connect_error(error) from None
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not in Redis yet, and move the position."""
@@ -208,6 +205,15 @@ class RedisSink(Sink):
     async def close(self) -> None:
         """Disconnect."""
         await self._redis.aclose()
+
+    def _connect_error(self, error: errors.RedisError) -> PermanentError | TransientError:
+        translated = translate(error)
+        if self._encrypted and type(translated) is TransientError and type(error) is errors.ConnectionError:
+            return TransientError(
+                f"{translated}: no server listens there, or it requires a client certificate that it trusts: see the options "
+                "certificate and key"
+            )
+        return translated
 
     def _entries(self, batch: Batch) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
         """Return the ID and the entries of each change, and the schema change events still without a row."""

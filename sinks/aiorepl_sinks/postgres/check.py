@@ -1,0 +1,98 @@
+"""Checks of the target for ``aiorepl check``: the login, the tables, and the role's privileges. Only reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+
+from aiorepl import PermanentError, TransientError
+from aiorepl_sinks.postgres.errors import ERRORS, translate, translate_connect
+from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
+from aiorepl_sinks.postgres.session import ConnectionOptions
+
+_SHOWN: Final = 5
+_ROLE: Final = """
+SELECT current_user::text AS role, pg_catalog.pg_is_in_recovery() AS standby,
+       pg_catalog.to_regnamespace($1) IS NOT NULL AS exists,
+       pg_catalog.has_database_privilege(current_database(), 'CREATE') AS may_create,
+       CASE WHEN pg_catalog.to_regnamespace($1) IS NULL THEN NULL
+            ELSE pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace($1), 'USAGE') END AS may_use,
+       current_setting('max_prepared_transactions') AS prepared
+"""
+_TABLES: Final = """
+SELECT t.schema, t.name, c.oid IS NOT NULL AS exists,
+       c.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS visible,
+       c.oid IS NULL OR (pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
+         AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')) AS granted
+  FROM unnest($1::text[], $2::text[]) AS t(schema, name)
+  LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema
+  LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name AND c.relkind IN ('r', 'p')
+"""
+
+
+async def check(options: ConnectionOptions, tables: Sequence[Name]) -> None:
+    """Check that the target can be reached and the role may write these tables.
+
+    :param tables: the target's tables.
+    :raises TransientError, PermanentError: the target cannot be reached, or something is missing; says what to do.
+    """
+    try:
+        connection = await asyncpg.connect(
+            options.dsn, server_settings=dict(options.settings), timeout=options.timeout
+        )
+    except Exception as error:  # noqa: BLE001 - every error is translated
+        raise translate_connect(error, options.dsn) from None
+    try:
+        async with asyncio.timeout(options.timeout):
+            await _check(connection, options, tables)
+    except ERRORS as error:
+        raise translate(error, "checking the target") from None
+    finally:
+        connection.terminate()
+
+
+async def _check(connection: asyncpg.Connection, options: ConnectionOptions, tables: Sequence[Name]) -> None:
+    schema = quoted(options.schema)
+    found = await connection.fetchrow(_ROLE, schema)
+    role = quoted(found["role"])
+    if found["standby"]:
+        raise TransientError(
+            "postgres: the target is a standby, which cannot be written: name the primary in the DSN"
+        )
+    if options.two_phase and found["prepared"] == "0":
+        raise PermanentError(
+            "postgres: two_phase needs max_prepared_transactions above 0 on the target: raise it and restart that server"
+        )
+    if found["may_use"] is False or (not found["exists"] and not found["may_create"]):
+        remedy = (
+            f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}"
+            if found["exists"]
+            else f"CREATE SCHEMA {schema} AUTHORIZATION {role}"
+        )
+        raise PermanentError(
+            f"postgres: the role {role} may not create the tables for the sink's position on the target: {remedy}"
+        )
+    rows = await connection.fetch(_TABLES, [name[0] for name in tables], [name[1] for name in tables])
+    if missing := [(row["schema"], row["name"]) for row in rows if not row["exists"]]:
+        raise PermanentError(
+            f"postgres: the target has no table {_shown(missing)}: create it, map it to another with the option tables, or "
+            "remove it from the publication or by a selection"
+        )
+    if hidden := sorted({row["schema"] for row in rows if not row["visible"]}):
+        schemas = ", ".join(map(quoted, hidden))
+        raise PermanentError(
+            f"postgres: the role {role} may not use the target's schema {schemas}: GRANT USAGE ON SCHEMA {schemas} TO {role}"
+        )
+    if denied := [(row["schema"], row["name"]) for row in rows if not row["granted"]]:
+        raise PermanentError(
+            f"postgres: the role {role} may not write {_shown(denied)} on the target: GRANT SELECT, INSERT, UPDATE, DELETE, "
+            f"TRUNCATE ON {', '.join(map(qualified, denied[:_SHOWN]))} TO {role}"
+        )
+
+
+def _shown(names: Sequence[Name]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(".".join(name) for name in names[:_SHOWN]) + more
