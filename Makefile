@@ -2,12 +2,13 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast chaos coverage compiled wheel sanitize servers lint bench bench-journal bench-sinks bench-snapshot lock clean
+.PHONY: demo test test-fast chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
+DOCS_VENV = .venv-docs
 ARGS =
 # Three for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 6
@@ -87,6 +88,16 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site of docs/ in site/, in an environment of its own (requirements-docs.lock): a link that leads nowhere is an error.
+docs: $(DOCS_VENV)/installed
+	PYTHONPATH=.:sinks NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	@echo "aiorepl: the site is in site/index.html"
+
+$(DOCS_VENV)/installed: requirements-docs.lock
+	@sh scripts/venv.sh $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
 # The locks pin everything that is installed, hash by hash, build tools included; the project itself is editable.
 $(STAMP): requirements-build.lock requirements.lock pyproject.toml
 	@sh scripts/install.sh $(VENV) requirements.lock
@@ -107,7 +118,9 @@ lock:
 	  --custom-compile-command "make lock"
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --group build -c requirements.lock -o requirements-build.lock --custom-compile-command "make lock"
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --group docs -c requirements.lock pyproject.toml -o requirements-docs.lock --custom-compile-command "make lock"
 	@rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .venv-lock dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) .venv-lock site dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis

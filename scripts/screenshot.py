@@ -25,7 +25,7 @@ from rich.text import Text
 from aiorepl.testing import EmbeddedServer
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "first-hour.svg"
-WIDTH = 106
+WIDTH = 114
 DSN = "postgresql://user@host/shop"
 OPTIONS = "--slot first --publication shop"
 TABLES = """

@@ -135,7 +135,8 @@ class Source:
     async def open(self) -> Connection:
         """Open a replication connection, or with ``interface="sql"`` one that polls through SQL functions.
 
-        :raises ConnectionFailed, ConfigurationError: the connection failed; the message says what to do.
+        :raises ConnectionFailed: the connection failed; the message says what to do.
+        :raises ConfigurationError: the DSN is not valid.
         """
         dsn, arguments = self._revealed()
         if self.interface == "sql":
@@ -145,7 +146,8 @@ class Source:
     async def connect_sql(self) -> Any:
         """Open an ordinary asyncpg connection to the database.
 
-        :raises ConnectionFailed, ConfigurationError: the connection failed; the message says what to do.
+        :raises ConnectionFailed: the connection failed; the message says what to do.
+        :raises ConfigurationError: the DSN is not valid.
         """
         dsn, arguments = self._revealed()
         return await connect_sql(dsn, **arguments)
@@ -153,7 +155,9 @@ class Source:
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
         """Look types up in the catalog; types that were dropped are left out.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
+        :raises ConnectionFailed: no connection.
+        :raises ConnectionLost: the connection was lost.
+        :raises ServerError: the query failed.
         """
         return catalog.parse(await self._fetch(catalog.QUERY, list(oids)))
 
@@ -163,21 +167,27 @@ class Source:
         This needs a connection of its own: the streaming one would cache the tables as they are now, and describe changes
         from before an ALTER TABLE by that.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
+        :raises ConnectionFailed: no connection.
+        :raises ConnectionLost: the connection was lost.
+        :raises ServerError: the query failed.
         """
         return parse(await self._fetch(published(self.options().publications)))
 
     async def look_up_tables(self, oids: Sequence[int]) -> list[CatalogTable]:
         """Look tables and their ancestors up in the catalog; tables that were dropped are left out.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
+        :raises ConnectionFailed: no connection.
+        :raises ConnectionLost: the connection was lost.
+        :raises ServerError: the query failed.
         """
         return parse(await self._fetch(of_oids(oids)))
 
     async def look_up_columns(self, oids: Sequence[int]) -> dict[int, CatalogColumns]:
         """Look the columns of tables up in the catalog, by oid; tables that were dropped are left out.
 
-        :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
+        :raises ConnectionFailed: no connection.
+        :raises ConnectionLost: the connection was lost.
+        :raises ServerError: the query failed.
         """
         query = attributes.query(oids, self.options().publications)
         return attributes.parse(await self._fetch(query))

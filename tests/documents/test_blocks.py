@@ -306,7 +306,7 @@ class Page:
 
 def normal(line: str) -> str:
     """A line without what differs between runs: positions, times, numbers of more than one digit, widths."""
-    line = re.sub(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}\b", "LSN", line)
+    line = re.sub(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}\b(-\d+)?", "LSN", line)
     line = re.sub(r"\d\d\d\d-\d\d-\d\d[T ]?|\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME", line)
     line = re.sub(r"(TIME ?)+", "TIME", line)
     line = re.sub(r"\d[\d,.]*\d", "N", line)

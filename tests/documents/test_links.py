@@ -36,3 +36,12 @@ def test_every_link(texts):
             if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
                 broken.append(f"{path}: {link}")
     assert [] == broken
+
+
+def test_every_page_is_in_the_site(root):
+    """The navigation of the site has each page of docs/ once."""
+    listed = re.findall(
+        r"([\w/-]+\.md)$", (root / "mkdocs.yml").read_text().partition("\nnav:")[2], re.MULTILINE
+    )
+    pages = {str(path.relative_to(root / "docs")) for path in (root / "docs").rglob("*.md")}
+    assert sorted(pages) == sorted(listed)

@@ -30,7 +30,9 @@ def test_mypy(every_block, root, tmp_path):
     folder.mkdir()
     shutil.copy(HERE / "given.py", folder)
     chained: dict[Path, tuple[str, set[str]]] = {}
-    files = {root / "tests/typing_example.py", *(root / "examples").glob("*.py")}
+    # The Spark programs use deltalake and matplotlib, whose annotations are incomplete.
+    programs = [path for path in (root / "examples").glob("*.py") if not path.name.startswith("spark_")]
+    files = {root / "tests/typing_example.py", *programs}
     path = folder
     for block in every_block:
         if block.language != "python" or ("shown:" in block.rules and "needs" not in block.rules):
