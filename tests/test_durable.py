@@ -123,7 +123,9 @@ def test_an_fsync_is_never_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(durable.FsyncError) as caught:
         durable.write_file(tmp_path / "a", [b"x"])
-    assert isinstance(durable.storage_error(caught.value, "here"), PermanentError)
+    error = durable.storage_error(caught.value, "here")
+    assert isinstance(error, PermanentError)
+    assert "check the disk" in str(error)
     assert [] == list(tmp_path.iterdir())
 
 

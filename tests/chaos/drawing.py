@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS, NAMED
 from program import Program, Run
 from strikes import KINDS
@@ -69,7 +70,10 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
         limit = 200_000
     limits = chance.choice([{}, {}, {}, {}, {}, {}, {"files": 30}, {"memory": 200_000_000}])
     writers = chance.choice([1, 2, 3])
-    return Program(seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits)
+    aftermath: tuple[str, ...] = ()
+    if pipeline["journal"] and version >= 14 and source.get("interface") != "sql" and chance.random() < 0.25:
+        aftermath = chance.choice(DAMAGES), chance.choice(REMEDIES)
+    return Program(seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath)
 
 
 def _source(chance: random.Random, version: int) -> dict[str, Any]:

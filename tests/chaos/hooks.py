@@ -23,6 +23,7 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from disk import Disk
@@ -49,7 +50,18 @@ NAMED = {
 }
 # Longer than the servers' wal_sender_timeout.
 _BLOCKED_SECONDS = 1.2
-_FILE_CALLS = ("fsync", "rename", "replace", "link", "unlink", "mkdir", "pwrite", "ftruncate")
+_FILE_CALLS = (
+    "fsync",
+    "rename",
+    "replace",
+    "link",
+    "unlink",
+    "mkdir",
+    "open",
+    "pread",
+    "pwrite",
+    "ftruncate",
+)
 
 
 class Arms:
@@ -199,6 +211,14 @@ def _install_files(arms: Arms) -> None:
         return new
 
     durable._open = open_file
+    open_path = Path.open
+
+    @functools.wraps(open_path)
+    def open_patched(path: Path, *arguments: Any, **options: Any) -> Any:
+        arms.passed("file", may_fail=True)
+        return open_path(path, *arguments, **options)
+
+    Path.open = open_patched
     if disk is not None:
         disk.calls = types.SimpleNamespace(**calls)
     for name, call in calls.items():

@@ -165,10 +165,11 @@ def uncompacted(store: LocalStore, watch: Watch) -> list[str]:
 
 
 def _kinds(change: Delivered) -> tuple[str, ...]:
-    """Return the operations of a history's rows: an UPDATE that changes the key has two."""
+    """Return the operations of a history's rows: an UPDATE that changes the key has two, except with REPLICA IDENTITY FULL."""
     if change.kind != "update" or change.old is None or change.new is None:
         return (change.kind,)
-    moved = any(change.old.get(column) != change.new[column] for column in tables.KEYS[change.tables[0]])
+    key = tables.KEYS[change.tables[0]]
+    moved = len(change.old) == len(key) and any(change.old[column] != change.new[column] for column in key)
     return ("delete", "insert") if moved else ("update",)
 
 

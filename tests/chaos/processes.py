@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -76,12 +77,10 @@ class Process:
         self._stop.close()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal.
-
-        :raises ProcessLookupError: it has ended.
-        """
+        """Send a signal, unless it has ended."""
         if self._process.pid is not None and self._process.exitcode is None:
-            os.kill(self._process.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL."""

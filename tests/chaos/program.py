@@ -38,6 +38,7 @@ class Program:
     :param sinks: each sink's options, see ``worker``.
     :param mixture: options of ``Mixture``.
     :param limits: limits of the process, see ``worker``.
+    :param aftermath: the damage after everything else, and the remedy; empty: none.
     """
 
     seed: int
@@ -50,6 +51,7 @@ class Program:
     sinks: dict[str, dict[str, Any]]
     runs: tuple[Run, ...] = field(default=())
     limits: dict[str, int] = field(default_factory=dict)
+    aftermath: tuple[str, ...] = ()
 
     @property
     def power(self) -> bool:
@@ -68,7 +70,8 @@ class Program:
             Run(tuple(run["arms"]), tuple(map(tuple, run["strikes"])), run["seconds"], run["end"])
             for run in fields.pop("runs")
         )
-        return cls(**fields, runs=runs)
+        aftermath = tuple(fields.pop("aftermath", ()))
+        return cls(**fields, runs=runs, aftermath=aftermath)
 
     def shorter(self) -> Iterator[Program]:
         """Return simpler programs, the simplest first."""
@@ -84,6 +87,8 @@ class Program:
                 yield replace(self, runs=(*rest[0], replace(run, strikes=strikes), *rest[1]))
         if self.writers > 1:
             yield replace(self, writers=1)
+        if self.aftermath:
+            yield replace(self, aftermath=())
         for name in self.sinks if len(self.sinks) > 1 else ():
             yield replace(self, sinks={other: sink for other, sink in self.sinks.items() if other != name})
         for part in ("source", "pipeline", "limits"):

@@ -9,10 +9,12 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+from aftermath import Aftermath
 from destinations import letters
 from judge import Judge
 from processes import Process, Processes
@@ -51,6 +53,8 @@ _STARTS = 3
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "SlotError", "ServerError")
 # After a failed call of the operating system, an error has one of these.
 _ADVICE = ("make room", "raise the process's limit", "check the disk")
+# Damages of the journal, not of the slot.
+_OF_JOURNALS = ("older copy",)
 _AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -127,17 +131,37 @@ class Round:
                     if self._snapshot:
                         workload.pause()
                         watching.append(asyncio.create_task(self._resume_with_first_rows(workload)))
-                    for run in self._program.runs:
+                    for number, run in enumerate(self._program.runs):
                         await self._live(run)
+                        if not number and "older copy" in self._program.aftermath:
+                            await Aftermath.copy(self._folder)
                     caught_up = await self._catch_up(workload, watching)
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
                 judge = Judge(self._program, self._folder, self._target, self._watches, self._outcome)
                 await judge.judge(await workload.finish())
+                if self._program.aftermath and not self._outcome.violations:
+                    await self._aftermath(workload)
         self._receiver.listener.close()
         self._receiver.listener.cancel()
         await self._receiver.listener.closed()
+
+    async def _aftermath(self, workload: Workload) -> None:
+        """Damage the slot or the journal, see ``aftermath``."""
+        damage, remedy = self._program.aftermath
+        self._outcome.faults[damage if damage in _OF_JOURNALS else f"slot: {damage}"] += 1
+        aftermath = Aftermath(
+            self._server,
+            self._dsn,
+            self._slot,
+            self._folder,
+            self._watches,
+            partial(self._start, Run()),
+            self._last_error,
+        )
+        await aftermath.run(damage, remedy, workload)
+        self._outcome.violations += aftermath.violations
 
     @property
     def _snapshot(self) -> bool:
@@ -302,7 +326,8 @@ class Round:
         error = self._last_error()
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
-        if kind in _EXCUSED:
+        if kind in _EXCUSED or "memory" in self._program.limits:
+            # Without memory, a process may end in any way.
             return
         if not any(line.startswith("E") for line in struck):
             self._outcome.violations.append(f"the pipeline ended by itself: {error}")
@@ -321,7 +346,7 @@ class Round:
         told = (self._folder / "stderr").read_text().splitlines()
         return told[-1][:500] if told else "it says nothing"
 
-    async def _start(self, run: Run) -> Process:
+    async def _start(self, run: Run, options: dict[str, Any] | None = None) -> Process:
         await self._free()
         plan = self._folder / "plan.json"
         told = {
@@ -333,6 +358,8 @@ class Round:
             "folder": str(self._folder),
             "fired": str(self._folder / "fired"),
             "arms": run.arms,
+            "options": options or {},
+            "limits": self._program.limits if run in self._program.runs else {},
             "sabotage": self._sabotage,
         }
         plan.write_text(json.dumps(told))

@@ -64,7 +64,99 @@ def forget_savepoints() -> None:
     InProgress.stream_abort = whole
 
 
+def skip_prepared() -> None:
+    """A flush during a large transaction skips what was accepted before it, such as a prepared transaction."""
+    from aiorepl.journal.writer import JournalWriter
+
+    def write(self: Any, slices: Any) -> None:
+        whole = next((count for count in range(len(slices), 0, -1) if slices[count - 1].last), 0)
+        for part in slices[:whole]:
+            self._add(part)
+        if whole < len(slices) and self._builder is not None and self._builder.open is None:
+            self._seal()
+        for part in slices[whole:]:
+            self._add(part)
+
+    JournalWriter._write_plain = write
+
+
+def lose_dead_letters() -> None:
+    """Every fifth dead letter is lost."""
+    from aiorepl.delivery.dead_letters import DeadLetters
+
+    write, number = DeadLetters._write, count(1)
+
+    def some(self: Any, *arguments: Any) -> None:
+        if next(number) % 5:
+            write(self, *arguments)
+
+    DeadLetters._write = some
+
+
+def prune_unread() -> None:
+    """Segments are deleted as if all consumers had read everything."""
+    from aiorepl.journal import retention
+
+    new_start = retention._new_start
+
+    class Read:
+        def __init__(self, end: Any) -> None:
+            self._end = end
+
+        def names(self) -> list[str]:
+            return ["everybody"]
+
+        def get(self, name: str) -> Any:
+            return self._end
+
+    def unread(chain: Any, cursors: Any, *limits: Any) -> Any:
+        return new_start(chain, Read(chain.end), *limits)
+
+    retention._new_start = unread
+
+
+def compact_less() -> None:
+    """Compaction leaves out the first row of each table in every third pass."""
+    from aiorepl.history.buffers import Buffers
+
+    take, number = Buffers._take, count(1)
+
+    def less(self: Any, buffer: Any) -> Any:
+        batches = take(self, buffer)
+        if next(number) % 3 == 0:
+            yield next(batches).slice(1)
+        yield from batches
+
+    Buffers._take = less
+
+
+def forget_commits_of_prepared() -> None:
+    """A sink that gets transactions at their PREPARE loses their rows."""
+    from destinations import UnsyncedLines
+
+    write = UnsyncedLines.write
+
+    async def lossy(self: Any, batch: Any) -> None:
+        parts = batch.slices
+        if self.supports_prepared and all(part.transaction and part.transaction.prepared for part in parts):
+            return
+        await write(self, batch)
+
+    UnsyncedLines.write = lossy
+
+
 SABOTAGES: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", " "): function
-    for function in (no_fsync, confirm_accepted, lose_a_change, cursor_ahead, forget_savepoints)
+    for function in (
+        no_fsync,
+        confirm_accepted,
+        lose_a_change,
+        cursor_ahead,
+        forget_savepoints,
+        skip_prepared,
+        lose_dead_letters,
+        prune_unread,
+        compact_less,
+        forget_commits_of_prepared,
+    )
 }

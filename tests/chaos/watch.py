@@ -15,7 +15,7 @@ from aiorepl import DeadLetters
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
 from aiorepl.journal.cursors import Cursors
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 from aiorepl.testing.verify.tables import SCHEMA
 
@@ -237,17 +237,20 @@ class JournalWatch(Watch):
     def crashed(self) -> None:
         """The server was restarted."""
 
-    async def follow(self) -> None:
-        """Follow the journal until cancelled. A cursor keeps what is not read yet."""
+    async def follow(self, after: LSN = ZERO) -> None:
+        """Follow the journal until cancelled. A cursor keeps what is not read yet.
+
+        :param after: where to begin.
+        """
         form = named("native")
         while not (self._folder / "position.json").exists():
             await asyncio.sleep(0.02)
         try:
             reader, cursors = JournalReader(self._folder), Cursors(self._folder)
-            begin = reader.source().at(LSN(0))
-            await asyncio.to_thread(cursors.advance, CURSOR, begin)
+            begin = reader.source()
+            await asyncio.to_thread(cursors.advance, CURSOR, begin.at(after))
             moved = time.monotonic()
-            async for part in reader.follow(poll=0.05):
+            async for part in reader.follow(after, poll=0.05):
                 for change in of_native(bytes(form.lines([part])).splitlines()):
                     self._add(change)
                 if part.end_lsn is not None and time.monotonic() > moved + 0.1:

@@ -78,8 +78,8 @@ def prepare(plan: dict[str, Any]) -> None:
     if program["pipeline"].get("retention"):
         watched(folder / "journal")
     if program["pipeline"].get("compact"):
-        compact_within(folder / "journal", folder / "compaction")
-    limit(program.get("limits", {}))
+        compact_within(folder / "journal", folder / "compaction", plan["limits"])
+    limit(plan["limits"])
 
 
 def limit(limits: dict[str, int]) -> None:
@@ -96,6 +96,12 @@ def limit(limits: dict[str, int]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + limits["memory"], used + limits["memory"]))
 
 
+def record(error: Exception, path: Path) -> None:
+    """Append a traceback to a file, with a call without faults."""
+    with open(path, "a") as file:  # noqa: PTH123
+        traceback.print_exception(error, file=file)
+
+
 def watched(journal: Path) -> None:
     """Prune the journal only once the cursor of the watching process protects what it has not read."""
     keep_pruned, cursor = journaled.keep_pruned, journal / "cursors" / f"{CURSOR}.json"
@@ -108,10 +114,11 @@ def watched(journal: Path) -> None:
     journaled.keep_pruned = keep
 
 
-def compact_within(journal: Path, told: Path) -> None:
+def compact_within(journal: Path, told: Path, limits: dict[str, int]) -> None:
     """Run compaction in a thread of this process, where faults strike it, too.
 
     :param told: the file for errors that are not aiorepl's.
+    :param limits: the limits of the process; without memory, any error may come.
     """
     # Imports pyarrow.
     from aiorepl.history import beside, opening, planning
@@ -126,11 +133,11 @@ def compact_within(journal: Path, told: Path) -> None:
                 journal, limits=planning.Limits(**LIMITS), pace=Pace(50_000, 0.1)
             )
             await asyncio.to_thread(compaction.follow, stopped, 0.05)
-        except AioreplError as error:
+        except (AioreplError, MemoryError) as error:
             sys.stderr.write(f"compaction: {type(error).__name__}: {error}\n")
         except Exception as error:  # noqa: BLE001 - it is a violation
-            with told.open("a") as file:
-                traceback.print_exception(error, file=file)
+            if "memory" not in limits:
+                record(error, told)
         finally:
             stopped.set()
         return 1
@@ -166,8 +173,9 @@ def tell(pipeline: Pipeline, path: Path) -> None:
         "stays": stays(pipeline),
         "tables": {} if snapshot is None else {table.table: table.state for table in snapshot.tables},
     }
-    # Written with a function that has no faults; the reader tries again if it sees a part.
-    path.write_text(json.dumps(told))
+    # A call without faults; the reader tries again if it sees a part.
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(json.dumps(told))
 
 
 def stays(pipeline: Pipeline) -> bool:
@@ -190,7 +198,8 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
         given["spill_dir"] = folder / "spill"
     source = Source(plan["dsn"], slot=plan["slot"], publication="verify", **given)
     again = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
-    options = dict(program["pipeline"])
+    options = {**program["pipeline"], **plan["options"]}
+    create_slot = options.pop("create_slot", options.get("snapshot", False))
     if options.pop("connect", False):
         return Loop(source, again, folder / "sink0")
     if "segment_bytes" in options:
@@ -203,7 +212,7 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
     state = {} if journal else {"state": str(folder / "state")}
     return Pipeline(
-        replace(source, create_slot=options.get("snapshot", False)),
+        replace(source, create_slot=create_slot),
         {name: delivery(name, its, plan, arms.note) for name, its in program["sinks"].items()},
         journal=journal,
         batches=batches(program["pipeline"]),
