@@ -4,6 +4,7 @@
 ``uninterrupted`` is for cleanup that must finish: its caller is cancelled afterwards.
 ``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
 ``cancellable`` is for a call into a library that may swallow the cancellation.
+``require_asyncio`` refuses other event loops.
 """
 
 from __future__ import annotations
@@ -15,7 +16,23 @@ from typing import Any, Generic, TypeVar
 
 from anyio import CancelScope
 
+from aiorepl.errors import ConfigurationError
+
 T = TypeVar("T")
+
+
+def require_asyncio() -> None:
+    """Check that the caller runs on asyncio.
+
+    :raises ConfigurationError: it runs on trio, for example.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigurationError(
+            "aiorepl needs asyncio, and this is another event loop, such as trio's: run it with asyncio.run, or with "
+            "anyio.run(…, backend='asyncio')"
+        ) from None
 
 
 class Resumable(Generic[T]):

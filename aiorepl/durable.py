@@ -230,9 +230,9 @@ def require_usable_folder(path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(found))
     if not os.access(found, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
-    if file_system.f_bavail * file_system.f_frsize < _LEAST_FREE or (
-        file_system.f_files and not file_system.f_favail
-    ):
+    # Some file systems do not count.
+    no_room = file_system.f_blocks and file_system.f_bavail * file_system.f_frsize < _LEAST_FREE
+    if no_room or (file_system.f_files and not file_system.f_favail):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(found))
 
 

@@ -65,7 +65,8 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    run_async(run_pipeline(loaded.pipeline, _report(loaded), *_served(loaded, http)))
+    served = _served(loaded, http)
+    run_async(run_pipeline(loaded.pipeline, _report(loaded), *served))
     _log.info("stopped")
     return 0
 

@@ -287,8 +287,9 @@ def below(key: str, name: str) -> str:
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Suggest the known name that ``name`` resembles, or list all of them."""
     names = sorted(known)
-    if near := get_close_matches(name, names, 1):
-        return f"did you mean {near[0]}?"
+    within = [each for each in names if name in each.split("_")]
+    if near := get_close_matches(name, names, 1) or within:
+        return f"did you mean {' or '.join(near)}?"
     return f"use one of {', '.join(names)}" if names else "there are none"
 
 

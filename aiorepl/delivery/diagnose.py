@@ -61,7 +61,7 @@ async def _check(name: str, sink: Sink, tables: Sequence[_Table]) -> Finding:
         async with asyncio.timeout(_SECONDS):
             await sink.check(tables)
     except AioreplError as error:
-        return error_found("sink", SinkError(f"{name}: {error}"))
+        return error_found("sink", SinkError(f"{name}: {str(error).removeprefix(f'{name}: ')}"))
     except TimeoutError:
         return error_found("sink", SinkError(f"{name}: no answer within {_SECONDS:g} s"))
     except Exception as error:  # noqa: BLE001 - the text may quote a password

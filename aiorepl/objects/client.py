@@ -73,6 +73,14 @@ class ObjectClient:
                 f"{url}: {type(error).__name__}: the URL is s3://bucket/prefix, gs://bucket/prefix or "
                 "az://container/prefix, and config has obstore's keys for it"
             ) from None
+        except BaseException as error:
+            # obstore's extension panics if it does not know a key's prefix.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ConfigurationError(
+                f"config has a key that obstore does not support for {url.partition(':')[0]}://: one of "
+                f"{', '.join(sorted(config))}; keys for S3 begin with aws_"
+            ) from None
 
     def put(self, name: str, data: Iterable[Any], *, concurrency: int = 1) -> int:
         """Write an object whole, and replace an existing one; large ones in parts.

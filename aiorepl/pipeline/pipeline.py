@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyio import CancelScope
 
-from aiorepl.cancellation import cancel_and_wait
+from aiorepl.cancellation import cancel_and_wait, require_asyncio
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
@@ -190,6 +190,7 @@ class Pipeline:
 
         :raises AioreplError: a permanent failure; everything that was flushed before is durable and confirmed.
         """
+        require_asyncio()
         if self._started:
             raise RuntimeError("a pipeline runs only once: create another one, with new sinks")
         self._started = True
@@ -339,6 +340,7 @@ class Pipeline:
         )
 
     async def __aenter__(self) -> Self:
+        require_asyncio()
         self._task = asyncio.create_task(self.run())
         started = asyncio.create_task(self.started())
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, overload
 
 from anyio import CancelScope
 
-from aiorepl.cancellation import Resumable
+from aiorepl.cancellation import Resumable, require_asyncio
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
@@ -100,6 +100,7 @@ class ReplicationStream:
         self._current: ReplicationTransaction | None = None
 
     async def __aenter__(self) -> Self:
+        require_asyncio()
         try:
             result = await self._capture.connect()
             await self._capture.begin(result.position.lsn, (_CONSUMER,))

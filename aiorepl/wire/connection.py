@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiorepl.epoch import EPOCH_SECONDS
 from aiorepl.errors import (
     AioreplError,
     ConfigurationError,
+    ConnectionFailed,
     ConnectionLost,
     ServerError,
     ServerNotice,
@@ -30,6 +31,7 @@ from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     NO_CONVERSION,
+    NO_POOLER,
     TEXT_SETTINGS,
     DetachableConnection,
     connect_sql,
@@ -43,6 +45,8 @@ from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
 _log = logging.getLogger("aiorepl.wire")
+
+_SYNTAX_ERROR: Final = "42601"
 
 
 class ReplicationConnection:
@@ -109,11 +113,20 @@ class ReplicationConnection:
     async def identify_system(self) -> System:
         """Run IDENTIFY_SYSTEM.
 
+        :raises ConnectionFailed: a pooler has opened an ordinary connection.
         :raises ServerError, ConnectionLost: the command failed.
         :raises ProtocolError: the result is not that of PostgreSQL.
         """
         with parsing("IDENTIFY_SYSTEM"):
-            (row,) = await self.query(commands.IDENTIFY_SYSTEM)
+            try:
+                (row,) = await self.query(commands.IDENTIFY_SYSTEM)
+            except ServerError as error:
+                if error.sqlstate != _SYNTAX_ERROR:
+                    raise
+                raise ConnectionFailed(
+                    f"this is no replication connection: a pooler such as PgBouncer ignores the parameter replication: {NO_POOLER}",
+                    permanent=True,
+                ) from None
             return System(
                 row["systemid"] or "",
                 int(row["timeline"] or 0),

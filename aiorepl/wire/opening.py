@@ -33,6 +33,7 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "application_name": "aiorepl",
 }
+NO_POOLER: Final = "name the host and port of PostgreSQL itself in the DSN"
 # A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
 # connection that waits while another reads. Some exist since PostgreSQL 14 or 17.
 _NO_TIMEOUTS: Final = """
@@ -275,21 +276,23 @@ def connect_error(error: Exception, server: str) -> Exception:
                 text = f"{text}: check the database name in the DSN"
             case "42501":
                 text = f"{text}: {_missing_grant(error)}"
+            case "08P01" if "startup parameter" in text:
+                text = f"{text}: this is PgBouncer or another pooler: {NO_POOLER}"
             case _:
                 permanent = False
-        return ConnectionFailed(text, permanent=permanent)
+        return ConnectionFailed(f"{server} refuses the connection: {text}", permanent=permanent)
     if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
         return ConfigurationError(
             f"sslmode requires a verified server certificate, and no root certificate was found: {_ROOT}"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectionFailed(
-            f"the server's certificate is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and use the host name of "
+            f"the certificate of {server} is not accepted: {error.verify_message.rstrip('.')}: {_ROOT}, and use the host name of "
             "the certificate"
         )
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return ConnectionFailed(
-            "the server does not support TLS, which sslmode requires, and nothing was sent to it: set ssl = on on the server"
+            f"{server} does not support TLS, which sslmode requires, and nothing was sent to it: set ssl = on on the server"
         )
     if isinstance(error, pg.InterfaceError) and "authentication method" in str(error):
         return ConnectionFailed(

@@ -17,6 +17,7 @@ from aiorepl import (
     Sink,
     SinkError,
     Source,
+    connect,
 )
 from aiorepl.testing import FaultySink, MemorySink, MemorySource, Stream
 from aiorepl.testing.faults import Hang, Reject
@@ -141,3 +142,20 @@ async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
     assert {"good": None, "bad": "no"} == {
         name: sink.failed for name, sink in pipeline.statistics().sinks.items()
     }
+
+
+async def test_another_event_loop():
+    """Outside of asyncio, one error says so."""
+    source = Source("postgresql://h/d", slot="s", publication="p")
+    for call in (
+        Pipeline(source, [MemorySink()]).run(),
+        Pipeline(source, [MemorySink()]).__aenter__(),
+        connect(source).__aenter__(),
+    ):
+
+        def step(call=call):
+            call.send(None)
+
+        # A thread has no event loop.
+        with pytest.raises(ConfigurationError, match="aiorepl needs asyncio"):
+            await asyncio.to_thread(step)

@@ -49,6 +49,7 @@ async def test_a_dsn_that_cannot_be_read(dsn):
         ("28000", 'no pg_hba.conf entry for host "h"', "pg_hba.conf", True),
         ("3D000", 'database "d" does not exist', "check the database name", True),
         ("42501", "permission denied to start WAL sender", "REPLICATION", True),
+        ("08P01", "unsupported startup parameter: IntervalStyle", "PgBouncer or another pooler", True),
         ("53300", "sorry, too many clients already", "too many clients", False),
         ("57P03", "the database system is starting up", "starting up", False),
     ],

@@ -85,6 +85,7 @@ async def _server(connection: Connection, source: Source) -> list[Finding]:
     except ConfigurationError as error:
         sql = "ALTER SYSTEM SET wal_level = logical;"
         return [replace(error_found("server", error), sql=sql)]
+    await connection.identify_system()
     standby = (await read_process(connection)).in_recovery
     if standby and connection.server_version < 16:
         raise ConfigurationError(

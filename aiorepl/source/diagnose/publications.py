@@ -128,7 +128,8 @@ async def identities(connection: Connection, source: Source) -> list[Finding]:
                 "warning",
                 "replica identity",
                 f"{_shown(tables)}: no replica identity, so the server refuses updates and deletes: add a primary key, or "
-                "ALTER TABLE … REPLICA IDENTITY FULL, or publish inserts only",
+                "publish inserts only, or",
+                sql=" ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables[:_SHOWN]),
             )
         )
     if connection.server_version >= 15:

@@ -76,8 +76,17 @@ class Batches(Conformance):
         self.live(lambda: life(None, ONE_BATCH))
 
     def test_a_sink_is_opened_and_closed(self) -> None:
-        """A sink can be opened and closed repeatedly without a write."""
+        """A sink can be checked, and opened and closed repeatedly, without a write."""
         scenario = Scenario()
+
+        async def checked() -> None:
+            sink = self.new_sink()
+            try:
+                await sink.check([])
+            finally:
+                await sink.close()
+
+        self.live(checked, leaves_nothing=True)
 
         async def life() -> None:
             async with self.opened(scenario) as (sink, _):

@@ -65,6 +65,13 @@ class Login:
             self.connection["ssl_context"] = tls.context("kafka", *files)
         self.client = {"bootstrap_servers": bootstrap_servers, **self.connection}
 
+    @property
+    def shown(self) -> str:
+        """Host and port of each bootstrap server."""
+        return ", ".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
+        )
+
 
 def _without_logins(record: logging.LogRecord) -> bool:
     return not any(type(value).__name__.startswith("Sasl") for value in record.args or ())

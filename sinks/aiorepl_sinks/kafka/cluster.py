@@ -343,7 +343,7 @@ class Cluster:
         first_answer: float | None = None
         while (partitions := client.cluster.partitions_for_topic(topic)) is None:
             if not await client.force_metadata_update():
-                raise TransientError("kafka: no broker answers")
+                raise TransientError(f"kafka: no broker answers ({self._login.shown})")
             now = asyncio.get_running_loop().time()
             first_answer = now if first_answer is None else first_answer
             if topic in client.cluster.unauthorized_topics:
@@ -359,9 +359,9 @@ class Cluster:
             try:
                 with translated(), explain_hang_up(self._login.protocol):
                     await self._finish(self._connect_once(host, port))
-            except TransientError:
+            except TransientError as error:
                 if number == len(self._login.servers):
-                    raise
+                    raise TransientError(f"{error} ({self._login.shown})") from None
             else:
                 return
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from collections.abc import Iterator
 from typing import Final
 
@@ -80,7 +82,12 @@ def translate(error: BaseException, topic: str | None = None) -> PermanentError 
         return PermanentError(
             f"kafka: topic {topic!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it"
         )
-    if isinstance(error, (OSError, TimeoutError, *_NEW_PRODUCER)) or type(error) is kafka.KafkaError:
+    if isinstance(error, TimeoutError):
+        return TransientError("kafka: no answer in time")
+    if isinstance(error, OSError) and error.errno:
+        text = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno)
+        return TransientError(f"kafka: no connection to a broker: {text}")
+    if isinstance(error, (OSError, *_NEW_PRODUCER)) or type(error) is kafka.KafkaError:
         return TransientError(f"kafka: {name}")
     if isinstance(error, kafka.KafkaError) and error.retriable:
         return TransientError(f"kafka: {name}")

@@ -50,6 +50,11 @@ class Login:
             self._options["tls"] = tls.context("nats", ca, certificate, key, key_password)
         self.options()
 
+    @property
+    def shown(self) -> str:
+        """The servers' hosts and ports."""
+        return ", ".join(server.rpartition("@")[2].rpartition("/")[2] for server in self._servers)
+
     def client(self) -> Client:
         """Return a new client, not connected."""
         return _Encrypted() if self._encrypted else Client()

@@ -14,10 +14,11 @@ from aiorepl_sinks import tls
 WRONG_LAST_ID, TOO_LARGE, OTHER_STREAM = 10070, 10054, 10060
 
 
-def translate(error: Exception, stream: str, timeout: float) -> PermanentError | TransientError:
+def translate(error: Exception, stream: str, timeout: float, servers: str) -> PermanentError | TransientError:
     """Translate an error of the client, or a negative acknowledgement of the stream.
 
     :param stream: the stream's name.
+    :param servers: hosts and ports, for the message.
     :param timeout: seconds after which an answer counts as missing.
     """
     if isinstance(error, (PermanentError, TransientError)):
@@ -40,11 +41,13 @@ def translate(error: Exception, stream: str, timeout: float) -> PermanentError |
         return PermanentError("nats: NATS does not allow the subject of a change: see the option subject")
     if isinstance(error, (js.ServiceUnavailableError, nats.errors.NoRespondersError)):
         return TransientError(
-            f"nats: JetStream does not answer for stream {stream!r}: is it enabled on the server?"
+            f"nats: JetStream at {servers} does not answer for stream {stream!r}: is it enabled on the server?"
         )
     if isinstance(error, TimeoutError):
-        return TransientError(f"nats: no answer from the server within {timeout:g} s")
-    return TransientError(f"nats: {type(error).__name__}")
+        return TransientError(f"nats: no answer from {servers} within {timeout:g} s")
+    if isinstance(error, (nats.errors.NoServersError, OSError)):
+        return TransientError(f"nats: no connection to {servers}")
+    return TransientError(f"nats: {type(error).__name__} ({servers})")
 
 
 def subject_rejected(

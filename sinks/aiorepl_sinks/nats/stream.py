@@ -287,7 +287,7 @@ class Stream:
         return subject_rejected(error, subject, self.name, subjects) or self._translated(error)
 
     def _translated(self, error: Exception) -> PermanentError | TransientError:
-        return translate(error, self.name, self._timeout)
+        return translate(error, self.name, self._timeout, self._login.shown)
 
 
 async def _close(client: Client) -> None:

@@ -39,11 +39,13 @@ _ADVICE: Final = {
 }
 
 
-def translate(error: errors.RedisError) -> PermanentError | TransientError:
+def translate(error: errors.RedisError, server: str = "the server") -> PermanentError | TransientError:
     """Translate an error. Redis' messages may quote arguments, so only the code of the error is kept.
 
     Redis denies the first write of a script or none of them, so a script that failed with a transient code has written
     nothing.
+
+    :param server: host and port, for the message.
     """
     code = _CODES.get(type(error)) or (found[1] if (found := _CODE.search(str(error))) else "")
     # The client wraps errors that occur while it connects.
@@ -60,7 +62,7 @@ def translate(error: errors.RedisError) -> PermanentError | TransientError:
         return TransientError(f"redis: the server replied {code}{_ADVICE.get(code, '')}")
     if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
         reasons = (_reason(each) for each in chain if isinstance(each, OSError) and each.errno)
-        return TransientError(f"redis: no answer from the server ({next(reasons, type(error).__name__)})")
+        return TransientError(f"redis: no answer from {server} ({next(reasons, type(error).__name__)})")
     if code in ("MOVED", "CROSSSLOT") or isinstance(error, errors.MovedError):
         return PermanentError(
             "redis: the server is a node of a Redis Cluster, where one script cannot reach all streams: use a server that "

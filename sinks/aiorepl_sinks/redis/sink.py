@@ -93,6 +93,9 @@ class RedisSink(Sink):
         if password is not None:
             options["password"] = password
         self._encrypted = url.startswith("rediss://")
+        self._server = (
+            url.partition("?")[0].partition("//")[2].rpartition("@")[2].partition("/")[0] or "the server"
+        )
         if ca is not None or certificate is not None or key is not None:
             if not self._encrypted:
                 raise ConfigurationError("redis: ca, certificate and key need a rediss:// URL")
@@ -185,7 +188,7 @@ class RedisSink(Sink):
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise translate(error) from None
+            raise translate(error, self._server) from None
         self._schema_events = schema_events
         if end_lsn is not None:
             self._position_lsn = end_lsn
@@ -200,14 +203,14 @@ class RedisSink(Sink):
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise translate(error) from None
+            raise translate(error, self._server) from None
 
     async def close(self) -> None:
         """Disconnect."""
         await self._redis.aclose()
 
     def _connect_error(self, error: errors.RedisError) -> PermanentError | TransientError:
-        translated = translate(error)
+        translated = translate(error, self._server)
         if self._encrypted and type(translated) is TransientError and type(error) is errors.ConnectionError:
             return TransientError(
                 f"{translated}: no server listens there, or it requires a client certificate that it trusts: see the options "

@@ -8,8 +8,9 @@ import re
 import asyncpg
 import pytest
 
-from aiorepl import SinkContext, SinkError
+from aiorepl import PermanentError, SinkContext, SinkError
 from aiorepl.testing.stream import Stream
+from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.state import MirrorState
 
 TABLES = (
@@ -180,3 +181,20 @@ async def test_two_sinks_at_once(pair, mirror):
     finally:
         for connection in connections:
             await connection.close()
+
+
+async def test_a_check(pair, mirror):
+    """The check names the missing schema, table and privilege one after the other, and creates nothing."""
+    await pair.target.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    role = await mirror(pair)
+    sink = PostgresSink(role.dsn)
+    with pytest.raises(PermanentError, match=rf'CREATE SCHEMA "aiorepl" AUTHORIZATION "{role.name}"'):
+        await sink.check([("public", "items")])
+    await pair.target.execute(f'CREATE SCHEMA aiorepl AUTHORIZATION "{role.name}"')
+    with pytest.raises(PermanentError, match=r"no table public\.nope"):
+        await sink.check([("public", "items"), ("public", "nope")])
+    with pytest.raises(PermanentError, match=r'GRANT SELECT, INSERT.*ON "public"\."items" TO'):
+        await sink.check([("public", "items")])
+    await pair.target.execute(f'GRANT ALL ON items TO "{role.name}"')
+    await sink.check([("public", "items")])
+    assert not await pair.target.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'aiorepl'")

@@ -70,6 +70,7 @@ class Receiver:
         self.limit: int | None = None
         self.poison: bytes | None = None
         self.away = False
+        self.checked: dict[str, str] = {}
         self.verifier: Verifier | None = None
         self.before: Callable[[], Awaitable[None]] | None = None
         self._changed = threading.Condition()
@@ -106,6 +107,12 @@ class Receiver:
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "lifespan":
+            return
+        if scope["method"] == "OPTIONS":
+            self.checked = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
+            status = self.answers.popleft() if self.answers else 405
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body"})
             return
         body, more = b"", True
         while more:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -10,7 +11,7 @@ import time
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from aiorepl import Batch, DataError, SinkContext, TransientError
+from aiorepl import Batch, DataError, PermanentError, SinkContext, TransientError
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.messages import column
 from aiorepl_sinks.webhook import WebhookSink
@@ -301,4 +302,16 @@ async def test_a_row_that_cannot_be_read_stops_before_anything_is_sent(receiver,
         await sink.write(source.batch())
     await sink.close()
     assert "s3cr3t" not in str(failed.value)
+    assert [] == receiver.requests
+
+
+@pytest.mark.parametrize(("status", "error"), [(405, None), (401, PermanentError), (503, TransientError)])
+async def test_a_check(receiver, status, error):
+    """The receiver must answer and accept the credentials, and gets no event; other statuses say nothing about POST."""
+    receiver.answers.append(status)
+    sink = WebhookSink(receiver.url, bearer="s3cret")
+    with pytest.raises(error, match=str(status)) if error else contextlib.nullcontext():
+        await sink.check([])
+    await sink.close()
+    assert "Bearer s3cret" == receiver.checked["authorization"]
     assert [] == receiver.requests

@@ -1,0 +1,59 @@
+"""Checks of sinks and folders for ``aiorepl check``."""
+
+from __future__ import annotations
+
+from aiorepl import BatchPolicy, Delivery, PermanentError, RetryPolicy, Source, SyncSink
+from aiorepl.delivery.config import resolve
+from aiorepl.delivery.diagnose import check_folder, check_sinks
+from aiorepl.testing import MemorySink
+
+
+class Checked(SyncSink):
+    """Raises what it is given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls: list[str] = []
+
+    def check(self, tables):
+        self.calls.append("check")
+        if self.error is not None:
+            raise self.error
+
+    def write(self, batch):
+        raise AssertionError
+
+    def close(self):
+        self.calls.append("close")
+
+
+async def test_each_sink(tmp_path):
+    """An error stays an error of its sink, a text that may quote a secret is left out, and each sink is closed."""
+    sinks = {
+        "good": Checked(),
+        "bad": Delivery(
+            Checked(PermanentError("bad: no such bucket")), on_error="dead_letter", dead_letters=tmp_path
+        ),
+        "broken": Checked(ValueError("s3cret")),
+        "unknown": MemorySink(),
+    }
+    resolved = resolve(sinks, BatchPolicy(), RetryPolicy())
+    found = await check_sinks(resolved, None, Source("postgresql://h/d", slot="s", publication="p"))
+    assert [
+        ("ok", "good: its target can be used", 0),
+        ("error", "bad: no such bucket", 4),
+        ("ok", "bad: its target can be used", 0),
+        ("error", "broken: check raised ValueError", 4),
+        ("ok", "unknown: is not checked, because its class has no check", 0),
+    ] == [(each.level, each.text, each.exit_code) for each in found]
+    assert ["check", "close"] == sinks["good"].calls == sinks["broken"].calls
+
+
+def test_folders(tmp_path):
+    """A folder that does not exist is fine if it can be made; a file in its place is an error. Nothing is made."""
+    assert "ok" == check_folder("out", tmp_path / "a" / "b").level
+    assert [] == list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    found = check_folder("out", tmp_path / "file" / "b")
+    assert ("error", 2) == (found.level, found.exit_code)
+    assert "Not a directory" in found.text
