@@ -187,12 +187,17 @@ async def test_a_check(pair, mirror):
     """The check names the missing schema, table and privilege one after the other, and creates nothing."""
     await pair.target.execute("CREATE TABLE items (id int PRIMARY KEY)")
     role = await mirror(pair)
+    lines = mirror.blocks[0].splitlines()
+    await role.run(*(line for line in lines if line.startswith(("CREATE ROLE", "GRANT CONNECT"))))
     sink = PostgresSink(role.dsn)
     with pytest.raises(PermanentError, match=rf'CREATE SCHEMA "aiorepl" AUTHORIZATION "{role.name}"'):
         await sink.check([("public", "items")])
     await pair.target.execute(f'CREATE SCHEMA aiorepl AUTHORIZATION "{role.name}"')
     with pytest.raises(PermanentError, match=r"no table public\.nope"):
         await sink.check([("public", "items"), ("public", "nope")])
+    with pytest.raises(PermanentError, match='GRANT USAGE ON SCHEMA "public"'):
+        await sink.check([("public", "items")])
+    await pair.target.execute(f'GRANT USAGE ON SCHEMA public TO "{role.name}"')
     with pytest.raises(PermanentError, match=r'GRANT SELECT, INSERT.*ON "public"\."items" TO'):
         await sink.check([("public", "items")])
     await pair.target.execute(f'GRANT ALL ON items TO "{role.name}"')
