@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from aftermath import DAMAGES, REMEDIES
-from hooks import ERRORS, NAMED
+from hooks import ERRORS
 from program import Program, Run
 from strikes import KINDS
 
@@ -60,8 +60,10 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, runs: int | None = 
     }
     # Version 13 has no messages in its stream; the SQL interface exports no snapshot for tables without a key.
     signals = version >= 14 and source.get("interface") != "sql"
+    named = _reached(source, pipeline, sinks)
     lives = tuple(
-        _run(chance, signals=signals, power=power) for _ in range(runs or chance.choice([1, 2, 4, 8, 12]))
+        _run(chance, named, signals=signals, power=power)
+        for _ in range(runs or chance.choice([1, 2, 4, 8, 12]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300
     limit = 2_000 if slow else 20_000
@@ -146,14 +148,35 @@ def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
     return options
 
 
-def _run(chance: random.Random, *, signals: bool, power: bool) -> Run:
+def _reached(source: dict[str, Any], pipeline: dict[str, Any], sinks: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the named points that a program with these options passes."""
+    points = ["status"]
+    if not pipeline.get("connect"):
+        points += ["accepted", "sink flush"]
+    if pipeline["journal"]:
+        points += ["journal step", "journal commit", "cursor"]
+        points += ["journal part"] if "segment_bytes" in pipeline else []
+        points += ["prepared"] if source.get("two_phase") else []
+    if any(sink["type"] == "jsonl" for sink in sinks.values()) and not pipeline.get("connect"):
+        points += ["jsonl write", "jsonl flush"]
+    reached = {
+        "spool": "transaction_buffer_bytes" in source,
+        "chunk ledger": bool(pipeline.get("snapshot")),
+        "dead letter": any("rejects" in sink for sink in sinks.values()),
+        "prune": "retention" in pipeline,
+        "compaction": "compact" in pipeline,
+    }
+    return points + [point for point, there in reached.items() if there]
+
+
+def _run(chance: random.Random, named: list[str], *, signals: bool, power: bool) -> Run:
     arms = []
     if power and chance.random() < 0.9:
         # Most of them soon after a position was confirmed.
-        at = chance.choice([_CONFIRM, _CONFIRM, "file", "await", *(f"name:{name}" for name in NAMED)])
+        at = chance.choice([_CONFIRM, _CONFIRM, "file", "await", *(f"name:{name}" for name in named)])
         arms.append({"at": at, "nth": _nth(chance, at), "action": "power"})
     elif not power and chance.random() < 0.6:
-        at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in NAMED)])
+        at = chance.choice(["file", "file", "await", "await", *(f"name:{name}" for name in named)])
         action = chance.choice(["kill", "kill", "kill", "cancel"])
         arms.append({"at": at, "nth": _nth(chance, at), "action": action})
     if chance.random() < 0.15:
@@ -164,8 +187,8 @@ def _run(chance: random.Random, *, signals: bool, power: bool) -> Run:
         action = chance.choice([*ERRORS, "slow"])
         arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 7)), "action": action})
     drawn = {kind: often for kind, often in KINDS.items() if signals or kind != "resnapshot"}
-    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 1, 2, 4, 6]))
-    strikes = tuple((kind, round(chance.uniform(0, 0.3), 3), round(chance.random(), 3)) for kind in kinds)
+    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 2, 4, 8, 12]))
+    strikes = tuple((kind, round(chance.uniform(0, 0.2), 3), round(chance.random(), 3)) for kind in kinds)
     return Run(
         tuple(arms), strikes, round(chance.uniform(0.2, 1.5), 3), chance.choice(["kill", "kill", "stop"])
     )

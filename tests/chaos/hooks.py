@@ -79,6 +79,8 @@ class Arms:
         self._passed: defaultdict[str, int] = defaultdict(int)
         self._fired = os.open(fired, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.cancel: Callable[[], object] = lambda: None
+        self.active = False
+        """Whether faults strike; not while the pipeline is made."""
 
     @property
     def kinds(self) -> set[str]:
@@ -92,6 +94,8 @@ class Arms:
         """
         if self._failed.is_set():
             threading.Event().wait()  # after a power failure, nothing more happens
+        if not self.active:
+            return
         self._passed[at] += 1
         for arm in self._arms:
             if arm["at"] != at or arm["nth"] > self._passed[at]:

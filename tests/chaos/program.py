@@ -11,6 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+# A smaller limit leaves too little to find.
+_LEAST = 500
+# Options that cannot be left out.
+_NEEDED = {
+    "type",
+    "journal",
+    "keys",
+    "rotate_bytes",
+    "object_bytes",
+    "request_events",
+    "mode",
+    "transactions",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -75,28 +89,67 @@ class Program:
 
     def shorter(self) -> Iterator[Program]:
         """Return simpler programs, the simplest first."""
-        for number, run in enumerate(self.runs):
-            rest = self.runs[:number], self.runs[number + 1 :]
-            if len(self.runs) > 1:
-                yield replace(self, runs=(*rest[0], *rest[1]))
-            for left_out in range(len(run.arms)):
-                arms = (*run.arms[:left_out], *run.arms[left_out + 1 :])
-                yield replace(self, runs=(*rest[0], replace(run, arms=arms), *rest[1]))
-            for left_out in range(len(run.strikes)):
-                strikes = (*run.strikes[:left_out], *run.strikes[left_out + 1 :])
-                yield replace(self, runs=(*rest[0], replace(run, strikes=strikes), *rest[1]))
-        if self.writers > 1:
-            yield replace(self, writers=1)
-        if self.aftermath:
-            yield replace(self, aftermath=())
+        yield from self._fewer_runs()
+        quiet = tuple(replace(run, strikes=()) for run in self.runs)
+        unarmed = tuple(replace(run, arms=()) for run in self.runs)
+        simplest = {"limit": self.limit // 4} if self.limit > _LEAST else {}
+        simplest |= {"writers": 1, "aftermath": (), "limits": {}}
+        for change in (
+            {"runs": quiet},
+            {"runs": unarmed},
+            *({name: value} for name, value in simplest.items()),
+        ):
+            candidate = replace(self, **change)
+            if candidate != self:
+                yield candidate
         for name in self.sinks if len(self.sinks) > 1 else ():
             yield replace(self, sinks={other: sink for other, sink in self.sinks.items() if other != name})
-        for part in ("source", "pipeline", "limits"):
+        yield from self._fewer_faults()
+        for part in ("source", "pipeline", "mixture"):
             options = getattr(self, part)
-            for name in options:
+            for name in options.keys() - _NEEDED:
                 without: dict[str, Any] = {part: {key: options[key] for key in options if key != name}}
                 yield replace(self, **without)
         for sink, options in self.sinks.items():
-            for name in options.keys() - {"type"}:
+            for name in options.keys() - _NEEDED:
                 less = {key: options[key] for key in options if key != name}
                 yield replace(self, sinks={**self.sinks, sink: less})
+
+    def _fewer_runs(self) -> Iterator[Program]:
+        """Leave out half of the runs, then single ones."""
+        runs, half = self.runs, len(self.runs) // 2
+        if half > 1:
+            yield replace(self, runs=runs[:half])
+            yield replace(self, runs=runs[half:])
+        for number in range(len(runs) if len(runs) > 1 else 0):
+            yield replace(self, runs=(*runs[:number], *runs[number + 1 :]))
+
+    def _fewer_faults(self) -> Iterator[Program]:
+        for number, run in enumerate(self.runs):
+            for part in ("arms", "strikes"):
+                faults = getattr(run, part)
+                for left_out in range(len(faults)):
+                    less = replace(run, **{part: (*faults[:left_out], *faults[left_out + 1 :])})
+                    yield replace(self, runs=(*self.runs[:number], less, *self.runs[number + 1 :]))
+
+    def script(self) -> str:
+        """Return the program as a text for readers, a line for each run."""
+        lines = [
+            f"PostgreSQL {self.version}, {self.writers} writers, up to {self.limit} changes: {_listed(self.mixture)}",
+            f"source: {_listed(self.source)}",
+            f"pipeline: {_listed(self.pipeline)}",
+            *(f"{name}: {_listed(options)}" for name, options in self.sinks.items()),
+        ]
+        for run in self.runs:
+            arms = [f"{arm['action']} at {arm['at']} number {arm['nth']}" for arm in run.arms]
+            strikes = [f"{kind} ({size}) after {seconds} s" for kind, seconds, size in run.strikes]
+            lines.append(f"run: {', '.join([*arms, *strikes, f'{run.end} after {run.seconds} s'])}")
+        if self.limits:
+            lines.append(f"limits: {_listed(self.limits)}")
+        if self.aftermath:
+            lines.append(f"finally: {', then '.join(self.aftermath)}")
+        return "\n".join(lines)
+
+
+def _listed(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in options.items()) or "as by default"

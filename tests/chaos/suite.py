@@ -86,8 +86,18 @@ def run(program: Program, servers: Servers, processes: Processes, sabotage: str 
     return outcome
 
 
-def shrink(program: Program, servers: Servers, processes: Processes, *, seconds: float = 300) -> Program:
-    """Remove parts of the program that the violation does not need. Each simpler program is run up to twice."""
+def shrink(
+    program: Program,
+    servers: Servers,
+    processes: Processes,
+    sabotage: str | None = None,
+    *,
+    seconds: float = 600,
+) -> Program:
+    """Remove parts of the program that the violation does not need. Each simpler program is run up to twice.
+
+    :param seconds: begin no run after this time.
+    """
     deadline = time.monotonic() + seconds
     simpler = True
     while simpler:
@@ -95,7 +105,7 @@ def shrink(program: Program, servers: Servers, processes: Processes, *, seconds:
         for candidate in program.shorter():
             if time.monotonic() > deadline:
                 return program
-            if any(run(candidate, servers, processes).violations for _ in range(2)):
+            if any(run(candidate, servers, processes, sabotage).violations for _ in range(2)):
                 program, simpler = candidate, True
                 break
     return program
@@ -122,10 +132,13 @@ def main() -> int:
             outcome = run(program, servers, processes, options.sabotage)
             report.add(program, outcome)
             _say(report.line(program, outcome))
+            if outcome.violations and options.shrink:
+                short = shrink(program, servers, processes, options.sabotage)
+                file = Path(f"chaos-{program.seed}.json")
+                file.write_text(short.to_json() + "\n")
+                _say(f"{short.script()}\nagain: --program {file}")
             if outcome.violations and options.sabotage:
                 break
-            if outcome.violations and options.shrink:
-                _say(f"shrunk: {shrink(program, servers, processes).to_json()}")
             if options.report is not None:
                 options.report.write_text(report.text())
     _say(report.summary)

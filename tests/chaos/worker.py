@@ -151,7 +151,7 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     consumer = make_consumer(plan, arms)
     asyncio.get_running_loop().add_reader(stop.fileno(), consumer.stop)
     task = asyncio.create_task(consumer.run())
-    arms.cancel = task.cancel
+    arms.cancel, arms.active = task.cancel, True
     while not (await asyncio.wait({task}, timeout=0.1))[0]:
         if isinstance(consumer, Pipeline):
             tell(consumer, Path(plan["folder"], "told.json"))
