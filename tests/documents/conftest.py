@@ -15,6 +15,7 @@ A block is fenced or indented. An HTML comment before it, which readers do not s
 ``run``                shell: executed, otherwise parsed; SQL: kept, otherwise rolled back; Python: its tests are run
 ``runs SQL``           Python, shell: runs until what SQL commits is confirmed, and is stopped then
 ``output``             is what the command before printed, but for numbers, times and positions
+``then CODE``          Python: executed after the block, to use what the block defines
 ``program``            Python: executed as a program, in a process of its own
 ``mirror``             TOML: a file of ``aiorepl spark mirror``
 ``shown: REASON``      not executed, for this reason; and type-checked only with ``needs``
@@ -37,22 +38,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("aiorepl ", "pip ", "make ", "python ", ".venv/bin/python ", "psql ", "export ")
-RULES = (
-    *(
-        "continues",
-        "given",
-        "on",
-        "needs",
-        "file",
-        "quoted",
-        "elsewhere",
-        "run",
-        "runs",
-        "output",
-        "mirror",
-        "program",
-    ),
-    "shown:",
+RULES = tuple(
+    "continues given on needs file quoted elsewhere run runs output mirror program then shown:".split()
 )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import asyncpg
 import click
+import httpx2
 import pytest
 from opentelemetry.metrics import get_meter
 
@@ -40,6 +41,10 @@ CREATE TABLE customers (id int PRIMARY KEY, name text, email text);
 CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12,2), note text);
 CREATE TABLE items (id int PRIMARY KEY, order_id int, product text);
 CREATE PUBLICATION shop FOR TABLE customers, orders, items;
+"""
+NEW_SLOT = """
+SELECT pg_create_logical_replication_slot('{0}', 'pgoutput')
+WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{0}')
 """
 # Where documents have their files, and their server.
 DSNS = re.compile(r"postgresql://(?:\w+@)?(?:host|localhost)(?::5432)?/\w+")
@@ -117,7 +122,13 @@ class Page:
                 return aiorepl.Routing("{schema}.{table}")
             case "send" | "publish" | "serve":
                 return ignore
-            case "lifespan" | "client":
+            case "change":
+                return BATCH.changes[0]
+            case "client":
+                answer = httpx2.Response(200, json={"items": [{"index": {"status": 201}}]})
+                transport = httpx2.MockTransport(lambda _: answer)
+                return httpx2.AsyncClient(base_url="http://search", transport=transport)
+            case "lifespan":
                 return None
             case "meter":
                 return get_meter("documents")
@@ -160,7 +171,11 @@ class Page:
             self.prepare(block.rules["on"])
         self.names |= {name: self.given(name) for name in re.findall(r"\w+", block.rules.get("given", ""))}
         code = compile(
-            self.local(block.text), str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+            f"{self.local(block.text)}\n{block.rules.get('then', '')}",
+            str(block),
+            "exec",
+            ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+            dont_inherit=True,
         )
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -245,14 +260,20 @@ class Page:
             for number, word in enumerate(words):
                 if word == "-c":
                     self.printed = f"{self.sql(words[number + 1])}\n"
-        elif runs is None and words[0] == "aiorepl":
-            printed = io.StringIO()
+        elif words[0] == "aiorepl" and (runs is None or words[1] == "tail"):
+            if runs is not None:  # as if it had been running then: without a process of its own
+                slot = words[words.index("--slot") + 1]
+                words = [*words, "--until", "now"]
+                self.sql(NEW_SLOT.format(slot))
+                self.sql(runs)
+            printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 try:
                     main(words[1:])
                 except SystemExit as ended:
                     code = ended.code
-            self.printed = printed.getvalue()
+            printed.seek(0)
+            self.printed = printed.read()
             assert code in (0, 1, 2, 3), self.printed
             assert "internal error" not in self.printed, self.printed
             if target is not None:
