@@ -38,9 +38,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("aiorepl ", "pip ", "make ", "python ", ".venv/bin/python ", "psql ", "export ")
-RULES = tuple(
-    "continues given on needs file quoted elsewhere run runs output mirror program then shown:".split()
-)
+# Their names are in the table above.
+RULES = tuple(re.findall(r"^``(\w+:?)", __doc__, re.MULTILINE))
 
 
 @dataclass(frozen=True)
