@@ -535,6 +535,28 @@ def test_from_history(lake, journal) -> None:
     assert [(row["_op"], row["note"]) for row in rows.to_pylist()] == expected
 
 
+def test_planned_within_a_deleted_segment(lake, journal) -> None:
+    """A batch that was planned to end within a segment that was deleted is refused; planned again, it is read from the history."""
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(*[t.insert(str(key), "x" * 50) for key in range(9)])
+    journal.write(block_bytes=100)
+    journal.stream.transaction(t.insert("9", "last"))
+    journal.write()
+    mirror = lake()
+    planner, chain = MirrorPlanner(mirror.staging), mirror.reader.chain()
+    start = BlockPosition(LSN(0))
+    end = planner.latest(mirror.reader, chain, start, 1, chain.last_segment_end)
+    assert end.block
+    open_compaction(str(journal.folder)).run()
+    Cursors(journal.folder).advance("other", mirror.reader.end().at(journal.stream.ends[0]))
+    assert len(prune(journal.folder)) == 1
+    with pytest.raises(JournalError, match="Delete the newest file in the folder offsets"):
+        planner.partitions(mirror.reader, mirror.reader.chain(), start, end)
+    mirror.stage()
+    mirror.again()
+    assert sorted(mirror.rows("t")) == list(range(10))
+
+
 def test_refused_targets(lake, journal, make_journal, tmp_path) -> None:
     """A target takes no second mirror, no other source and no batch out of turn."""
     mirror = lake()

@@ -344,6 +344,12 @@ def test_clear_errors(spark, journal, tmp_path) -> None:
             journal.read(spark, options.pop("table", None), **options)
     with pytest.raises(Exception, match="option journal is missing"):
         spark.read.format("aiorepl").load()
+    # As a table that was created with a list of columns is read.
+    with pytest.raises(Exception, match="Create it without the list"):
+        spark.read.schema("id int").format("aiorepl").load().collect()
+    given = f"OPTIONS (journal '{journal.folder}', `table` 'public.t')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW chosen (id int) USING aiorepl {given}")
+    assert spark.table("chosen").count() == 1
     with pytest.raises(Exception, match="cannot be read as map"):
         journal.read(spark, schema="id map<string,string>").collect()
     with pytest.raises(Exception, match="option table"):

@@ -27,7 +27,7 @@ from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import stage
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.options import Options
-from aiorepl.spark.reading.planner import Planner
+from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
 from aiorepl.spark.reading.stream_reader import StreamReader
 
@@ -133,7 +133,11 @@ class MirrorPlanner(Planner):
     def partitions(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
     ) -> list[InputPartition]:
-        """Divide the changes between two positions into files of the history and blocks to stage."""
+        """Divide the changes between two positions into files of the history and blocks to stage.
+
+        :raises JournalError: the journal is damaged, or segments were deleted that the history has not.
+        """
+        require_kept(reader, chain, start, end)
         parts: list[InputPartition] = []
         found = compacted_files(self.options.journal, chain, start, end, self._wanted)
         if found is not None:

@@ -169,7 +169,7 @@ class Planner:
     ) -> BlockPosition:
         """Return the position after about ``max_bytes``, as ``blocks.latest``; in the history if segments are gone."""
         table = self.options.table
-        _require_kept(reader, chain, start)
+        require_kept(reader, chain, start)
         if table is not None and start.lsn < chain.start_lsn:
             found = covering(self.options.journal, table, chain, start.lsn)
             if found is not None:
@@ -185,8 +185,7 @@ class Planner:
         :raises JournalError: the journal is damaged.
         """
         options = self.options
-        _require_kept(reader, chain, start)
-        _require_kept(reader, chain, end)
+        require_kept(reader, chain, start, end)
         partitions: list[InputPartition] = []
         described, newest = self._newest_of(reader)
         if options.table is not None and described is not None:
@@ -261,20 +260,38 @@ class Planner:
         return self.__dict__ | {"_newest": None}
 
 
-def _require_kept(reader: JournalReader, chain: Chain, place: BlockPosition) -> None:
-    """Check that the segment of a position within a segment still exists: the history has no blocks.
+def require_kept(
+    reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition | None = None
+) -> None:
+    """Check that the segments of positions within a segment still exist: the history has no blocks.
 
-    :raises JournalError: the segment was deleted.
+    :param end: the end of a planned batch.
+    :raises JournalError: a segment was deleted.
     """
-    if (place.part or place.block) and place.lsn < chain.start_lsn:
-        raise _gone(reader, chain, place)
+    if _within_deleted(chain, start):
+        raise _gone(reader, chain, start)
+    if end is not None and _within_deleted(chain, end):
+        raise JournalError(
+            f"{_place(reader, chain, end)}, and the planned batch ends there. Delete the newest file in the folder offsets of the query's "
+            "checkpoint, if the folder commits has none of its name, and start the query again: it plans the batch again"
+        )
+
+
+def _within_deleted(chain: Chain, place: BlockPosition) -> bool:
+    return bool(place.part or place.block) and place.lsn < chain.start_lsn
 
 
 def _gone(reader: JournalReader, chain: Chain, place: BlockPosition) -> JournalError:
     return JournalError(
-        f"the query is at part {place.part}, block {place.block} after {place.lsn} in the journal {reader.url}, which has no "
-        f"segments before {chain.start_lsn} any more, and the history cannot be read from there. Start over with an empty target "
+        f"{_place(reader, chain, place)}, where the query is, and the history cannot be read from there. Start over with an empty target "
         "and a new checkpoint; a query with a consumer keeps the segments that it needs"
+    )
+
+
+def _place(reader: JournalReader, chain: Chain, place: BlockPosition) -> str:
+    return (
+        f"the journal {reader.url} has no segments before {chain.start_lsn} any more, and so not part {place.part}, block {place.block} "
+        f"after {place.lsn}"
     )
 
 

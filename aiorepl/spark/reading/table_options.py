@@ -41,10 +41,18 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, Mapping[str, str]]:
-    """Return the schema without the stored options, and those options merged with the query's."""
+    """Return the schema without the stored options, and those options merged with the query's.
+
+    :raises ConfigurationError: there are no options.
+    """
     for field in schema.fields:
         if (text := (field.metadata or {}).get(_OPTIONS)) is not None:
             return _with_metadata(schema, {}), CaseInsensitiveDict({**json.loads(text), **options})
+    if not (options.get("journal") or options.get("path")):
+        raise ConfigurationError(
+            "option journal is missing. If this is a table that was created with a list of columns: Spark does not pass on its "
+            "options. Create it without the list; to choose the columns, use CREATE TEMPORARY VIEW … (columns) USING aiorepl OPTIONS (…)"
+        )
     return schema, options
 
 
