@@ -74,6 +74,16 @@ BATCHES = (
 )
 
 
+def test_history_of_a_longer_batch(lake) -> None:
+    """A version that a part of a batch has made ends if the batch comes again with a later end."""
+    target = lake.table(("public", "t"), ("id",), "history")
+    first = ("insert", [], {"id": 1, "note": "a", "n": 1})
+    apply(target, 10, first)
+    apply(target, 10, first, ("update", [], {"id": 1, "note": "b", "n": 1}))
+    found = [(row["note"], row["_is_current"]) for row in rows(target)]
+    assert sorted(found) == [("a", False), ("b", True)]
+
+
 def test_modes(lake) -> None:
     """Deletes, moves, unsent values and truncates give the rows of each mode; a repeated batch changes nothing."""
     targets = {

@@ -359,6 +359,36 @@ def test_a_failed_table_is_set_aside(lake, journal) -> None:
     assert (found.set_aside, Cursors(journal.folder).names()) == ({}, [])
 
 
+def test_set_aside_between_commits(lake, journal, monkeypatch) -> None:
+    """A history that has a part of a batch is caught up over a longer range: each key has one current version."""
+    monkeypatch.setattr(table_batch, "_PART_BYTES", 1)
+    monkeypatch.setattr(delta, "bounded", lambda parts, size: [[each] for each in parts])
+    mirror = lake(mode="history", on_error="set_aside")
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("0", "a"))
+    mirror.step()
+    journal.stream.transaction(t.insert("1", "a"), t.insert("2", "a"))
+    merge, calls = DeltaTarget._apply, []
+
+    def failing(self: Any, *given: Any) -> None:
+        calls.append(None)
+        if len(calls) == 4:
+            raise ValueError("no memory")
+        merge(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTarget, "_apply", failing)
+        mirror.step()
+    assert MirroredTables(mirror.target).set_aside
+    mirror.restart()
+    journal.stream.transaction(t.update("1", "b"), t.update("2", "b"))
+    mirror.step()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
+    current = [(row["id"], row["note"]) for row in rows if row["_is_current"]]
+    assert sorted(current) == [(0, "a"), (1, "b"), (2, "b")]
+    assert len(rows) == 5
+
+
 def test_set_aside_and_dropped(lake, journal) -> None:
     """A table that is set aside, and is not to be mirrored any more, keeps no segments."""
     mirror = lake(on_error="set_aside")

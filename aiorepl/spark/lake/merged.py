@@ -103,14 +103,25 @@ class _Merge:
         for row in range(self._count):
             if current[row]:
                 open_rows.setdefault(self._keys[row], []).append(row)
-        known = {(self._keys[row], self._places[row]) for row in range(self._count)}
+        known = {(self._keys[row], self._places[row]): row for row in range(self._count)}
+        ends = list(
+            zip(
+                *(self._both[name].to_pylist() for name in (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)),
+                strict=True,
+            )
+        )
         self._kept.extend(range(self._count))
         ended: set[int] = set()
         for number, op in enumerate(self._ops):
             change = self._count + number
             if op != "close":
-                if (self._keys[change], self._places[change]) not in known:
+                there = known.get((self._keys[change], self._places[change]))
+                if there is None:
                     self._kept.append(change)
+                elif current[there] and not current[change]:
+                    # A part of this batch was merged before, when its end was earlier.
+                    self._end(there, Truncate(*ends[change]))
+                    ended.add(there)
                 continue
             for row in open_rows.get(self._keys[change], ()):
                 if self._places[row] < self._places[change]:

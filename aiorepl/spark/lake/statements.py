@@ -91,6 +91,12 @@ def merge(
         )
         clauses = [
             Clause("matched_update", _op("=", "close"), _ended(truncates, dialect)),
+            # A part of this batch was merged before, when its end was earlier.
+            Clause(
+                "matched_update",
+                f"{_op('<>', 'close')} AND t.{IS_CURRENT} AND NOT s.{IS_CURRENT}",
+                {name: f"s.{name}" for name in (IS_CURRENT, VALID_TO, VALID_TO_LSN, VALID_TO_ORDINAL)},
+            ),
             Clause("insert", _op("<>", "close"), inserts),
         ]
     else:

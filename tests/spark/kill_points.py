@@ -1,0 +1,204 @@
+"""Ends the query of a mirror at every named point of a batch, loses parts of its checkpoint, and compares the lake with the source.
+
+An exception at a point leaves the checkpoint, the staged files and the tables as a kill there does: Spark ends the query, and
+its commit log lacks the batch. ``test_mirror_kill`` kills a process. A whole round has every point with every loss::
+
+    python -m tests.spark.kill_points --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from deltalake import DeltaTable
+
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark import MirroredTables, mirror
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.mirroring.applying import Applying
+from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.mirror import Batches
+from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.testing.messages import column
+from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+
+ID, NOTE = column("id", 23, key=True), column("note")
+TABLES: Final = {"current": "current", "soft": "soft_delete", "history": "history", "log": "changelog"}
+
+POINTS: Final[dict[str, tuple[Any, str, int, bool]]] = {
+    "before staging": (Batches, "__call__", 1, False),
+    "after staging": (Batch, "of", 1, True),
+    "before the plan is saved": (StateFile, "save", 1, False),
+    "after the plan is saved": (StateFile, "save", 1, True),
+    "after the columns of a table": (DeltaTarget, "evolve", 2, True),
+    "before the first table's commit": (DeltaTarget, "merge", 1, False),
+    "between two tables' commits": (DeltaTarget, "merge", 3, False),
+    "after the last table's commit": (DeltaTarget, "merge", 4, True),
+    "before the state is saved": (StateFile, "save", 2, False),
+    "before staged files are deleted": (StateFile, "save", 2, True),
+    "before Spark's commit log": (Applying, "apply", 1, True),
+}
+"""By name: the class and the method that is interrupted, in which of its calls, and whether after it."""
+LOSSES: Final = ("nothing", "commits", "commits and offsets")
+
+
+class Killed(OSError):
+    """The query ends here."""
+
+
+@contextmanager
+def killed(point: str) -> Iterator[Callable[[], bool]]:
+    """Interrupt the first batch at a point; yields whether it was."""
+    owner, name, count, after = POINTS[point]
+    original, calls = getattr(owner, name), []
+
+    def call(*given: Any, **named: Any) -> Any:
+        calls.append(None)
+        if len(calls) == count and not after:
+            raise Killed
+        result = original(*given, **named)
+        if len(calls) == count:
+            raise Killed
+        return result
+
+    with mock.patch.object(owner, name, call):
+        yield lambda: len(calls) >= count
+
+
+class Round:
+    """One journal and its mirror, with a table for each mode.
+
+    :param spark: the session.
+    :param folder: an empty one.
+    """
+
+    def __init__(self, spark: Any, folder: Path, seed: int) -> None:
+        self._spark = spark
+        self._random = random.Random(seed)
+        self._journal = GrowingJournal(folder / "journal")
+        self._lake = folder / "lake"
+        self._tables = {name: self._journal.stream.table(name, ID, NOTE) for name in TABLES}
+        self._rows: dict[int, str] = {}
+        self._inserts = 0
+        self._serial = 0
+        self.write()
+        assert self.mirror()
+
+    def write(self) -> None:
+        """Change the rows of all tables in the same way."""
+        for _ in range(self._random.randrange(1, 4)):
+            changes = [change for _ in range(self._random.randrange(1, 5)) for change in self._change()]
+            self._journal.stream.transaction(*changes)
+        self._journal.write(block_bytes=200)
+
+    def _change(self) -> Iterator[bytes]:
+        self._serial += 1
+        key, note = self._serial, f"note {self._serial}"
+        there = self._random.choice(list(self._rows)) if self._rows else None
+        action = self._random.choice(["insert", "move", "update", "keep", "delete"])
+        self._inserts += action != "delete" or there is None
+        if there is None or action == "insert":
+            self._rows[key] = note
+            yield from (table.insert(str(key), note) for table in self._tables.values())
+        elif action == "delete":
+            del self._rows[there]
+            yield from (table.delete(str(there), None) for table in self._tables.values())
+        elif action == "move":
+            self._rows[key] = self._rows.pop(there)
+            for table in self._tables.values():
+                yield table.update(str(key), UNCHANGED, key=[str(there), None])
+        else:
+            value = note if action == "update" else UNCHANGED
+            if action == "update":
+                self._rows[there] = note
+            yield from (table.update(str(there), value) for table in self._tables.values())
+
+    def mirror(self) -> bool:
+        """Mirror to the end of the journal; return whether the query got there."""
+        query = mirror(
+            self._spark,
+            self._journal.folder,
+            ["public.*"],
+            self._lake,
+            mode={f"public.{name}": mode for name, mode in TABLES.items()},
+            trigger={"availableNow": True},
+            max_bytes=self._random.choice([300, 2**20]),
+        )
+        try:
+            return bool(query.awaitTermination(240))
+        except Exception as error:
+            if "Killed" not in str(error):
+                raise
+            return False
+
+    def strike(self, point: str, loss: str) -> None:
+        """End a query at a point, lose a part of the checkpoint, perhaps write more, and let the next query finish."""
+        self.write()
+        with killed(point) as was_killed:
+            self.mirror()
+            assert was_killed(), point
+        last = max(self._logged("offsets"))
+        lost = {"nothing": (), "commits": ("commits",), "commits and offsets": ("commits", "offsets")}[loss]
+        for name in lost:
+            # The offset of the first batch has the query's id.
+            if last:
+                (self._lake / "_checkpoint" / name / str(last)).unlink(missing_ok=True)
+                (self._lake / "_checkpoint" / name / f".{last}.crc").unlink(missing_ok=True)
+        if self._random.random() < 0.5:
+            self.write()
+        assert self.mirror(), (point, loss)
+        self.compare(f"{point}, {loss} lost")
+
+    def _logged(self, name: str) -> set[int]:
+        return {
+            int(each.name) for each in (self._lake / "_checkpoint" / name).iterdir() if each.name.isdecimal()
+        }
+
+    def compare(self, where: str) -> None:
+        """Compare the tables with the rows of the source."""
+        found = {
+            name: DeltaTable(f"{self._lake}/public/{name}").to_pyarrow_table().to_pylist() for name in TABLES
+        }
+        live = {
+            "current": found["current"],
+            "soft": [row for row in found["soft"] if not row["_deleted"]],
+            "history": [row for row in found["history"] if row["_is_current"]],
+        }
+        for name, rows in live.items():
+            assert len(rows) == len(self._rows), (where, name)
+            assert {row["id"]: row["note"] for row in rows} == self._rows, (where, name)
+        assert len(found["history"]) == self._inserts, where
+        positions = [(row["_commit_lsn"], row["_ordinal"], row["_op"]) for row in found["log"]]
+        assert len(set(positions)) == len(positions), (where, "log")
+        assert sum(row["_op"] != "delete" for row in found["log"]) == self._inserts, (where, "log")
+        assert MirroredTables(self._lake).lsn == self._journal.stream.ends[-1], where
+
+
+def main() -> None:
+    """Strike at every point with every loss."""
+    from aiorepl.spark import local_session
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    seed = parser.parse_args().seed
+    spark = local_session(cores=1, memory="512m")
+    folder = Path(tempfile.mkdtemp(prefix="aiorepl-kill-points-"))
+    here = Round(spark, folder, seed)
+    for loss in LOSSES:
+        for point in POINTS:
+            here.strike(point, loss)
+            print(f"{point}, {loss} lost: the tables are the source's", flush=True)
+    spark.stop()
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
