@@ -14,11 +14,12 @@ from typing import Final
 from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
 from aiorepl.errors import PermanentError
+from aiorepl.journal.checked_json import boolean, seal, unseal
 from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, load
 
-_TRUNCATES: Final = b"truncate"
+_TRUNCATES: Final = "truncates"
 
 
 class LedgerFile:
@@ -61,10 +62,17 @@ class LedgerFile:
     async def intended(self) -> bool | None:
         """Return whether the snapshot that ``intend`` recorded begins with a truncate; ``None`` without a record.
 
-        :raises JournalError: the file cannot be read.
+        :raises JournalError: the file is damaged, or cannot be read.
         """
         data = await asyncio.to_thread(self._read_file, self._intent)
-        return None if data is None else data == _TRUNCATES
+        if data is None:
+            return None
+        return unseal(
+            data,
+            f"{self._intent} in {self._store.url}",
+            lambda fields: boolean(fields, _TRUNCATES),
+            remedy="Delete it, and start with resnapshot=True (--resnapshot): the slot was being created",
+        )
 
     async def intend(self, *, truncates: bool) -> None:
         """Record that the slot is going to be created.
@@ -72,7 +80,7 @@ class LedgerFile:
         :raises TransientError, PermanentError: the file cannot be written.
         """
         with self._errors(self._intent):
-            await asyncio.to_thread(self._store.write, self._intent, _TRUNCATES if truncates else b"")
+            await asyncio.to_thread(self._store.write, self._intent, seal({_TRUNCATES: truncates}))
 
     async def discard_intent(self) -> None:
         """Record that the slot has a ledger, or needs none.
