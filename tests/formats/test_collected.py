@@ -284,3 +284,10 @@ def test_damaged_blocks(block):
     )
     with pytest.raises(ProtocolError):
         BlockScanner(block, 5, 100, 9, 0).scan({OID: rows.collector()})
+
+
+def test_an_lsn_after_any_wal():
+    """A commit LSN that no WAL has is refused: PostgreSQL's LSNs are numbers of 64 bits, Arrow's have a sign."""
+    scanner = BlockScanner(frames(build.begin(final_lsn=2**63, xid=5)), 0, 0, 0, 0)
+    with pytest.raises(ProtocolError, match="after any WAL"):
+        scanner.scan({})

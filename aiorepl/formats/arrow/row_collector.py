@@ -350,7 +350,9 @@ class BlockScanner:
             elif kind == _BEGIN:
                 if end - start != 21:
                     raise ProtocolError("has another length", message="Begin")
-                self.commit_lsn = byteops.uint64(data, start + 1)
+                self.commit_lsn = byteops.int64(data, start + 1)
+                if self.commit_lsn < 0:
+                    raise ProtocolError("is after any WAL", message="Begin", field="final LSN")
                 time = byteops.int64(data, start + 9)
                 self.time = _INT64_MOST if time > _INT64_MOST - _TO_1970 else time + _TO_1970
                 self.xid = byteops.uint32(data, start + 17)
