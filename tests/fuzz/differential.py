@@ -455,7 +455,7 @@ def compare(seed: int, inputs: int) -> tuple[Counter[str], list[str]]:
             print(*different[reported:], sep="\n", flush=True)
             reported = len(different)
     for worker in workers:
-        worker.wait()
+        worker.communicate()
     return done, different
 
 
