@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ _sink_log = logging.getLogger("aiorepl.sink")
 _capture_log = logging.getLogger("aiorepl.capture")
 # The failures of one call are logged at most this often.
 _LOG_SECONDS: Final = 30.0
+
+# Stamina logs each retry of a process, without its reason and without a limit; ``_Attempts`` logs its own.
+_in_attempt: ContextVar[bool] = ContextVar("aiorepl_in_attempt", default=False)
+logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 
 # SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
 _TRANSIENT = ("08", "53", "57", "58")
@@ -107,7 +112,11 @@ class _Attempts(AsyncIterator[Any]):
         )
 
     async def __anext__(self) -> Any:
-        self._current = await anext(self._attempts)
+        token = _in_attempt.set(True)
+        try:
+            self._current = await anext(self._attempts)
+        finally:
+            _in_attempt.reset(token)
         return self._current
 
     def _on(self, error: Exception) -> bool | float:

@@ -109,5 +109,5 @@ async def test_the_first_of_many_failures_is_logged(caplog):
             if len(tries) < 3:
                 raise TransientError("503")
     assert ["sink s: write failed at attempt 1, and is repeated in about 0.0 s: 503"] == [
-        record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"
+        record.getMessage() for record in caplog.records if record.name in ("aiorepl.sink", "stamina")
     ]

@@ -63,8 +63,6 @@ class Log:
         logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
         # Only our own logger: verbose logs of client libraries may contain secrets and rows.
         logging.getLogger("aiorepl").setLevel(self._level)
-        # aiorepl logs retries itself, with their reason.
-        logging.getLogger("stamina").setLevel(logging.ERROR)
 
     def be_a_service(self) -> None:
         """Give lines of text a time and a level, and log when the pipeline begins and ends."""

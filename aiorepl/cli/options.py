@@ -10,7 +10,9 @@ import click
 from aiorepl.errors import ConfigurationError
 from aiorepl.wire.commands import split_names
 
-DSN_HELP: Final = "postgresql://user@host:5432/database; default: the PG* environment variables."
+DSN_HELP: Final = (
+    "postgresql://user@host:5432/database; default: AIOREPL_DSN, or the PG* environment variables."
+)
 
 dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
 

@@ -30,7 +30,7 @@ def load(name: str) -> Callable[..., Sink | SyncSink]:
         found = point.load()
     except ImportError as error:
         raise ConfigurationError(
-            f"sink {name!r} needs {error.name or 'a package'}: pip install 'aiorepl[{name}]'"
+            f"needs {error.name or 'a package'}: pip install 'aiorepl[{name}]'"
         ) from error
     if not (isinstance(found, type) and issubclass(found, (Sink, SyncSink))):
         raise ConfigurationError(

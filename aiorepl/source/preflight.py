@@ -116,7 +116,7 @@ async def preflight(
     else:
         begin = require_usable(slot, source, system.database)
         if create and source.create_slot:
-            _log.warning("slot %s exists: using it from %s", source.slot, begin)
+            _log.info("slot %s exists: using it from %s", source.slot, begin)
     return PreflightResult(
         Position(system.system_identifier, system.timeline, source.slot, begin, timelines, system.database),
         created,
