@@ -33,8 +33,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+import httpx2
 import pytest
+from opentelemetry.metrics import get_meter
+
+import aiorepl
+from aiorepl.formats import named
+from aiorepl.testing import MemorySink, Stream
+from aiorepl.testing.messages import column
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("aiorepl ", "pip ", "make ", "python ", ".venv/bin/python ", "psql ", "export ")
@@ -111,6 +119,58 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "blocks" in metafunc.fixturenames:
         having = {page: blocks for page, blocks in pages.items() if blocks}
         metafunc.parametrize("blocks", having.values(), ids=having)
+
+
+STREAM = Stream()
+STREAM.transaction(STREAM.table("orders", column("id", 23, key=True), column("note")).insert("1", "first"))
+BATCH = aiorepl.Batch(STREAM.slices())
+
+
+async def ignore(*_: object) -> None:
+    """A name that the document uses, which does nothing."""
+
+
+def value_of(name: str, page: Any) -> Any:
+    """The value of a name that the document uses."""
+    source = aiorepl.Source(page.dsn, slot=page.slot, publication="shop", create_slot=True)
+    match name:
+        case "dsn":
+            return page.dsn
+        case "source":
+            return source
+        case "sink":
+            return MemorySink()
+        case "sinks":
+            return [MemorySink()]
+        case "pipeline":
+            return aiorepl.Pipeline(source, [MemorySink()], journal=page.folder / page.slot)
+        case "batch":
+            return BATCH
+        case "context":
+            return aiorepl.SinkContext("sink", STREAM.position)
+        case "form":
+            return named("native")
+        case "routing":
+            return aiorepl.Routing("{schema}.{table}")
+        case "send" | "publish" | "serve":
+            return ignore
+        case "change":
+            return BATCH.changes[0]
+        case "client":
+            answer = httpx2.Response(200, json={"items": [{"index": {"status": 201}}]})
+            transport = httpx2.MockTransport(lambda _: answer)
+            return httpx2.AsyncClient(base_url="http://search", transport=transport)
+        case "lifespan":
+            return None
+        case "meter":
+            return get_meter("documents")
+    raise AssertionError(f"tests/documents/conftest.py has no value for {name}")
+
+
+@pytest.fixture(name="value_of", scope="session")
+def _value_of() -> Callable[[str, Any], Any]:
+    """Values of names that documents use."""
+    return value_of
 
 
 @pytest.fixture(scope="session")

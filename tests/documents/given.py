@@ -1,4 +1,4 @@
-"""Names that documents use without defining them, for the type checker; ``test_run.py`` has the values of some."""
+"""Names that documents use without defining them, for the type checker; ``conftest.py`` has values."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any

@@ -12,22 +12,19 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import click
-import httpx2
 import pytest
-from opentelemetry.metrics import get_meter
 
 import aiorepl
 from aiorepl.cli import command, main, mirror_file, pipeline_file
-from aiorepl.formats import named
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 from aiorepl_sinks.s3 import S3Sink
@@ -36,6 +33,7 @@ from aiorepl_sinks.s3 import S3Sink
 pytestmark = pytest.mark.xdist_group("examples")
 
 DEADLINE = 90.0
+AIOREPL = Path(sys.executable).with_name("aiorepl")
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, email text);
 CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12,2), note text);
@@ -50,20 +48,14 @@ WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{0}')
 DSNS = re.compile(r"postgresql://(?:\w+@)?(?:host|localhost)(?::5432)?/\w+")
 FOLDERS = ("/var/lib/aiorepl/journal", "/var/lib/aiorepl", "/var/lib/app", "/run/secrets", "/lake")
 SOON = aiorepl.BatchPolicy(flush_seconds=0.02)
-STREAM = Stream()
-STREAM.transaction(STREAM.table("orders", column("id", 23, key=True), column("note")).insert("1", "first"))
-BATCH = aiorepl.Batch(STREAM.slices())
-
-
-async def ignore(*_: object) -> None:
-    """A name that the document uses, which does nothing."""
 
 
 class Page:
     """One document's blocks, in order: a database, a folder, and what the commands printed."""
 
-    def __init__(self, dsn: str, folder: Path, root: Path) -> None:
+    def __init__(self, dsn: str, folder: Path, root: Path, fork_server: Any, value_of: Any) -> None:
         self.dsn, self.folder, self.root = dsn, folder, root
+        self.fork_server, self.value_of = fork_server, value_of
         self.names: dict[str, Any] = {}
         self.printed = ""
         self.slot = "documents"
@@ -97,42 +89,6 @@ class Page:
                 await connection.close()
 
         return self.runner.run(execute())
-
-    def given(self, name: str) -> Any:
-        """The value of a name that the document uses."""
-        source = aiorepl.Source(self.dsn, slot=self.slot, publication="shop", create_slot=True)
-        match name:
-            case "dsn":
-                return self.dsn
-            case "source":
-                return source
-            case "sink":
-                return MemorySink()
-            case "sinks":
-                return [MemorySink()]
-            case "pipeline":
-                return aiorepl.Pipeline(source, [MemorySink()], journal=self.folder / self.slot, batches=SOON)
-            case "batch":
-                return BATCH
-            case "context":
-                return aiorepl.SinkContext("sink", STREAM.position)
-            case "form":
-                return named("native")
-            case "routing":
-                return aiorepl.Routing("{schema}.{table}")
-            case "send" | "publish" | "serve":
-                return ignore
-            case "change":
-                return BATCH.changes[0]
-            case "client":
-                answer = httpx2.Response(200, json={"items": [{"index": {"status": 201}}]})
-                transport = httpx2.MockTransport(lambda _: answer)
-                return httpx2.AsyncClient(base_url="http://search", transport=transport)
-            case "lifespan":
-                return None
-            case "meter":
-                return get_meter("documents")
-        raise AssertionError(f"tests/documents/test_blocks.py has no value for {name}")
 
     def prepare(self, what: str) -> None:
         """Make the journal, or the lake of the sink ``s3``, that the document reads."""
@@ -169,7 +125,9 @@ class Page:
         self.slot = f"documents_{block.line}"
         if "on" in block.rules:
             self.prepare(block.rules["on"])
-        self.names |= {name: self.given(name) for name in re.findall(r"\w+", block.rules.get("given", ""))}
+        self.names |= {
+            name: self.value_of(name, self) for name in re.findall(r"\w+", block.rules.get("given", ""))
+        }
         code = compile(
             f"{self.local(block.text)}\n{block.rules.get('then', '')}",
             str(block),
@@ -201,15 +159,14 @@ class Page:
         task.cancel()
         await asyncio.wait({task})
 
-    async def _confirmed(self, sql: str, process: subprocess.Popen[Any] | None = None) -> None:
+    async def _confirmed(self, sql: str, alive: Callable[[], bool] = lambda: True) -> None:
         """Commit something once the database's slot is read, and return once it is confirmed."""
         connection = await asyncpg.connect(self.dsn)
         slots = "SELECT {} FROM pg_replication_slots WHERE database = current_database() AND active"
 
         async def wait(query: str, *arguments: object) -> None:
             while not await connection.fetchval(query, *arguments):
-                if process is not None and process.poll() is not None:
-                    raise AssertionError(process.communicate()[0])
+                assert alive(), (self.folder / "printed").read_text()
                 await asyncio.sleep(0.02)
 
         try:
@@ -279,23 +236,28 @@ class Page:
             if target is not None:
                 (self.folder / target).write_text(self.printed)
         else:
-            arguments = ["-m", "aiorepl", *words[1:]] if words[0] == "aiorepl" else words[1:]
-            assert words[0] in ("aiorepl", "python"), words
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
-                cwd=self.folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            program = AIOREPL if words[0] == "aiorepl" else self.folder / words[1]
+            arguments = words[1:] if words[0] == "aiorepl" else words[2:]
+            log = self.folder / "printed"
+            with log.open("wb") as file:
+                process = self.fork_server.popen(
+                    program,
+                    *arguments,
+                    env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                    cwd=self.folder,
+                    stdout=file.fileno(),
+                    stderr=file.fileno(),
+                )
             try:
                 if runs is not None:
-                    self.runner.run(asyncio.wait_for(self._confirmed(runs, process), DEADLINE))
+                    alive = Path(f"/proc/{process.pid}").exists if sys.platform == "linux" else lambda: True
+                    self.runner.run(asyncio.wait_for(self._confirmed(runs, alive), DEADLINE))
                     process.send_signal(signal.SIGINT)
-                self.printed, _ = process.communicate(timeout=DEADLINE)
+                process.wait(DEADLINE)
             finally:
-                process.kill()
+                if process.returncode is None:
+                    process.kill()
+                self.printed = log.read_text()
             assert process.returncode in (0, 130, -signal.SIGINT), self.printed
 
     def _parse(self, words: list[str]) -> None:
@@ -352,7 +314,7 @@ def accept(arguments: list[str]) -> None:
         group.make_context("aiorepl", arguments)
 
 
-def test_every_page(blocks, request, tmp_path, monkeypatch, root):
+def test_every_page(blocks, request, tmp_path, monkeypatch, root, fork_server, value_of):
     """The blocks of a page, in order."""
     text = (root / blocks[0].page).read_text(encoding="utf-8")
     server = any(rule in block.rules for block in blocks for rule in ("given", "run", "runs")) or any(
@@ -363,7 +325,7 @@ def test_every_page(blocks, request, tmp_path, monkeypatch, root):
     for name in ("DSN", "DATABASE_URL", "AIOREPL_DSN", "AUDIT_URL", "MIRROR_URL"):
         monkeypatch.setenv(name, dsn)
     before = dict(os.environ)
-    page = Page(dsn, tmp_path, root)
+    page = Page(dsn, tmp_path, root, fork_server, value_of)
     if server and "<!-- page: empty database -->" not in text:
         page.sql(SHOP)
     try:
