@@ -123,7 +123,8 @@ def verify(
     from aiorepl.cli.mirror_file import load
 
     source = _source(pipeline, dsn, slot, publication)
-    mirror = load(file).mirror
+    loaded = load(file)
+    mirror = loaded.mirror
     from aiorepl.history.manifest import Table
     from aiorepl.spark.verifying.verify import verification_of
 
@@ -134,6 +135,7 @@ def verify(
         keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
+        session=loaded.session,
     )
     results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
     for each in results:

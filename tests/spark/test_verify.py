@@ -22,6 +22,7 @@ from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
 from aiorepl.spark import mirror, verify
+from aiorepl.spark.verifying import executors, verification
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.verification import TableResult, Verification
@@ -57,9 +58,11 @@ def execute(dsn: str, *statements: str) -> None:
 
 
 def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:
-    settings = {name: options.pop(name) for name in ("keys", "range_rows", "timeout") if name in options}
-    verification = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
-    return asyncio.run(verification.run(**options))
+    settings = {
+        name: options.pop(name) for name in ("keys", "range_rows", "timeout", "session") if name in options
+    }
+    made = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
+    return asyncio.run(made.run(**options))
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
@@ -182,6 +185,47 @@ def test_differences(database, slot_name, tmp_path) -> None:
         assert where in signals
 
 
+@pytest.mark.xdist_group("spark")
+def test_composite_keys(spark, database, slot_name, tmp_path, monkeypatch) -> None:
+    """Executors find the same as this process, also in a range that is compared in shares; a repair names all columns of the key."""
+    execute(
+        database,
+        "CREATE TABLE t (shop int, line varchar, n int, PRIMARY KEY (shop, line))",
+        "INSERT INTO t SELECT 1 + i / 90, 'l' || i, i FROM generate_series(1, 100) i",
+        "CREATE PUBLICATION p FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    for some in (range(1, 50), range(50, 102)):
+        there = [each for each in some if each not in (7, 95)]
+        columns = {
+            "shop": pa.array([1 + each // 90 for each in there], pa.int32()),
+            "line": [f"l{each}" for each in there],
+            "n": pa.array([each if each != 8 else 0 for each in there], pa.int32()),
+            "_commit_lsn": pa.array([1] * len(there), pa.int64()),
+            "_ordinal": pa.array([0] * len(there), pa.int64()),
+        }
+        write_deltalake(tmp_path / "t", pa.table(columns), mode="append", partition_by=["shop"])
+    monkeypatch.setattr(executors, "LARGE", 0)
+    monkeypatch.setattr(executors, "_TASK_BYTES", 1)
+    monkeypatch.setattr(verification, "_ROWS_AT_ONCE", 40)
+    wheres: list[Any] = []
+
+    async def request(source: Any, table: str, conditions: Any) -> None:
+        wheres.extend(conditions)
+
+    monkeypatch.setattr(verification, "request", request)
+    found = []
+    for session in (None, lambda: spark):
+        options = {"range_rows": 50, "show_keys": True, "repair": True, "session": session}
+        (result,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), **options)
+        found.append([(each.missing, each.different, each.extra, each.keys) for each in result.differences])
+    assert found[0] == found[1] == [(1, 1, 0, ("1, l7", "1, l8")), (1, 0, 1, ("2, l95", "2, l101"))]
+    assert wheres[:2] == [
+        "\"shop\" >= '1' AND \"shop\" <= '1' AND \"line\" IN ('l7', 'l8')",
+        "\"shop\" >= '2' AND \"shop\" <= '2' AND \"line\" IN ('l95')",
+    ]
+
+
 def test_rows_that_no_mirror_writes(database, slot_name, tmp_path) -> None:
     """Rows that are twice in the lake, or have no position, are differences; columns of the source may have the names of a mode's."""
     execute(
@@ -256,16 +300,16 @@ def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
 def test_conditions() -> None:
     """Rows are selected by the range of their keys, or by the keys; a key that no condition may name means the whole table."""
     numbers = [Row(str(each), 0, each, str(each)) for each in (-3, 20, 7)]
-    assert conditions("i d", numbers, ordered=True) == ["\"i d\" >= '-3' AND \"i d\" <= '20'"]
+    assert conditions(["i d"], numbers, ordered=True) == ["\"i d\" >= '-3' AND \"i d\" <= '20'"]
     texts = [Row(each, 0, each, each) for each in ("it's", "b", "b")]
-    assert conditions("k", texts, ordered=False) == ["\"k\" IN ('b', 'it''s')"]
-    assert conditions("k", [Row("", 0, "\\", "\\")], ordered=False) == [None]
-    assert len(conditions("k", [Row("", 0, str(n), str(n)) for n in range(1001)], ordered=False)) == 3
+    assert conditions(["k"], texts, ordered=False) == ["\"k\" IN ('b', 'it''s')"]
+    assert conditions(["k"], [Row("", 0, "\\", "\\")], ordered=False) == [None]
+    assert len(conditions(["k"], [Row("", 0, str(n), str(n)) for n in range(1001)], ordered=False)) == 3
 
 
 @pytest.mark.xdist_group("spark")
 def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, capsys) -> None:
-    """Beside a pipeline and a mirror that run, rows that were lost in the lake are found, read again, and then the same."""
+    """Beside a pipeline and a mirror that run, the command finds rows that the lake has lost, has them read again, and says so."""
     journal, lake = str(tmp_path / "journal"), tmp_path / "lake"
     execute(
         database,
@@ -275,6 +319,15 @@ def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, caps
         f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
         "INSERT INTO t SELECT i, ROW(i, 'x'::text)::pair, '2026-11-22' FROM generate_series(1, 100) i",
     )
+    file = tmp_path / "mirror.toml"
+    file.write_text(f"[journal]\nurl = '{journal}'\n[mirror]\ntables = ['public.*']\ntarget = '{lake}'\n")
+
+    def command(*given: str) -> Any:
+        source = ["--dsn", database, "--slot", slot_name, "--publication", "p"]
+        with pytest.raises(SystemExit) as ended:
+            main(["spark", "verify", str(file), *source, *given])
+        return ended.value.code
+
     loop = asyncio.new_event_loop()
     pipeline = Pipeline(Source(database, slot=slot_name, publication="p"), journal=journal)
     with ThreadPoolExecutor(1) as pool:
@@ -288,47 +341,21 @@ def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, caps
             DeltaTable(lake / "public" / "t").delete("id BETWEEN 10 AND 12 OR id = 90")
             query = mirror(spark, journal, ["public.*"], lake)
 
-            (result,) = verify(
-                database,
-                journal,
-                lake,
-                slot=slot_name,
-                publication="p",
-                range_rows=50,
-                timeout=60,
-                repair=True,
-            )
-            assert [(each.number, each.missing, each.extra) for each in result.differences] == [
-                (1, 3, 0),
-                (2, 1, 0),
-            ]
-            assert result.requested == 2
+            asked = ["--range-rows", "50", "--timeout", "60", "--repair"]
+            assert command(*asked) == 1
+            said = capsys.readouterr().out
+            assert "public.t: 2 of 3 key ranges differ" in said
+            assert "range 1 (below 50): 3 missing, 0 different, 0 extra" in said
+            assert "2 snapshots requested" in said
             for _ in range(50):
+                (result,) = verify(database, journal, lake, slot=slot_name, publication="p", timeout=60)
                 if result.same:
                     break
-                (result,) = verify(database, journal, lake, slot=slot_name, publication="p", timeout=60)
-            assert result.same
+            assert command("--timeout", "60") == 0
+            assert "public.t: 100 rows in 1 key range are the same" in capsys.readouterr().out
             query.stop()
         finally:
             loop.call_soon_threadsafe(pipeline.stop)
     loop.close()
-    file = tmp_path / "mirror.toml"
-    file.write_text(f"[journal]\nurl = '{journal}'\n[mirror]\ntables = ['public.*']\ntarget = '{lake}'\n")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "spark",
-                "verify",
-                str(file),
-                "--dsn",
-                database,
-                "--slot",
-                slot_name,
-                "--publication",
-                "p",
-                "--timeout",
-                "0",
-            ]
-        )
-    assert ended.value.code == 1
+    assert command("--timeout", "0") == 1
     assert "the pipeline did not pass" in capsys.readouterr().err

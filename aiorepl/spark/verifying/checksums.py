@@ -30,12 +30,35 @@ class Row(NamedTuple):
 
     :param first: PostgreSQL's text of the key's first column; ``None`` for a row of the lake.
     :param order: the key's first column, as a bound.
+    :param others: PostgreSQL's texts of the key's other columns.
     """
 
     key: str
     hash: int
     order: Bound | None
     first: str | None
+    others: tuple[str | None, ...] = ()
+
+
+class Share(NamedTuple):
+    """One of ``shares`` parts of the rows, told apart by their keys: for a range with too many rows to be compared at once."""
+
+    number: int
+    shares: int
+
+    def has(self, key: str) -> bool:
+        """Whether a row belongs to this share."""
+        digest = hashlib.sha256(key.encode()).digest()[:4]
+        return self.shares == 1 or int.from_bytes(digest, "big") % self.shares == self.number
+
+    @property
+    def condition(self) -> str:
+        """SQL of the same, for a column ``key``."""
+        digest = "encode(substr(sha256(convert_to(key, 'UTF8')), 1, 4), 'hex')"
+        return f"('x' || {digest})::bit(32)::bigint % {self.shares} = {self.number}"
+
+
+ALL = Share(0, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""Reads checksums and hashes of a version of a Delta table, with deltalake, in this process."""
+"""Reads checksums and hashes of a version of a Delta table with deltalake, in this process or in a task."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, Self
 
 import pyarrow as pa
@@ -11,8 +13,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.scanning import scan
-from aiorepl.spark.verifying.checksums import Comparison, LakeRows, LakeSums, Row
+from aiorepl.spark.lake.scanning import files_of, scan
+from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share
 
 COMMIT_LSN: Final = "_commit_lsn"
 _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
@@ -42,27 +44,65 @@ class LakeTable:
         """Return its columns."""
         return pa.schema(self._open().schema())
 
-    def sums(self, compared: Comparison, lsn: LSN) -> LakeSums:
+    def sums(self, compared: Comparison, lsn: LSN, files: Collection[str] | None = None) -> LakeSums:
         """Return the checksums of the rows at an LSN.
 
         :param lsn: not after the version's.
+        :param files: only the rows of these files.
         """
         found = LakeSums()
-        for place, row, since in self._rows(compared, lsn):
+        for place, row, since in self._rows(compared, lsn, None, files):
             found.add(place, row, since=since)
         return found
 
-    def rows(self, compared: Comparison, lsn: LSN, places: Collection[int]) -> dict[int, LakeRows]:
+    def rows(
+        self, compared: Comparison, lsn: LSN, places: Collection[int], share: Share = ALL
+    ) -> dict[int, LakeRows]:
         """Return the rows of ranges at an LSN."""
         found = {place: LakeRows() for place in places}
-        for place, row, since in self._rows(compared, lsn):
-            if place in found:
-                found[place].add(row, since=since)
+        for place, row, since in self.rows_of(compared, lsn, places, share):
+            found[place].add(row, since=since)
         return found
 
-    def _rows(self, compared: Comparison, lsn: LSN) -> Iterator[tuple[int, Row, bool]]:
+    def rows_of(
+        self,
+        compared: Comparison,
+        lsn: LSN,
+        places: Collection[int],
+        share: Share,
+        files: Collection[str] | None = None,
+    ) -> Iterator[tuple[int, Row, bool]]:
+        """Yield the rows of ranges at an LSN, each with its range and whether it was changed since."""
+        for place, row, since in self._rows(compared, lsn, self._within(compared, places), files):
+            if place in places and share.has(row.key):
+                yield place, row, since
+
+    def files(self) -> tuple[list[str], int]:
+        """Return the files, and the bytes that they have in all; no files if only this process can read them."""
+        table = self._open()
+        sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"]
+        return files_of(table), pc.sum(sizes).as_py() or 0
+
+    def _within(self, compared: Comparison, places: Collection[int]) -> pc.Expression | None:
+        """Return the condition by which statistics tell the files from the first range to the last one."""
+        name, bounds = compared.keys[0], compared.bounds
+        if not pa.types.is_integer(self.schema().field(name).type):
+            return None
+        first, last = min(places), max(places)
+        key = pc.field(name)
+        wanted = [key >= bounds[first - 1]] if first else []
+        wanted += [key < bounds[last]] if last < len(bounds) else []
+        return reduce(operator.and_, wanted) if wanted else None
+
+    def _rows(
+        self,
+        compared: Comparison,
+        lsn: LSN,
+        condition: pc.Expression | None,
+        files: Collection[str] | None,
+    ) -> Iterator[tuple[int, Row, bool]]:
         columns = [*compared.columns, COMMIT_LSN, *compared.modes]
-        for batch in scan(self._open(), columns).to_batches():
+        for batch in scan(self._open(), columns, condition, files).to_batches():
             yield from _compared(compared, lsn, batch)
 
     def _open(self) -> DeltaTable:

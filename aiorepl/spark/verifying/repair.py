@@ -12,15 +12,15 @@ from aiorepl.wire.commands import identifier
 _MOST_KEYS = 500
 
 
-def conditions(column: str, rows: Sequence[Row], *, ordered: bool) -> list[str | None]:
+def conditions(columns: Sequence[str], rows: Sequence[Row], *, ordered: bool) -> list[str | None]:
     """Return conditions that select these rows of a range, and possibly others between them.
 
-    :param column: the key's first column.
+    :param columns: the key's columns.
     :param rows: rows of the source.
-    :param ordered: whether the source orders the column's values in the same way.
+    :param ordered: whether the source orders the first column's values in the same way.
     :returns: the conditions; ``None`` selects all rows, if no condition can name the keys.
     """
-    name = identifier(column)
+    name = identifier(columns[0])
     texts = {row.first: row.order for row in rows if row.first is not None}
     values = sorted(texts, key=lambda text: (texts[text], text))
     if not values:
@@ -32,6 +32,11 @@ def conditions(column: str, rows: Sequence[Row], *, ordered: bool) -> list[str |
             f"{name} IN ({', '.join(map(_constant, values[at : at + _MOST_KEYS]))})"
             for at in range(0, len(values), _MOST_KEYS)
         ]
+    for other, of_rows in zip(columns[1:], zip(*(row.others for row in rows), strict=True), strict=False):
+        listed = {value for value in of_rows if value is not None}
+        if len(listed) <= _MOST_KEYS and None not in of_rows:
+            more = f"{identifier(other)} IN ({', '.join(map(_constant, sorted(listed)))})"
+            found = [f"{each} AND {more}" for each in found]
     try:
         for each in found:
             require_simple(each)

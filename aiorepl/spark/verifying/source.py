@@ -15,7 +15,7 @@ from aiorepl.snapshot.reading_transaction import begin_reading, lock_table, tran
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
-from aiorepl.spark.verifying.checksums import Comparison, Row, Sum
+from aiorepl.spark.verifying.checksums import ALL, Comparison, Row, Share, Sum
 from aiorepl.transactions.control_messages import SIGNAL
 from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
@@ -116,26 +116,27 @@ class SourceSnapshot:
             }
 
     async def rows(
-        self, table: PublishedTable, compared: Comparison, places: Collection[int]
+        self, table: PublishedTable, compared: Comparison, places: Collection[int], share: Share = ALL
     ) -> AsyncIterator[tuple[int, Row]]:
         """Yield the rows of ranges, range by range.
 
         :raises ConnectionLost, ServerError: the server failed.
         """
-        name = identifier(compared.keys[0])
+        texts = ", ".join(f"format('%s', t.{identifier(name)})" for name in compared.keys)
         number = compared.columns[compared.keys[0]].number
+        wanted = "" if share == ALL else f" AND {share.condition}"
         listed = ", ".join(map(str, sorted(places)))
         query = (
-            f"DECLARE {_CURSOR} CURSOR FOR SELECT number, key, hash, bound::text, text FROM (SELECT {compared.selected}, "
-            f"{compared.first} AS bound, format('%s', t.{name}) AS text FROM {_published(table)}{_within(compared, places)} "
-            f"OFFSET 0) hashed WHERE number IN ({listed}) ORDER BY number"
+            f"DECLARE {_CURSOR} CURSOR FOR SELECT number, key, hash, bound::text, texts FROM (SELECT {compared.selected}, "
+            f"{compared.first} AS bound, ARRAY[{texts}] AS texts FROM {_published(table)}{_within(compared, places)} "
+            f"OFFSET 0) hashed WHERE number IN ({listed}){wanted} ORDER BY number"
         )
         with translating():
             await self._connection.execute(query)
             while found := await self._connection.fetch(f"FETCH {_FETCHED} FROM {_CURSOR}"):
-                for place, key, digest, bound, text in found:
+                for place, key, digest, bound, (first, *others) in found:
                     order = None if bound is None else int(bound) if number else bound
-                    yield place, Row(key, digest, order, text)
+                    yield place, Row(key, digest, order, first, tuple(others))
             await self._connection.execute(f"CLOSE {_CURSOR}")
 
 

@@ -1,7 +1,7 @@
 """``verify``: compares the tables of a mirror with their source, at one LSN, by checksums of key ranges.
 
 1. A temporary slot exports a snapshot of the source at a known LSN. PostgreSQL computes the checksums under it.
-2. Once the mirror has passed that LSN, this process computes the checksums of the lake. A row of the lake whose last change was
+2. Once the mirror has passed that LSN, this process or executors compute the checksums of the lake. A row of the lake whose last change was
    before the LSN still has its values of that time. Rows that were changed later are left out.
 3. If a range differs, or has rows that were changed later, its rows are compared one by one, by their hashes.
 4. A row that the lake lacks may have been deleted after the LSN. So such ranges, and those with changed rows, are compared again
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.journal.reader import JournalReader
@@ -26,7 +27,15 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
 from aiorepl.spark.verifying.canonical import canonical, readable
-from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, differences, suspects
+from aiorepl.spark.verifying.checksums import (
+    Comparison,
+    Differences,
+    Row,
+    Share,
+    differences,
+    suspects,
+)
+from aiorepl.spark.verifying.executors import DistributedTable, distributed
 from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_changelog
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
@@ -162,6 +171,7 @@ class _Table:
     """A table while it is compared.
 
     :param pending: the ranges to be compared in the next round; ``None``: all.
+    :param counts: by range, the number of the source's rows.
     :param missing: by range, the keys that were missing in the last round.
     """
 
@@ -172,9 +182,24 @@ class _Table:
     rows: int = 0
     ranges: int = 0
     pending: set[int] | None = None
+    counts: dict[int, int] = field(default_factory=dict)
     missing: dict[int, set[str]] = field(default_factory=dict)
     found: dict[int, Differences] = field(default_factory=dict)
     problem: str | None = None
+
+
+def _groups(places: Sequence[int], counts: Mapping[int, int]) -> Iterator[Sequence[int]]:
+    """Group ranges that are compared at once. A range with many rows is alone: many rows may share a key's first column."""
+    group: list[int] = []
+    rows = 0
+    for place in places:
+        if group and rows + counts.get(place, 0) > _ROWS_AT_ONCE:
+            yield group
+            group, rows = [], 0
+        group.append(place)
+        rows += counts.get(place, 0)
+    if group:
+        yield group
 
 
 class Verification:
@@ -185,6 +210,7 @@ class Verification:
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
+    :param session: returns a Spark session, whose executors read large tables; ``None``: this process reads all tables.
     """
 
     def __init__(
@@ -197,7 +223,9 @@ class Verification:
         keys: KeysOf = _no_keys,
         range_rows: int = 100_000,
         timeout: float = 600.0,
+        session: Callable[[], SparkSession] | None = None,
     ) -> None:
+        self._session = session
         self._source = source
         self._mirrored = mirrored
         self._journal = journal
@@ -246,19 +274,20 @@ class Verification:
             await snapshot.lock(found.table)
             each.lsn = snapshot.lsn
             if each.pending is None:
-                self._choose(each, found, self._lake(version).schema())
+                self._choose(each, found, LakeTable.newest(version.path, self._storage).schema())
                 if each.compared is not None:
                     each.compared = await snapshot.bounds(found.table, each.compared, self._range_rows)
                     each.ranges = len(each.compared.bounds) + 1
                     sums[each.name] = await snapshot.sums(found.table, each.compared)
-                    each.rows = sum(one.rows for one in sums[each.name].values())
+                    each.counts = {place: one.rows for place, one in sums[each.name].items()}
+                    each.rows = sum(each.counts.values())
         await mark(self._source)
         await self._passed(snapshot.lsn)
         versions = self._mirrored.as_of()
         for each in pending:
             if each.problem is not None or each.compared is None:
                 continue
-            lake = self._lake(versions[each.name])
+            lake = await asyncio.to_thread(self._lake, versions[each.name])
             if each.name in sums:
                 there = await asyncio.to_thread(lake.sums, each.compared, snapshot.lsn)
                 each.pending = suspects(sums[each.name], there)
@@ -313,39 +342,44 @@ class Verification:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _compare(
-        self, state: _Table, snapshot: SourceSnapshot, described: DescribedTable, lake: LakeTable
+        self,
+        state: _Table,
+        snapshot: SourceSnapshot,
+        described: DescribedTable,
+        lake: LakeTable | DistributedTable,
     ) -> None:
         assert state.compared is not None
         assert state.pending is not None
         again: dict[int, set[str]] = {}
-        for places in self._groups(sorted(state.pending)):
-            there = await asyncio.to_thread(lake.rows, state.compared, snapshot.lsn, places)
-            rows: dict[int, list[Row]] = {place: [] for place in places}
-            async for place, row in snapshot.rows(described.table, state.compared, places):
-                rows[place].append(row)
+        compared, before = state.compared, state.missing
+        for places in _groups(sorted(state.pending), state.counts):
+            shares = -(-sum(state.counts.get(place, 0) for place in places) // _ROWS_AT_ONCE) or 1
             for place in places:
-                found = differences(rows[place], there[place])
-                before = state.missing.get(place, set())
-                missing = {row.key for row in found.missing}
-                state.found[place] = Differences(
-                    tuple(row for row in found.missing if row.key in before),
-                    found.different,
-                    found.extra,
-                    found.changing + len(missing - before),
-                )
-                if found.changing or missing - before:
-                    again[place] = missing
+                state.found[place] = Differences()
+            for share in (Share(number, shares) for number in range(shares)):
+                there = await asyncio.to_thread(lake.rows, compared, snapshot.lsn, places, share)
+                rows: dict[int, list[Row]] = {place: [] for place in places}
+                async for place, row in snapshot.rows(described.table, compared, places, share):
+                    rows[place].append(row)
+                for place in places:
+                    found = differences(rows[place], there[place])
+                    known = before.get(place, set())
+                    missing = {row.key for row in found.missing}
+                    so_far = state.found[place]
+                    state.found[place] = Differences(
+                        (*so_far.missing, *(row for row in found.missing if row.key in known)),
+                        (*so_far.different, *found.different),
+                        (*so_far.extra, *found.extra),
+                        so_far.changing + found.changing + len(missing - known),
+                    )
+                    if found.changing or missing - known:
+                        again.setdefault(place, set()).update(missing)
         state.pending, state.missing = set(again), again
 
-    def _groups(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
-        size = max(1, _ROWS_AT_ONCE // self._range_rows)
-        for at in range(0, len(places), size):
-            yield places[at : at + size]
-
-    def _lake(self, version: Versioned) -> LakeTable:
+    def _lake(self, version: Versioned) -> LakeTable | DistributedTable:
         # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
         # batch that is being applied has only changed rows from after the snapshot.
-        return LakeTable.newest(version.path, self._storage)
+        return distributed(LakeTable.newest(version.path, self._storage), self._session)
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:
         compared = state.compared
@@ -370,7 +404,7 @@ class Verification:
             )
             if repair and (each.missing or each.different):
                 ordered = compared.columns[compared.keys[0]].number
-                wheres = conditions(compared.keys[0], [*each.missing, *each.different], ordered=ordered)
+                wheres = conditions(compared.keys, [*each.missing, *each.different], ordered=ordered)
                 await request(self._source, state.name, wheres)
                 requested += len(wheres)
         changing = sum(each.changing for each in state.found.values())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+from pyspark.sql import SparkSession
 
 from aiorepl.journal.store import Location
 from aiorepl.objects.location import ObjectStore
@@ -27,12 +29,12 @@ def verify(
     timeout: float = 600.0,
     show_keys: bool = False,
     repair: bool = False,
+    spark: SparkSession | None = None,
 ) -> list[TableResult]:
     """Compare the tables of a mirror with their source at one LSN, by checksums of key ranges.
 
     The pipeline and the mirror must be running. Rows that change meanwhile are compared again. The role must be allowed to read
-    the tables, and needs REPLICATION, because a temporary slot exports the snapshot. Reads the lake in this process, and does not
-    use Spark.
+    the tables, and needs REPLICATION, because a temporary slot exports the snapshot.
 
     :param dsn: the database, as ``Source`` takes it.
     :param journal: as in ``mirror``.
@@ -46,6 +48,7 @@ def verify(
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
     :param repair: ask the pipeline for snapshots of the missing and the different rows, which the mirror then applies. Rows that
         only the lake has stay, because a snapshot deletes nothing.
+    :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
     :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
     """
@@ -58,6 +61,7 @@ def verify(
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
         timeout=timeout,
+        session=None if spark is None else lambda: spark,
     )
 
     def run() -> list[TableResult]:
@@ -76,6 +80,7 @@ def verification_of(
     keys: KeysOf,
     range_rows: int,
     timeout: float,
+    session: Callable[[], SparkSession] | None,
 ) -> Verification:
     """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
     storage = target.config if isinstance(target, ObjectStore) else None
@@ -87,6 +92,7 @@ def verification_of(
         keys=keys,
         range_rows=range_rows,
         timeout=timeout,
+        session=session,
     )
 
 
