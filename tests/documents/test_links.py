@@ -45,3 +45,10 @@ def test_every_page_is_in_the_site(root):
     )
     pages = {str(path.relative_to(root / "docs")) for path in (root / "docs").rglob("*.md")}
     assert sorted(pages) == sorted(listed)
+
+
+def test_every_alert_is_explained(root):
+    """The page of alerts has each rule of examples/deployment, and no other."""
+    page = (root / "docs/operations/alerts.md").read_text(encoding="utf-8")
+    rules = (root / "examples/deployment/alerts.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"alert: (\w+)", rules)) == set(re.findall(r"`(Aiorepl\w+)`", page))
