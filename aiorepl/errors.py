@@ -22,6 +22,7 @@ No text contains row data, passwords or tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -36,6 +37,27 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def raised(error: BaseException) -> str:
+    """Say which exception a user's code raised, and where: ``raised KeyError (mine.py, line 12)``, without its text.
+
+    The place is the last line in code that is not a library's.
+    """
+    # Imported here, because no start needs them.
+    import sysconfig
+    import traceback
+
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((*libraries, str(Path(__file__).parent), "<"))
+    ]
+    if not own:
+        return f"raised {type(error).__name__}"
+    return f"raised {type(error).__name__} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
 
 
 class AioreplError(Exception):

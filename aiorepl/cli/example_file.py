@@ -13,7 +13,7 @@ EXAMPLE: Final = """\
 [source]
 dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
 slot = "orders"
-publication = ["shop"]          # CREATE PUBLICATION shop FOR ALL TABLES;
+publication = ["shop"]          # aiorepl check prints the statement that creates it
 create_slot = true
 # More options: temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, interface,
 # heartbeat_interval, receive_timeout, spill_dir, transaction_buffer_bytes

@@ -105,13 +105,13 @@ def _ladder(status: dict[str, Any]) -> RenderableType:
 
 
 def _sinks(status: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table("sink", "state", box=None, padding=(0, 2, 0, 0))
     for name in ("lag", "seconds", "changes", "retries", "dead letters"):
         table.add_column(name, justify="right")
-    table.add_column("error", overflow="fold")
     for sink in status["sinks"]:
         known = sink["lag_bytes"] is not None
         table.add_row(
@@ -122,9 +122,12 @@ def _sinks(status: dict[str, Any]) -> RenderableType:
             f"{sink['changes']:,}",
             f"{sink['retries']:,}",
             f"{sink['dead_letters']:,}",
-            Text(sink["error"] or "", "red"),
         )
-    return table
+    errors = [(sink["name"], sink["error"]) for sink in status["sinks"] if sink["error"]]
+    # Below the table, because a column of a narrow terminal is too narrow for them.
+    return Group(
+        table, *(Text(f"{name}: {error.removeprefix(f'{name}: ')}", "red") for name, error in errors)
+    )
 
 
 def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:

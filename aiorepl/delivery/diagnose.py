@@ -11,7 +11,7 @@ from typing import Final
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.writer import close
 from aiorepl.durable import reason, require_usable_folder
-from aiorepl.errors import AioreplError, ConfigurationError, SinkError
+from aiorepl.errors import AioreplError, ConfigurationError, SinkError, raised
 from aiorepl.sink import Sink
 from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.source import Source
@@ -65,7 +65,7 @@ async def _check(name: str, sink: Sink, tables: Sequence[_Table]) -> Finding:
     except TimeoutError:
         return error_found("sink", SinkError(f"{name}: no answer within {_SECONDS:g} s"))
     except Exception as error:  # noqa: BLE001 - the text may quote a password
-        return error_found("sink", SinkError(f"{name}: check raised {type(error).__name__}"))
+        return error_found("sink", SinkError(f"{name}: check {raised(error)}"))
     finally:
         with contextlib.suppress(Exception):
             await close(name, sink)

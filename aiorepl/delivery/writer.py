@@ -21,7 +21,7 @@ from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.partitioning import stages
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
-from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, TransientError
+from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, TransientError, raised
 from aiorepl.formats.format import event_id
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
@@ -287,7 +287,7 @@ class SinkWriter:
             raise
         except Exception as error:
             # The exception's text may quote row data, so the message has only its type.
-            raise SinkError(f"sink {self._name}: {name} raised {type(error).__name__}") from error
+            raise SinkError(f"sink {self._name}: {name} {raised(error)}") from error
 
 
 def _halved(changes: list[Change]) -> list[list[Change]]:

@@ -23,7 +23,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
 from aiorepl.delivery.writer import close, require_awaitable
-from aiorepl.errors import AioreplError, ConfigurationError, SinkError
+from aiorepl.errors import AioreplError, ConfigurationError, SinkError, raised
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.snapshot_source import snapshot_source
@@ -194,7 +194,7 @@ class FanOut(ABC):
             raise
         except Exception as error:
             # The exception's text may quote a password, so the message has only its type.
-            raise SinkError(f"sink {context.name}: open raised {type(error).__name__}") from error
+            raise SinkError(f"sink {context.name}: open {raised(error)}") from error
 
     def _new_buffer(self, name: str, limit: int) -> SliceBuffer:
         buffer = self.buffers[name] = SliceBuffer(limit)

@@ -305,7 +305,7 @@ class Capture:
 
     def _connected(self) -> tuple[Connection, PreflightResult]:
         if self._connection is None or self._preflight is None:
-            raise RuntimeError("call connect first")
+            raise RuntimeError("it is not connected: write `async with aiorepl.connect(…) as stream:`")
         return self._connection, self._preflight
 
     async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:

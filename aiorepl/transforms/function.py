@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib import import_module
 
-from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientError
+from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientError, raised
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch
 from aiorepl.transactions.changes import Change
@@ -104,7 +104,7 @@ class Transformer:
             ) from error
         except Exception as error:
             # The exception's own text may quote the row.
-            raise SinkError(f"sink {self._sink}: its transform raised {type(error).__name__}") from error
+            raise SinkError(f"sink {self._sink}: its transform {raised(error)}") from error
         if result is None:
             return None
         if (

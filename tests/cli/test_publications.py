@@ -60,7 +60,7 @@ async def test_on_a_server(run, published, tmp_path):
     assert (0, [1]) == (tailed.code, [event["key"]["id"] for event in tailed.events()])
     checked = await run("check", *source, "--publication", QUOTED)
     assert 0 == checked.code
-    assert f"{ODD}: 1 tables" in checked.out
+    assert f"{ODD}: 1 table" in checked.out
 
     file = tmp_path / "aiorepl.toml"
     file.write_text(
@@ -68,4 +68,4 @@ async def test_on_a_server(run, published, tmp_path):
         f"[[sinks]]\ntype = 'jsonl'\npath = '{tmp_path}'\n"
     )
     checked = await run("check", str(file))
-    assert (0, True) == (checked.code, f"{ODD}: 1 tables" in checked.out)
+    assert (0, True) == (checked.code, f"{ODD}: 1 table" in checked.out)

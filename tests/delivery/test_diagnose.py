@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aiorepl import BatchPolicy, Delivery, PermanentError, RetryPolicy, Source, SyncSink
 from aiorepl.delivery.config import resolve
 from aiorepl.delivery.diagnose import check_folder, check_sinks
 from aiorepl.testing import MemorySink
+
+LINE = next(
+    number
+    for number, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+    if line.endswith("raise self.error")
+)
 
 
 class Checked(SyncSink):
@@ -43,7 +51,7 @@ async def test_each_sink(tmp_path):
         ("ok", "good: its target can be used", 0),
         ("error", "bad: no such bucket", 4),
         ("ok", "bad: its target can be used", 0),
-        ("error", "broken: check raised ValueError", 4),
+        ("error", f"broken: check raised ValueError (test_diagnose.py, line {LINE})", 4),
         ("ok", "unknown: is not checked, because its class has no check", 0),
     ] == [(each.level, each.text, each.exit_code) for each in found]
     assert ["check", "close"] == sinks["good"].calls == sinks["broken"].calls

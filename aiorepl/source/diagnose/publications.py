@@ -89,7 +89,7 @@ async def publications(connection: Connection, source: Source) -> list[Finding]:
     count = await count_published_tables(connection, names)
     if not count:
         return [Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")]
-    findings = [Finding("ok", "publication", f"{', '.join(names)}: {count} tables")]
+    findings = [Finding("ok", "publication", f"{', '.join(names)}: {count} table{'s' * (count != 1)}")]
     for row in await connection.query(_PARTITIONS.format(names=literals(names))):
         name = row["publication"] or ""
         findings.append(
@@ -121,6 +121,8 @@ async def identities(connection: Connection, source: Source) -> list[Finding]:
     :raises ServerError, ConnectionLost: a query failed.
     """
     names = source.options().publications
+    if set(names) - await existing_publications(connection, names):
+        return []  # ``publications`` reports it
     findings = []
     if tables := await tables_without_identity(connection, names):
         findings.append(
@@ -162,7 +164,7 @@ async def _missing(connection: Connection, name: str) -> Finding:
     keyless = [str(row["name"]) for row in rows if row["keyed"] != "true"]
     text = f"no publication {name!r} in this database: create it for the tables that you want"
     if keyless:
-        text += f"; without a primary key, so that the server would refuse their updates and deletes: {_shown(keyless)}"
+        text += f"; not among them, because without a primary key the server would refuse their updates and deletes: {_shown(keyless)}"
     tables = ", ".join(keyed) if 0 < len(keyed) <= _NAMED else "…"
     sql = f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables};"
     return Finding("error", "publication", text, 2, sql=sql)
