@@ -174,6 +174,10 @@ class Aftermath:
                 while process.returncode is None and not self._arrived(marks):
                     marks.append(await workload.mark())
                     await self._wait(marks[-1], process)
+                # A mark may come with the rows of its table, before those of others.
+                marks = [await workload.mark()]
+                while process.returncode is None and not self._arrived(marks):
+                    await self._wait(marks[-1], process)
         except TimeoutError:
             self.violations.append(f"after the damage {damage!r}, nothing arrives with {remedy}")
         finally:

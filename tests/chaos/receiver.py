@@ -41,7 +41,7 @@ class Receiver:
         name = head.split(b" ")[1].decode().strip("/")
         (length,) = (line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
         body = await reader.readexactly(int(length.partition(b":")[2]))
-        fault = self._chance.choices(["", "500", "reset", "lost answer", "hang", "429"], [86, 4, 3, 4, 1, 2])[
+        fault = self._chance.choices(["", "500", "reset", "lost answer", "hang", "429"], [74, 8, 6, 7, 1, 4])[
             0
         ]
         if fault and self.failing:

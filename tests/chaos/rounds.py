@@ -50,7 +50,9 @@ LONGEST = 240.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # A process may end with these errors even if no system call has failed.
-_EXCUSED = ("ConnectionFailed", "ConnectionLost", "SlotError", "ServerError")
+_EXCUSED = ("ConnectionFailed", "ConnectionLost", "ServerError")
+# A SlotError needs one of these: a killed process's connection may still hold the slot.
+_BUSY = ("is in use by process", "another consumer is connected")
 # After a failed call of the operating system, an error has one of these.
 _ADVICE = ("make room", "raise the process's limit", "check the disk")
 # Damages of the journal, not of the slot.
@@ -326,7 +328,8 @@ class Round:
         error = self._last_error()
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
-        if kind in _EXCUSED or "memory" in self._program.limits:
+        busy = kind == "SlotError" and any(text in error for text in _BUSY)
+        if kind in _EXCUSED or busy or "memory" in self._program.limits:
             # Without memory, a process may end in any way.
             return
         if not any(line.startswith("E") for line in struck):

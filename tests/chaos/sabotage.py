@@ -1,4 +1,4 @@
-"""Bugs that the suite must find: ``--sabotage NAME`` puts one into the process under test.
+"""Bugs that the suite must find: ``--sabotage NAME`` puts one into the process under test, of programs in which it can show.
 
 They show that the suite finds bugs. docs/faults.md lists which of them it finds, and how soon.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+
+from program import Program
 
 
 def no_fsync() -> None:
@@ -145,6 +147,30 @@ def forget_commits_of_prepared() -> None:
     UnsyncedLines.write = lossy
 
 
+def _has(option: str) -> Callable[[Program], bool]:
+    """Whether a sink has an option."""
+    return lambda program: any(option in sink for sink in program.sinks.values())
+
+
+def _writes_lines(program: Program) -> bool:
+    return not program.pipeline.get("connect") and any(
+        sink["type"] == "jsonl" for sink in program.sinks.values()
+    )
+
+
+# Whether a bug can show itself in a program; in others it would be looked for in vain.
+SHOWS: dict[str, Callable[[Program], bool]] = {
+    "no fsync": lambda program: program.power,
+    "confirm accepted": lambda program: not program.pipeline.get("connect"),
+    "lose a change": _writes_lines,
+    "cursor ahead": lambda program: bool(program.pipeline["journal"]) and _writes_lines(program),
+    "forget savepoints": lambda program: program.mixture["streamed"] > 0,
+    "skip prepared": lambda program: bool(program.pipeline["journal"] and program.source.get("two_phase")),
+    "lose dead letters": _has("rejects"),
+    "prune unread": lambda program: "retention" in program.pipeline,
+    "compact less": lambda program: "compact" in program.pipeline,
+    "forget commits of prepared": _has("prepared"),
+}
 SABOTAGES: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", " "): function
     for function in (

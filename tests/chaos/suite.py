@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from drawing import VERSIONS, draw
@@ -22,7 +23,7 @@ from processes import Processes
 from program import Program
 from report import Outcome, Report
 from rounds import Round
-from sabotage import SABOTAGES
+from sabotage import SABOTAGES, SHOWS
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing import EmbeddedServer
@@ -74,12 +75,22 @@ def available() -> tuple[int, ...]:
     return tuple(found)
 
 
-def run(program: Program, servers: Servers, processes: Processes, sabotage: str | None = None) -> Outcome:
-    """Run one program in a new folder, which is kept if it finds a violation."""
+def run(
+    program: Program,
+    servers: Servers,
+    processes: Processes,
+    sabotage: str | None = None,
+    *,
+    keep: bool = True,
+) -> Outcome:
+    """Run one program in a new folder.
+
+    :param keep: whether the folder is kept if there is a violation.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
     (folder / "program.json").write_text(program.to_json())
     outcome = asyncio.run(Round(program, servers(program.version), processes, folder, sabotage).run())
-    if outcome.violations:
+    if outcome.violations and keep:
         sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
     else:
         shutil.rmtree(folder)
@@ -105,7 +116,7 @@ def shrink(
         for candidate in program.shorter():
             if time.monotonic() > deadline:
                 return program
-            if any(run(candidate, servers, processes, sabotage).violations for _ in range(2)):
+            if any(run(candidate, servers, processes, sabotage, keep=False).violations for _ in range(2)):
                 program, simpler = candidate, True
                 break
     return program
@@ -129,6 +140,8 @@ def main() -> int:
     report = Report()
     with machinery() as (servers, processes):
         for program in _programs(options):
+            if options.sabotage and not SHOWS[options.sabotage](program):
+                continue
             outcome = run(program, servers, processes, options.sabotage)
             report.add(program, outcome)
             _say(report.line(program, outcome))
@@ -154,6 +167,7 @@ def _options() -> argparse.Namespace:
         "--replay", type=int, nargs="+", metavar="SEED", help="run the programs of these seeds only"
     )
     parser.add_argument("--program", type=Path, metavar="FILE", help="run the program in this file only")
+    parser.add_argument("--short", action="store_true", help="run short programs, as make test does")
     parser.add_argument(
         "--shrink", action="store_true", help="look for the shortest program with the violation"
     )
@@ -166,18 +180,18 @@ def _options() -> argparse.Namespace:
 
 def _programs(options: argparse.Namespace) -> Iterator[Program]:
     """Draw the programs that the options ask for."""
-    versions = available()
+    drawn = partial(draw, versions=available(), short=options.short)
     if options.program is not None:
         yield Program.from_json(options.program.read_text())
     elif options.replay is not None:
-        yield from (draw(seed, versions=versions) for seed in options.replay)
+        yield from map(drawn, options.replay)
     elif options.programs is not None:
-        yield from (draw(options.seed + number, versions=versions) for number in range(options.programs))
+        yield from map(drawn, range(options.seed, options.seed + options.programs))
     else:
         deadline = time.monotonic() + options.minutes * 60
         seed = options.seed
         while time.monotonic() < deadline:
-            yield draw(seed, versions=versions)
+            yield drawn(seed)
             seed += 1
 
 

@@ -90,7 +90,10 @@ class FolderWatch(Watch):
         data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read[inode] = self._read.get(inode, 0) + len(whole)
-        self._take(whole.splitlines())
+        try:
+            self._take(whole.splitlines())
+        except ValueError:
+            self.violations.append(f"{file.name} has a line that is no event")
 
     def _take(self, lines: list[bytes]) -> None:
         for change in of_native(lines):
