@@ -32,6 +32,7 @@ class SinkStatistics:
     :param durable: the end LSN of the last transaction that is durable in the sink.
     :param committed: when the last durable transaction was committed on the source, an aware datetime; ``None`` before the
         first one.
+    :param began: when the first transaction that the sink has been given was committed, an aware datetime; ``None`` before it.
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
     :param failed: the error that stopped the sink; ``None`` while it works.
     """
@@ -50,6 +51,7 @@ class SinkStatistics:
     accepted: LSN = LSN(0)  # noqa: RUF009 - immutable
     durable: LSN = LSN(0)  # noqa: RUF009
     committed: datetime | None = None
+    began: datetime | None = None
     retrying: str | None = None
     failed: str | None = None
 

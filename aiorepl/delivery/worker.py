@@ -221,6 +221,8 @@ class SinkWorker:
 
     async def _write(self, batch: Batch) -> None:
         if self._keeps_position or any(map(_must_be_written, batch.slices)):
+            if self.statistics.began is None:
+                self.statistics.began = _first_commit(batch)
             try:
                 await self._writer.write(batch)
             except DataError:
@@ -313,6 +315,11 @@ def _must_be_written(part: Slice) -> bool:
         return bool(part.changes)
     ends = part.last and not part.first
     return ends or header.snapshot is not None or (part.two_phase is not None and header.prepared)
+
+
+def _first_commit(batch: Batch) -> datetime | None:
+    headers = (part.transaction for part in batch.slices)
+    return next((header.commit_time for header in headers if header is not None), None)
 
 
 def _last_commit(batch: Batch) -> datetime | None:

@@ -84,7 +84,7 @@ SINK_LAG_BYTES: Final = Metric(
 SINK_LAG_SECONDS: Final = Metric(
     "aiorepl_sink_lag_seconds",
     "gauge",
-    "The age of the last durable transaction while the sink lags, else 0.",
+    "The age of the last durable transaction (of the first one if none is durable) while the sink lags, else 0.",
     ("sink",),
 )
 SNAPSHOT_ROWS: Final = Metric("aiorepl_snapshot_rows_total", "counter", "Rows that snapshots have read.")
@@ -174,7 +174,8 @@ def samples(
     for state in PipelineState:
         yield STATE, (state.value,), float(statistics.state is state)
     if slot is not None and slot.server_lsn is not None:
-        yield LSN, ("server",), float(slot.server_lsn)
+        # It is read less often than the stream.
+        yield LSN, ("server",), float(max(slot.server_lsn, statistics.received))
     for position in ("received", "accepted", "flushed"):
         yield LSN, (position,), float(getattr(statistics, position))
     yield RECONNECTS, (), float(statistics.reconnects)
@@ -203,8 +204,8 @@ def samples(
 
 
 def lag_seconds(statistics: PipelineStatistics, sink: str, now: datetime) -> float:
-    """Return the age of a sink's last durable transaction while it lags, else 0."""
-    committed = statistics.sinks[sink].committed
+    """Return the age of a sink's last durable transaction while it lags, or of its first one if none is durable; else 0."""
+    committed = statistics.sinks[sink].committed or statistics.sinks[sink].began
     if committed is None or not statistics.lags[sink].durable:
         return 0.0
     return max((now - committed).total_seconds(), 0.0)

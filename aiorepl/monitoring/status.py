@@ -72,7 +72,11 @@ def _slot(slot: SlotStatus) -> dict[str, Any]:
 
 def _ladder(statistics: PipelineStatistics, slot: SlotStatus | None) -> list[dict[str, Any]]:
     rungs = [
-        ("server", None if slot is None else slot.server_lsn),
+        # Read less often than the stream.
+        (
+            "server",
+            None if slot is None or slot.server_lsn is None else max(slot.server_lsn, statistics.received),
+        ),
         ("received", statistics.received),
         ("accepted", statistics.accepted),
         ("durable", statistics.flushed),

@@ -62,6 +62,15 @@ async def test_metrics(troubled):
         for metric in data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
     }
     assert up == {point["attributes"]["sink"]: point["value"] for point in found["aiorepl_sink_up"]}
+    writes = {
+        each.labels["sink"]: each.value
+        for each in families["aiorepl_sink_write_seconds"].samples
+        if each.name.endswith("_count")
+    }
+    assert writes == {
+        point["attributes"]["sink"]: point["value"] for point in found["aiorepl_sink_write_seconds_count"]
+    }
+    assert (1.0, 0.0) == (writes["good"], writes["busy"])
     assert {"memory"} == {point["attributes"]["pipeline"] for point in found["aiorepl_sink_changes"]}
 
 

@@ -70,7 +70,7 @@ def test_a_pipeline_that_does_not_run(state):
 
 
 def test_the_age_of_a_lag():
-    """Seconds count from the last durable commit, and only while the sink lags."""
+    """Seconds count from the last durable commit, or from the first one if none is durable, and only while the sink lags."""
     committed = NOW - timedelta(seconds=90)
 
     def seconds(**options):
@@ -78,6 +78,8 @@ def test_the_age_of_a_lag():
         return {metric.name: value for metric, _, value in found}["aiorepl_sink_lag_seconds"]
 
     assert (0.0, 90.0) == (seconds(), seconds(lag=5))
+    began, committed = committed, None
+    assert (0.0, 90.0) == (seconds(began=began), seconds(began=began, lag=5))
 
 
 def test_every_sample_has_its_labels():
