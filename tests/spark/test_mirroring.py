@@ -682,6 +682,18 @@ def test_incompatible_types(lake, journal) -> None:
     assert mirror.rows("t") == {2: 7}
 
 
+def test_a_number_becomes_text(lake, journal) -> None:
+    """Numbers of a column that was altered to text within a batch have PostgreSQL's text."""
+    mirror = lake()
+    before = journal.stream.table("t", ID, column("note", 1700, type_modifier=(12 << 16) + 8 + 4))
+    journal.stream.transaction(before.insert("1", "0.00000001"))
+    journal.write()
+    after = journal.stream.table("t", ID, NOTE, replaces=before)
+    journal.stream.transaction(after.insert("2", "x"))
+    mirror.step()
+    assert mirror.rows("t") == {1: "0.00000001", 2: "x"}
+
+
 def test_a_key_that_changes(lake, journal) -> None:
     """Changes from before and after another primary key may be in one batch."""
     mirror = lake()

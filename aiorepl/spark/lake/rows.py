@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.spark.lake.columns import OP, number_of
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
 
@@ -31,7 +32,7 @@ def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
 def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.Table:
     """Return the columns of ``schema`` in its types, null where the rows have none, and ``others`` as they are."""
     arrays = [
-        _in_type(rows[field.name], field.type)
+        in_type(rows[field.name], field.type)
         if field.name in rows.column_names
         else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
         for field in schema
@@ -66,22 +67,29 @@ def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
     for number, field in enumerate(changes.schema):
         if field.name in schema.names and field.type != schema.field(field.name).type:
             kind = schema.field(field.name).type
-            changes = changes.set_column(number, field.name, _in_type(changes[field.name], kind))
+            changes = changes.set_column(number, field.name, in_type(changes[field.name], kind))
     moved = changes[ORIGIN].combine_chunks()
     names = [field.name for field in moved.type]
     keys = [
-        _in_type(pa.chunked_array([moved.field(name)]), schema.field(name).type).combine_chunks()
+        in_type(pa.chunked_array([moved.field(name)]), schema.field(name).type).combine_chunks()
         for name in names
     ]
     array = pa.StructArray.from_arrays(keys, names, mask=pc.is_null(moved))
     return changes.set_column(changes.column_names.index(ORIGIN), ORIGIN, array)
 
 
-def _in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_decimal(column.type) and pa.types.is_string(kind):
-        # Arrow prints small numbers with an exponent.
-        texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, kind)])
+def in_type(column: Any, kind: pa.DataType) -> Any:
+    """Convert an array, or a chunked one, to a wider type. Numbers become PostgreSQL's text."""
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([in_type(chunk, kind) for chunk in column.chunks], kind)
+    if pa.types.is_string(kind) and not pa.types.is_string(column.type):
+        return number_texts(column)
+    if pa.types.is_list(kind) and kind != column.type:
+        values = in_type(pc.list_flatten(column), kind.value_type)
+        lengths = pc.fill_null(pc.list_value_length(column), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+        mask = column.is_null() if column.null_count else None
+        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
     return column.cast(kind)
 
 
@@ -137,7 +145,7 @@ def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_
         here = pc.and_(mask, pa.array(taken, pa.bool_()))
         field = changes.schema.field(name)
         if name in found.column_names:
-            values = found[name].combine_chunks().take(pa.array(sources, pa.int64())).cast(field.type)
+            values = in_type(found[name].combine_chunks().take(pa.array(sources, pa.int64())), field.type)
         else:
             values = pa.nulls(changes.num_rows, field.type)
         array = pc.if_else(here, values, changes[name].combine_chunks())

@@ -22,6 +22,7 @@ from aiorepl.history.manifest import Version
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.columns import wider
+from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
 from aiorepl.values.registry import Types
 
@@ -174,7 +175,7 @@ class Common:
     def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch, gone: Any) -> Any:
         if source is not None:
             found = batch.column(source)
-            return found if found.type == column.kind else found.cast(column.kind)
+            return found if found.type == column.kind else in_type(found, column.kind)
         default = self.defaults.get(column.name)
         if default is None:
             return pa.nulls(batch.num_rows, column.kind)

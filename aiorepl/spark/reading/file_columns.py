@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.columns import Convert
+from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
 from aiorepl.spark.reading.columns import column
@@ -118,7 +119,7 @@ class FileColumns:
         elif _of_text(found.type):
             converted = self._of_elements(index, wanted.type, found)
         else:
-            texts = found if pa.types.is_string(found.type) else found.cast(pa.string())
+            texts = found if pa.types.is_string(found.type) else number_texts(found)
             converted = self._of_texts(index, wanted.type, _bytes(texts.to_pylist()))
         unfit = batch[UNREPRESENTABLE]
         if unfit.null_count == batch.num_rows:
