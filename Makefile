@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot lock clean
+.PHONY: demo test test-fast plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -10,8 +10,8 @@ STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 DOCS_VENV = .venv-docs
 ARGS =
-# Three for each of two cores: most of a test's time is a server's, or waiting for it.
-WORKERS = 6
+# Four for each of two cores: most of a test's time is a server's, or waiting for it.
+WORKERS = 8
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
 # Tests without a server wait for nothing: one process for each core.
 PURE_PYTEST = pytest -n 2
@@ -24,13 +24,14 @@ SEGMENTS = tests/journal/test_journal.py tests/journal/test_parts.py tests/journ
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-# First what compiles, in plain Python, unless ARGS choose: the tests without a server reach each of its lines. Atheris never
-# runs anything else. Then everything, as it is installed.
+# First what compiles, in plain Python, unless ARGS choose. Then everything, as it is installed.
 test: $(STAMP)
-	@$(MAKE) -j3 lint servers compiled
-	@test -n "$(ARGS)" || AIOREPL_PURE_PYTHON=1 $(BIN)/$(PURE_PYTEST) -m "not server" $(COMPILED) \
-	  $(SEGMENTS) tests/fuzz/test_decoder.py
+	@plain=plain; test -z "$(ARGS)" || plain=; $(MAKE) -j4 lint servers compiled $$plain
 	$(BIN)/$(PYTEST) $(ARGS)
+
+# What compiles, in plain Python: the tests without a server reach each of its lines. Atheris never runs anything else.
+plain: $(STAMP)
+	AIOREPL_PURE_PYTHON=1 $(BIN)/$(PURE_PYTEST) -q -m "not server" $(COMPILED) $(SEGMENTS) tests/fuzz/test_decoder.py
 
 # What needs no server, and one path from a real server to a sink: for everyday work.
 test-fast: $(STAMP)

@@ -34,7 +34,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
 
-pytest_plugins = ["tests.clusters", "tests.forked", "tests.forked_workers", "tests.object_stores"]
+pytest_plugins = ["tests.clusters", "tests.forked", "tests.forked_python", "tests.object_stores"]
 
 # The same examples every time, and as long as they take: what fails here fails everywhere. New ones, and many more of them, are
 # looked for with --hypothesis-profile=search.

@@ -64,8 +64,33 @@ DELTA_OPTIONS = (
 )
 
 
+# What the processes import that Spark starts: some for each query, which takes each of them a second.
+WORKER_MODULES = (
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.connect.conversion",
+    "pyspark.sql.pandas.types",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark_aiorepl",
+    "aiorepl.history",
+    "aiorepl.journal",
+    "aiorepl.spark.reading.source",
+    "aiorepl.spark.reading.stream_reader",
+    "aiorepl.spark.mirroring.staging",
+)
+# Without the first, pyspark.worker refuses to be imported; Spark sets the others, too.
+WORKER_ENVIRONMENT = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(forked_python: Callable[..., Path]) -> Iterator[Any]:
     from pyspark.sql.streaming import DataStreamWriter
 
     from aiorepl.spark import local_session
@@ -75,6 +100,7 @@ def spark() -> Iterator[Any]:
     patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
     options = [*JAVA_OPTIONS, *(DELTA_OPTIONS if DELTA_JARS else ())]
     patch.setenv("JAVA_TOOL_OPTIONS", " ".join(options))
+    patch.setenv("PYSPARK_PYTHON", str(forked_python(WORKER_MODULES, WORKER_ENVIRONMENT)))
     if DELTA_JARS:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell")
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from aiorepl.spark.session.java import ensure_java
 from aiorepl.testing.messages import column
 
 pytestmark = [
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.xdist_group("spark-programs"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-programs")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
 

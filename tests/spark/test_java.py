@@ -184,7 +184,7 @@ session.stop()
 """
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-programs")
 def test_spark_on_a_machine_without_java(tmp_path):
     """Without another Java, a session runs on the wheel's."""
     programs = tmp_path / "bin"

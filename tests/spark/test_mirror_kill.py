@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from aiorepl.spark import MirroredTables
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("spark-programs")
 
 ID, NOTE = column("id", 23, key=True), column("note")
 

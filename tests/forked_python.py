@@ -1,0 +1,177 @@
+"""Interpreters that are forked from one which has imported what they need, for programs that start a Python of their own.
+
+``ForkedPython.program`` is started in place of Python, as ``-c CODE`` or ``-m MODULE``. It passes its arguments, environment and
+streams on, and ends when the forked process has ended. pytest-xdist's workers are forked from a process that has collected the
+tests: most of a collection goes to importing tests and the libraries that they use, and to compiling them in a new clone. Each
+worker still collects for itself, with the modules that are there.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLIENT = """\
+#!{python} -IS
+import json, os, socket, sys
+forked = socket.socket(socket.AF_UNIX)
+forked.connect({address!r})
+request = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+socket.send_fds(forked, [len(request).to_bytes(4)], [0, 1, 2])
+forked.sendall(request)
+os.close(0)
+os.close(1)
+forked.recv(1)
+"""
+
+
+class ForkedPython:
+    """Owns the process that forks.
+
+    :param prepared: the arguments of ``prepare``.
+    """
+
+    def __init__(self, prepared: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="aiorepl-forked-"))
+        address = self._folder / "socket"
+        self.program = self._folder / "python"
+        self.program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
+        self.program.chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(address))
+            listening.listen(64)
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(listening.fileno()), *prepared],
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                env={**os.environ, **(environment or {})},
+            )
+
+    def stop(self) -> None:
+        """End it. What it has forked goes on."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        shutil.rmtree(self._folder)
+
+
+@pytest.fixture(scope="session")
+def forked_python() -> Iterator[Callable[..., Path]]:
+    """``forked_python(modules, environment)``: a program to start in place of a Python that imports these modules."""
+    made: list[ForkedPython] = []
+
+    def new(modules: Sequence[str], environment: Mapping[str, str]) -> Path:
+        made.append(ForkedPython(["import", *modules], environment))
+        return made[-1].program
+
+    yield new
+    for each in made:
+        each.stop()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Let execnet start workers by way of a process that forks."""
+    # macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
+    if sys.platform != "linux" or "coverage" in sys.modules:
+        return
+    forked = ForkedPython(["collect", *config.invocation_params.args])
+    config.add_cleanup(forked.stop)
+    for spec in specs:
+        if spec.popen and not spec.python:
+            spec.python = shlex.quote(str(forked.program))
+
+
+def prepare(what: str, arguments: list[str]) -> None:
+    """Import modules, or collect tests with these arguments of pytest."""
+    if what == "import":
+        for module in arguments:
+            importlib.import_module(module)
+        return
+    output = os.dup(1)
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), 1)
+        pytest.main([*arguments, "--collect-only", "-qq", "-n0"])
+    os.dup2(output, 1)
+    os.close(output)
+
+
+def serve(listening: socket.socket) -> tuple[socket.socket, list[Any]] | None:
+    """Fork for each connection until standard input ends. In a forked process, return its connection and its request."""
+    signal.signal(signal.SIGCHLD, reap)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([listening, 0], [], [])
+        if 0 in ready:
+            return None
+        connection, _ = listening.accept()
+        length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        request = connection.recv(int.from_bytes(length), socket.MSG_WAITALL)
+        if len(streams) == 3 and os.fork() == 0:
+            listening.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            return connection, json.loads(request)
+        for stream in streams:
+            os.close(stream)
+        connection.close()
+
+
+def reap(*_: object) -> None:
+    """Wait for those who have ended; nobody asks how."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def become(arguments: list[str], environment: dict[str, str], folder: str) -> None:
+    """Be the interpreter that was asked for."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    random.seed()
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    while arguments[0] not in ("-c", "-m"):
+        arguments.pop(0)
+    kind, program, *rest = arguments
+    sys.argv = [kind, *rest]
+    if kind == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        exec(program, {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    descriptor, *prepared = sys.argv[1:]
+    prepare(prepared[0], prepared[1:])
+    gc.collect()
+    gc.freeze()  # a collection would copy every page
+    asked = serve(socket.socket(fileno=int(descriptor)))
+    if asked is not None:
+        # Its end closes the connection, which ends the program that asked.
+        connection, request = asked
+        become(*request)
