@@ -31,7 +31,7 @@ def test_missing_extra(missing: str) -> None:
         "try: import_module('aiorepl.spark').apply_changes\n"
         "except ImportError as error: print(error)"
     )
-    assert said == f"aiorepl.spark needs {missing}: pip install 'aiorepl[spark]'"
+    assert said == f"aiorepl.spark.apply_changes needs {missing}: pip install 'aiorepl[spark]'"
 
 
 def test_no_such_name() -> None:
