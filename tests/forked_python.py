@@ -29,6 +29,8 @@ from typing import Any
 
 import pytest
 
+# macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
+FORKS = sys.platform == "linux" and "coverage" not in sys.modules
 CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -74,11 +76,16 @@ class ForkedPython:
 
 
 @pytest.fixture(scope="session")
-def forked_python() -> Iterator[Callable[..., Path]]:
-    """``forked_python(modules, environment)``: a program to start in place of a Python that imports these modules."""
+def forked_python() -> Iterator[Callable[..., Path | None]]:
+    """``forked_python(modules, environment)``: a program to start in place of a Python that imports these modules.
+
+    ``None`` where this cannot be.
+    """
     made: list[ForkedPython] = []
 
-    def new(modules: Sequence[str], environment: Mapping[str, str]) -> Path:
+    def new(modules: Sequence[str], environment: Mapping[str, str]) -> Path | None:
+        if not FORKS:
+            return None
         made.append(ForkedPython(["import", *modules], environment))
         return made[-1].program
 
@@ -90,8 +97,7 @@ def forked_python() -> Iterator[Callable[..., Path]]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Let execnet start workers by way of a process that forks."""
-    # macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
-    if sys.platform != "linux" or "coverage" in sys.modules:
+    if not FORKS:
         return
     forked = ForkedPython(["collect", *config.invocation_params.args])
     config.add_cleanup(forked.stop)

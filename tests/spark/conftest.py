@@ -89,8 +89,15 @@ WORKER_MODULES = (
 WORKER_ENVIRONMENT = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.fixture
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The options of Java for programs that this test starts."""
+    settings = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join([*JAVA_OPTIONS, *settings]))
+
+
 @pytest.fixture(scope="session")
-def spark(forked_python: Callable[..., Path]) -> Iterator[Any]:
+def spark(forked_python: Callable[..., Path | None]) -> Iterator[Any]:
     from pyspark.sql.streaming import DataStreamWriter
 
     from aiorepl.spark import local_session
@@ -100,7 +107,8 @@ def spark(forked_python: Callable[..., Path]) -> Iterator[Any]:
     patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
     options = [*JAVA_OPTIONS, *(DELTA_OPTIONS if DELTA_JARS else ())]
     patch.setenv("JAVA_TOOL_OPTIONS", " ".join(options))
-    patch.setenv("PYSPARK_PYTHON", str(forked_python(WORKER_MODULES, WORKER_ENVIRONMENT)))
+    if python := forked_python(WORKER_MODULES, WORKER_ENVIRONMENT):
+        patch.setenv("PYSPARK_PYTHON", str(python))
     if DELTA_JARS:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell")
     with warnings.catch_warnings():

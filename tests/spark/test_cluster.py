@@ -20,6 +20,7 @@ from aiorepl.testing.messages import column
 
 pytestmark = [
     pytest.mark.xdist_group("spark-programs"),
+    pytest.mark.usefixtures("quick_java"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 
@@ -72,7 +73,6 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark-programs")
+pytestmark = [pytest.mark.xdist_group("spark-programs"), pytest.mark.usefixtures("quick_java")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
 

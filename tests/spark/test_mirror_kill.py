@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from aiorepl.spark import MirroredTables
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark-programs")
+pytestmark = [pytest.mark.xdist_group("spark-programs"), pytest.mark.usefixtures("quick_java")]
 
 ID, NOTE = column("id", 23, key=True), column("note")
 
@@ -44,9 +44,8 @@ main(["spark", "mirror", sys.argv[1]])
 """
 
 
-def test_killed_and_stopped(journal, tmp_path, monkeypatch) -> None:
+def test_killed_and_stopped(journal, tmp_path) -> None:
     """A kill between the commits of two tables loses nothing and repeats nothing; SIGTERM ends the restarted mirror with 0."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     target, file = tmp_path / "lake", tmp_path / "mirror.toml"
     file.write_text(
         f"""
