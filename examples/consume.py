@@ -1,7 +1,7 @@
 """The smallest consumer: print every committed change, and acknowledge each transaction once it is printed.
 
 export DATABASE_URL=postgresql://user@host/database
-psql "$DATABASE_URL" -c 'CREATE PUBLICATION shop FOR ALL TABLES'
+aiorepl check --dsn "$DATABASE_URL" --slot consume --publication shop        # prints the statement that creates the publication
 python consume.py
 """
 

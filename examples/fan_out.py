@@ -1,8 +1,10 @@
 """One stream, several sinks: each gets its own selection of changes, transformed, in whole transactions.
 
+export DATABASE_URL=postgresql://user@host/database
+export MASKS="$(openssl rand -base64 32)"        # the key of the masked addresses: keep it, or equal ones become unequal
 psql "$DATABASE_URL" -c 'CREATE TABLE customers (id int PRIMARY KEY, name text, email text)' \
                          -c 'CREATE TABLE orders (id int PRIMARY KEY, customer int, total numeric, note text)' \
-                         -c 'CREATE PUBLICATION shop FOR ALL TABLES'
+                         -c 'CREATE PUBLICATION shop FOR TABLE customers, orders'
 python fan_out.py events/
 """
 

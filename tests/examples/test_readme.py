@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,3 +49,11 @@ def test_every_folder_is_in_the_layout():
     folders = {path.parent.name for path in (ROOT / "aiorepl").glob("*/__init__.py")}
 
     assert folders == set(listed) - {"sink"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_every_variable_is_documented(path):
+    """A program's docstring names the environment variables that it needs."""
+    text = path.read_text(encoding="utf-8")
+    head = ast.get_docstring(ast.parse(text))
+    assert {name for name in re.findall(r'environ\["(\w+)"\]', text) if name not in head} == set()
