@@ -180,7 +180,7 @@ async def test_no_heartbeats(published, cdc, streaming):
     found = (await findings(published.source(cdc.dsn, heartbeat_interval=1)))["privileges"]
     assert "warning" == found.level
     assert re.search(
-        rf"GRANT EXECUTE ON FUNCTION pg_logical_emit_message\(.*text.*\) TO {cdc.name}", found.text
+        rf"GRANT EXECUTE ON FUNCTION pg_logical_emit_message\(.*text.*\) TO {cdc.name}", found.sql
     )
     assert "privileges" not in await findings(published.source(cdc.dsn))
     connection = await asyncpg.connect(cdc.dsn)

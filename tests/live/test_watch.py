@@ -1,4 +1,4 @@
-"""The slot watch reads the state of the slot from the server."""
+"""The watch reads the state of the slot from the server."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import replace
 
 from aiorepl import Pipeline
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.monitoring.slot_watch import SlotWatch
+from aiorepl.monitoring import Watch
 from aiorepl.testing import MemorySink
 
 
 async def test_the_slot(published):
     """A slot is in use or not, keeps WAL, and may be missing; without a connection the last state stays, with the reason."""
     source = published.source()
-    watch = SlotWatch(source, seconds=0.05)
+    pipeline = Pipeline(source, [MemorySink()])
+    watch = Watch(pipeline, seconds=0.05)
     watching = asyncio.create_task(watch.run())
     try:
 
         async def until(good):
             async with asyncio.timeout(60):
-                while watch.status is None or not good(watch.status):
+                while watch.slot is None or not good(watch.slot):
                     await asyncio.sleep(0.02)
-            return watch.status
+            return watch.slot
 
         assert (await until(lambda status: True)).retained_bytes is None
-        async with Pipeline(source, [MemorySink()]):
+        async with pipeline:
             status = await until(lambda status: status.active)
         assert status.retained_bytes > 0
         assert "reserved" == status.wal_status
