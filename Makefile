@@ -2,13 +2,14 @@
 # what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot lock clean
+.PHONY: demo test test-fast plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 DOCS_VENV = .venv-docs
+AUDIT_VENV = .venv-audit
 ARGS =
 # Four for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 8
@@ -108,20 +109,28 @@ $(DEMO_STAMP): requirements-build.lock requirements-demo.lock pyproject.toml
 	@sh scripts/install.sh $(VENV) requirements-demo.lock
 	@touch $@
 
+# Known vulnerabilities and licences of all that the locks pin: a network is needed for the first.
+audit: $(STAMP) $(AUDIT_VENV)/installed
+	@sh scripts/audit.sh $(AUDIT_VENV)/bin $(BIN)/python
+
+$(AUDIT_VENV)/installed: requirements-audit.lock
+	@sh scripts/venv.sh $(AUDIT_VENV)
+	@$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.lock
+	@touch $@
+
 # Hashes, but no index: whoever installs uses the index that is configured here.
-lock:
-	@sh scripts/venv.sh .venv-lock
-	@.venv-lock/bin/python -m pip install --quiet uv
-	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+lock: $(AUDIT_VENV)/installed
+	$(AUDIT_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --all-extras --group dev pyproject.toml -o requirements.lock --custom-compile-command "make lock"
-	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	$(AUDIT_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --extra demo --group build -c requirements.lock pyproject.toml -o requirements-demo.lock \
 	  --custom-compile-command "make lock"
-	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	$(AUDIT_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --group build -c requirements.lock -o requirements-build.lock --custom-compile-command "make lock"
-	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	$(AUDIT_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --group docs -c requirements.lock pyproject.toml -o requirements-docs.lock --custom-compile-command "make lock"
-	@rm -rf .venv-lock
+	$(AUDIT_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --group audit -o requirements-audit.lock --custom-compile-command "make lock"
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) .venv-lock site dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT_VENV) site dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis

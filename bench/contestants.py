@@ -59,7 +59,8 @@ def _pypgoutput() -> bool:
     if not folder.is_dir():
         command = [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--no-deps", "--target", str(PEERS), "pypgoutput==0.0.3"),
+            *("--no-deps", "--require-hashes", "-r", str(Path(__file__).with_name("pypgoutput.lock"))),
+            *("--target", str(PEERS)),
         ]
         subprocess.run(command, check=False, capture_output=True)
     return folder.is_dir()

@@ -58,6 +58,9 @@ def _generator(folder: Path) -> Path:
         return Path(found)
     program = folder / "tpchgen" / "bin" / "tpchgen-cli"
     if not program.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "tpchgen-cli==4.0.0"]
-        subprocess.run([*command, "--target", str(folder / "tpchgen")], check=True, env={**os.environ})
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        lock = Path(__file__).with_name("tpchgen.lock")
+        subprocess.run(
+            [*command, "-r", str(lock), "--target", str(folder / "tpchgen")], check=True, env={**os.environ}
+        )
     return program

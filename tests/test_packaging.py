@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 DEMO_LOCK = (ROOT / "requirements-demo.lock").read_text()
 DOCS_LOCK = (ROOT / "requirements-docs.lock").read_text()
+AUDIT_LOCK = (ROOT / "requirements-audit.lock").read_text()
 BUILD_LOCK = (ROOT / "requirements-build.lock").read_text()
 
 
@@ -262,6 +264,43 @@ def test_lock_names_no_host_and_trusts_none(lock):
     assert [] == [pin.split()[0] for pin in pins if "==" not in pin or "--hash=sha256:" not in pin]
 
 
+@pytest.mark.parametrize(
+    "lock", [*ROOT.glob("*.lock"), *ROOT.glob("bench/*.lock")], ids=lambda path: path.name
+)
+def test_every_pin_has_its_hashes(lock):
+    """Pip refuses a file that is not one of those that were locked."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock.read_text())[1:]
+    assert entries
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+
+
+def test_every_download_is_verified():
+    """Npm's packages have an integrity, jars a SHA-256, and pip is told to require hashes, except for files of our own."""
+    locked = json.loads((ROOT / "scripts/azurite/package-lock.json").read_text())["packages"]
+    assert all(entry["integrity"].startswith("sha512-") for name, entry in locked.items() if name)
+    for program in ("kafka", "s3", "delta", "debezium"):
+        listed = re.findall(
+            r'^    \): "([0-9a-f]*)"', (ROOT / f"scripts/{program}.py").read_text(), re.MULTILINE
+        )
+        assert listed
+        assert {64} == set(map(len, listed))
+    sources = [
+        ROOT / "Makefile",
+        *ROOT.glob("scripts/*.sh"),
+        *ROOT.glob("bench/*.py"),
+        *ROOT.glob("scripts/*.py"),
+    ]
+    installs = [
+        (path.name, text)
+        for path in sources
+        for text in re.findall(r"pip\W+install\b(?:.*\n?){1,4}", path.read_text())
+        if "--require-hashes" not in text
+    ]
+    assert {"install.sh", "smoke.sh", "smoke.py", "brokers.py"} >= {name for name, _ in installs}, installs
+    steps = re.findall(r"^(?:    )?pip (.*)", (ROOT / "scripts/install.sh").read_text(), re.MULTILINE)
+    assert all(step.startswith("--require-hashes -r ") or step == "--no-deps -e ." for step in steps), steps
+
+
 def pins(lock):
     """The pinned version of each package."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", lock, re.MULTILINE)
@@ -288,13 +327,13 @@ def test_lock_follows_pyproject():
     """Every requirement is pinned, to a version that it allows; else ``make lock`` was forgotten."""
     lines = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     groups = dict(PROJECT["dependency-groups"])
-    documents = groups.pop("docs")  # in an environment of its own
+    documents, audit = groups.pop("docs"), groups.pop("audit")  # in environments of their own
     for group in (PROJECT["project"]["optional-dependencies"], groups):
         lines += [line for wanted in group.values() for line in wanted if isinstance(line, str)]
 
     assert [] == [
         str(wanted)
-        for lock, wanted_lines in ((LOCK, lines), (DOCS_LOCK, documents))
+        for lock, wanted_lines in ((LOCK, lines), (DOCS_LOCK, documents), (AUDIT_LOCK, audit))
         for pinned in [pins(lock)]
         for wanted in map(Requirement, wanted_lines)
         if wanted.name != "aiorepl"
