@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -278,12 +279,18 @@ def test_every_download_is_verified():
     """Npm's packages have an integrity, jars a SHA-256, and pip is told to require hashes, except for files of our own."""
     locked = json.loads((ROOT / "scripts/azurite/package-lock.json").read_text())["packages"]
     assert all(entry["integrity"].startswith("sha512-") for name, entry in locked.items() if name)
-    for program in ("kafka", "s3", "delta", "debezium"):
-        listed = re.findall(
-            r'^    \): "([0-9a-f]*)"', (ROOT / f"scripts/{program}.py").read_text(), re.MULTILINE
-        )
-        assert listed
-        assert {64} == set(map(len, listed))
+    for program in ("kafka", "s3", "delta"):
+        tree = ast.walk(ast.parse((ROOT / f"scripts/{program}.py").read_text()))
+        tables = [
+            node
+            for node in tree
+            if isinstance(node, ast.Dict) and node.keys and isinstance(node.keys[0], ast.Tuple)
+        ]
+        digests = [ast.literal_eval(digest) for table in tables for digest in table.values]
+        assert digests
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+    locked = re.search(r'LOCK = """\n(.*?)"""', (ROOT / "scripts/debezium.py").read_text(), re.DOTALL)
+    assert all(re.fullmatch(r"\S+ \S+ \S+ [0-9a-f]{64}", line) for line in locked.group(1).splitlines())
     sources = [
         ROOT / "Makefile",
         *ROOT.glob("scripts/*.sh"),
