@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -186,9 +187,27 @@ async def test_a_second_instance_takes_over(deployment):
     assert {*range(1, 21)} == {event["key"]["id"] for event in deployment.events("archive")}
 
 
+MASKED = """
+[sinks.selection]
+mask = ["public.items.note"]
+secret = "file:${SECRETS}/mask"
+[[sinks]]
+type = "jsonl"
+path = "few"
+"""
+
+
 async def test_the_status_page(deployment):
-    """``--http`` serves the state of the pipeline on the address that the log names, and neither log nor page has the DSN."""
-    (deployment.folder / "aiorepl.toml").write_text(FILE)
+    """``--http`` serves the state of the pipeline on the address that the log names.
+
+    Neither the password, nor a mask's key, nor a masked row is in the log, the page, the arguments, the environment or a file
+    other than the journal, also after a reconnect.
+    """
+    file = FILE.replace('[[sinks]]\ntype = "jsonl"\npath = "few"\n', MASKED) + JOURNAL
+    (deployment.folder / "aiorepl.toml").write_text(file)
+    (deployment.folder / "mask").write_text("planted-key")
+    await deployment.connection.execute("ALTER TABLE items ADD note text")
+    await deployment.connection.execute("UPDATE items SET note = 'planted-row'")
     async with deployment.running("--http", "127.0.0.1:0", "aiorepl.toml") as process:
         lines = []
         while not lines or "status page: " not in lines[-1]:
@@ -200,11 +219,27 @@ async def test_the_status_page(deployment):
                 return answer.read().decode()
 
         assert {"ready": True, "problems": []} == json.loads(await asyncio.to_thread(get, "readyz"))
-        assert ["archive", "jsonl"] == [
-            sink["name"] for sink in json.loads(await asyncio.to_thread(get, "status"))["sinks"]
-        ]
+        await deployment.connection.execute("INSERT INTO items VALUES (1, 'planted-row')")
+        await deployment.delivers(2, process)
+        await deployment.connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1",
+            deployment.slot,
+        )
+        await deployment.connection.execute("INSERT INTO items VALUES (2, 'planted-row')")
+        await deployment.delivers(3, process)
+        pages = [await asyncio.to_thread(get, path) for path in ("", "status", "metrics")]
+        assert ["journal", "archive", "jsonl"] == [sink["name"] for sink in json.loads(pages[1])["sinks"]]
+        about = [Path("/proc", str(process.pid), name) for name in ("cmdline", "environ")]
+        seen = [await asyncio.to_thread(path.read_text) for path in about]
         told = await deployment.stop(process, signal.SIGTERM)
-    assert (deployment.folder / "dsn").read_text().strip() not in told
+    private = {deployment.folder / "dsn", deployment.folder / "mask"}
+    files = [path for path in deployment.folder.rglob("*") if path.is_file() and path not in private]
+    kept = {path for path in files if path.is_relative_to(deployment.folder / "journal")}
+    contents = [path.read_bytes().decode(errors="replace") for path in files if path not in kept]
+    password = urlsplit((deployment.folder / "dsn").read_text().strip()).password
+    everything = "".join([*lines, told, *pages, *seen, *contents])
+    assert [] == [planted for planted in (password, "planted-key", "planted-row") if planted in everything]
+    assert any(b"planted-row" in path.read_bytes() for path in kept)
 
 
 async def test_without_reconnect(deployment, database):
