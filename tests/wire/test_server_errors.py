@@ -66,6 +66,17 @@ async def test_refused_logins(sqlstate, message, expected, permanent):
     assert permanent == caught.value.permanent
 
 
+async def test_a_pooler_that_ignores_replication():
+    """PgBouncer can be told to ignore the parameter; the first replication command then says what the matter is."""
+    refusal = Error(S="ERROR", C="42601", M='syntax error at or near "IDENTIFY_SYSTEM"')
+    async with ScriptedWalsender(answers={"IDENTIFY_SYSTEM": refusal}) as server:
+        connection = await ReplicationConnection.open(server.dsn)
+        with pytest.raises(ConnectionFailed, match="a pooler such as PgBouncer") as caught:
+            await connection.identify_system()
+        await connection.close()
+    assert caught.value.permanent
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "message", "error", "expected"),
     [
