@@ -438,6 +438,15 @@ cdef inline bint is_plain_in(const unsigned char* data, Py_ssize_t start, Py_ssi
 
 
 # As above.
+cdef inline bint is_ascii(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    cdef unsigned char high = 0
+    cdef Py_ssize_t at
+    for at in range(start, end):
+        high |= data[at]
+    return high < 0x80
+
+
+# As above.
 cdef inline bint is_one_line(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept:
     cdef unsigned char odd = 0, high = 0
     cdef Py_ssize_t at

@@ -342,6 +342,11 @@ def is_one_line(data: bytes, start: int, end: int) -> bool:
     )
 
 
+def is_ascii(data: Buffer, start: int, end: int) -> bool:
+    """Return whether all of ``data[start:end]`` is below 128."""
+    return bytes(data[start:end]).isascii()
+
+
 def is_utf8(data: bytes, start: int, end: int) -> bool:
     """Return whether ``data[start:end]`` is UTF-8."""
     try:

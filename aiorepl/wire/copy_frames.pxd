@@ -3,6 +3,7 @@ cimport cython
 from aiorepl cimport byteops
 
 cdef unsigned char _COPY_DATA
+cdef Py_ssize_t _LARGEST
 
 
 cdef class CopyFrames:

@@ -17,6 +17,8 @@ from aiorepl.wire.frames import LARGEST_FRAME, LARGEST_MESSAGE, Frame
 _MEMORY: Final = 256 * 1024
 _COPY_DATA: Final = ord("d")
 _MESSAGES: Final = (ord("E"), ord("N"))
+# A C number in the compiled form: it is compared for each row.
+_LARGEST: Final = LARGEST_FRAME
 
 
 class CopyFrames:
@@ -63,7 +65,7 @@ class CopyFrames:
             if at + 5 > end:
                 break
             length = byteops.uint32(data, at + 1)
-            if length < 4 or length > LARGEST_FRAME:
+            if length < 4 or length > _LARGEST:
                 raise _invalid(data[at], length)
             if data[at] == _COPY_DATA:
                 self._left = length - 4

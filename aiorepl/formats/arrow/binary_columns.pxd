@@ -108,6 +108,14 @@ cdef class Bytes(_Copied):
 
 cdef class Text(_Copied):
     cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    @cython.locals(
+        first=Py_ssize_t, used=Py_ssize_t, nulls=Py_ssize_t, place=Py_ssize_t, number=Py_ssize_t, start=Py_ssize_t,
+        end=Py_ssize_t, target="unsigned char*", ends="unsigned char*",
+    )
+    cdef void put_all(
+        self, Py_ssize_t row, Py_ssize_t count, const unsigned char* data, const unsigned char* fields, Py_ssize_t at,
+        Py_ssize_t step,
+    ) except *
 
 
 cdef class Jsonb(_Copied):

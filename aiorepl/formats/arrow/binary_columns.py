@@ -322,6 +322,41 @@ class Text(_Copied):
     def put(self, row: int, data: Any, start: int, end: int) -> bool:
         return self.copy(row, data, start, end) if byteops.is_utf8(data, start, end) else False
 
+    def put_all(self, row: int, count: int, data: Any, fields: Any, at: int, step: int) -> None:
+        # Copied first, because most texts are ASCII, which is verified fastest for all of them together.
+        first = used = self.used
+        nulls = 0
+        place = at
+        for _ in range(count):
+            start, end = byteops.native_int64(fields, place), byteops.native_int64(fields, place + 8)
+            if end >= 0:
+                used += end - start
+            place += step
+        if used > len(self.values):
+            byteops.extend(self.values, used - len(self.values) + used // 2)
+        target: Any = self.values
+        ends: Any = self.offsets
+        used = first
+        place = at
+        for number in range(row, row + count):
+            start, end = byteops.native_int64(fields, place), byteops.native_int64(fields, place + 8)
+            if end < 0:
+                nulls += 1
+            else:
+                byteops.copy_into(target, used, data, start, end)
+                used += end - start
+            byteops.set_int32(ends, 4 * (number + 1), used)
+            place += step
+        if not byteops.is_ascii(target, first, used):
+            Column.put_all(self, row, count, data, fields, at, step)
+            return
+        self.used = used
+        if nulls:
+            for number in range(row, row + count):
+                if byteops.native_int64(fields, at + 8) < 0:
+                    Column.null(self, number)
+                at += step
+
 
 class Jsonb(_Copied):
     """jsonb: its text after a version."""
