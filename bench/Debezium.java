@@ -1,6 +1,11 @@
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
 import io.debezium.engine.format.Json;
+import java.io.BufferedWriter;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -10,8 +15,8 @@ import java.util.concurrent.CountDownLatch;
 /**
  * Debezium Engine reading a slot: every row as an event in JSON, counted by what was done to it.
  *
- * <p>{@code java -cp … Debezium SLOT ROWS}, with the database in libpq's environment variables. Ends after that many
- * rows, and prints how many there were.
+ * <p>{@code java -cp … Debezium SLOT ROWS [FILE]}, with the database in libpq's environment variables. Ends after that
+ * many rows, and prints how many there were. With a file, each event is a line of it.
  */
 final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String, String>> {
     private static final String OP = "\"op\":\"";
@@ -20,14 +25,17 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
     private final Map<String, Long> seen = new TreeMap<>();
     private final CountDownLatch ended = new CountDownLatch(1);
     private long left;
+    private final BufferedWriter file;
     private volatile String failure;
 
-    private Debezium(long rows) {
+    private Debezium(long rows, BufferedWriter file) {
         left = rows;
+        this.file = file;
     }
 
     public static void main(String[] arguments) throws Exception {
-        Debezium consumer = new Debezium(Long.parseLong(arguments[1]));
+        BufferedWriter file = arguments.length > 2 ? Files.newBufferedWriter(Path.of(arguments[2])) : null;
+        Debezium consumer = new Debezium(Long.parseLong(arguments[1]), file);
         DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class)
             .using(settings(arguments[0]))
             .using(consumer::completed)
@@ -88,12 +96,35 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
     ) throws InterruptedException {
         for (ChangeEvent<String, String> event : events) {
             seen.merge(kind(event.value()), 1L, Long::sum);
+            write(event.value());
             committer.markProcessed(event);
         }
+        flush();
         committer.markBatchFinished();
         left -= events.size();
         if (left <= 0) {
             ended.countDown();
+        }
+    }
+
+    private void write(String event) {
+        if (file != null) {
+            try {
+                file.write(event);
+                file.newLine();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+    }
+
+    private void flush() {
+        if (file != null) {
+            try {
+                file.flush();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
         }
     }
 

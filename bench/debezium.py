@@ -41,9 +41,22 @@ def ready() -> bool:
     return True
 
 
-def command(slot: str, rows: int) -> list[str]:
-    """Read this many rows from the database of libpq's environment variables."""
-    return [str(ensure_java() / "bin" / "java"), *OPTIONS, "-cp", _path(), "Debezium", slot, str(rows)]
+def command(slot: str, rows: int, file: Path | None = None) -> list[str]:
+    """Read this many rows from the database of libpq's environment variables.
+
+    :param file: where events are written, one in a line; ``None``: they are counted only.
+    """
+    java = str(ensure_java() / "bin" / "java")
+    return [
+        java,
+        *OPTIONS,
+        "-cp",
+        _path(),
+        "Debezium",
+        slot,
+        str(rows),
+        *([] if file is None else [str(file)]),
+    ]
 
 
 def _path() -> str:

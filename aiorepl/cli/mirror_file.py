@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +98,8 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
 
 def _session(settings: Mapping[str, Any]) -> Any:
     name = settings.get("name", "aiorepl mirror")
-    if "master" in settings or "conf" in settings:
+    # spark-submit starts Java first, with the settings of the command.
+    if "master" in settings or "conf" in settings or "PYSPARK_GATEWAY_PORT" in os.environ:
         from aiorepl.spark.session.cluster import cluster_session
 
         return cluster_session(name, settings.get("master"), settings.get("conf"))

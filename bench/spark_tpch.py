@@ -1,0 +1,105 @@
+"""TPC-H's tables mirrored into Delta tables, then a refresh stream, beside Debezium Engine with the same changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import debezium
+import tpch
+from measuring import SETTINGS, Bench
+from processes import run, step
+
+from aiorepl.testing import EmbeddedServer
+
+# A part of orders, with its line items.
+_INSERTED, _UPDATED, _DELETED = 0.01, 0.01, 0.005
+_REFRESH: Final = """
+INSERT INTO orders SELECT o_orderkey + 10000000, o_custkey, o_orderstatus, o_totalprice, o_orderdate, o_orderpriority, o_clerk,
+  o_shippriority, o_comment FROM orders WHERE o_orderkey % 1000 < {inserted} AND o_orderkey <= 10000000;
+INSERT INTO lineitem SELECT l_orderkey + 10000000, l_partkey, l_suppkey, l_linenumber, l_quantity, l_extendedprice, l_discount,
+  l_tax, l_returnflag, l_linestatus, l_shipdate, l_commitdate, l_receiptdate, l_shipinstruct, l_shipmode, l_comment
+  FROM lineitem WHERE l_orderkey % 1000 < {inserted} AND l_orderkey <= 10000000;
+UPDATE orders SET o_totalprice = o_totalprice + 1 WHERE o_orderkey % 1000 BETWEEN 500 AND 500 + {updated} - 1;
+UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey % 1000 BETWEEN 500 AND 500 + {updated} - 1;
+DELETE FROM lineitem WHERE l_orderkey % 1000 BETWEEN 800 AND 800 + {deleted} - 1;
+DELETE FROM orders WHERE o_orderkey % 1000 BETWEEN 800 AND 800 + {deleted} - 1;
+"""
+
+
+def mirror_and_refresh(folder: Path, scale: float, files: Path, *, beside: bool) -> None:
+    """Measure the snapshot, the capture of the refresh stream into a journal, its mirror, and Debezium.
+
+    :param scale: TPC-H's scale factor.
+    :param files: where its generator and its files are kept.
+    :param beside: whether Debezium is measured.
+    """
+    lake, journal = folder / "tpch-lake", folder / "tpch-journal"
+    with EmbeddedServer(settings=SETTINGS) as server:
+        bench = Bench(server, "tpch")
+        loaded = tpch.load(bench, scale, files)
+        bench.psql("VACUUM (FREEZE, ANALYZE)")
+        bench.psql("CREATE PUBLICATION bench FOR ALL TABLES; CHECKPOINT")
+        taken = run(step("snapshot", bench.dsn, lake))
+        print(f"TPC-H, snapshot to Delta: {taken.rates(loaded)}; {_files(lake)}", flush=True)
+        bench.psql("SELECT pg_create_logical_replication_slot('bench_debezium', 'pgoutput')")
+        _refresh(bench)
+        captured = run(step("capture", bench.dsn, journal))
+        changes = json.loads(captured.output.splitlines()[-1])["changes"]
+        print(f"refresh stream, to the journal: {captured.rates(changes)}; {_files(journal)}", flush=True)
+        before = _written(lake)
+        mirrored = run(step("mirror", journal, lake, "2g"))
+        print(f"refresh stream, to Delta: {mirrored.rates(changes)}; {_files(lake, before)}", flush=True)
+        _compare(bench, lake)
+        if beside:
+            _beside_debezium(bench, changes, folder / "debezium.jsonl")
+
+
+def _refresh(bench: Bench) -> None:
+    sizes = {
+        name: round(part * 1000)
+        for name, part in (("inserted", _INSERTED), ("updated", _UPDATED), ("deleted", _DELETED))
+    }
+    for statement in filter(str.strip, _REFRESH.format(**sizes).split(";")):
+        bench.psql(statement)
+
+
+def _written(folder: Path) -> dict[Path, int]:
+    """Return the files of a folder that have data, with their sizes."""
+    kinds = {".parquet", ".jsonl", ".segment"}
+    found = folder.rglob("*") if folder.is_dir() else [folder]
+    return {path: path.stat().st_size for path in found if path.is_file() and path.suffix in kinds}
+
+
+def _files(folder: Path, before: dict[Path, int] | None = None) -> str:
+    new = {path: size for path, size in _written(folder).items() if path not in (before or {})}
+    return f"{len(new):,} files with {sum(new.values()) >> 20:,} MiB written"
+
+
+def _compare(bench: Bench, lake: Path) -> None:
+    """Compare the number of rows of each table and the sum of its first column with the source's."""
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    for path in sorted((lake / "public").iterdir()):
+        found = DeltaTable(path).to_pyarrow_dataset().to_table()
+        first = found.column_names[0]
+        expected = bench.psql(f"SELECT count(*) || ' ' || sum({first}) FROM {path.name}")
+        if expected != f"{found.num_rows} {pc.sum(found[first]).as_py()}":
+            raise SystemExit(
+                f"{path.name} differs: {expected} in the source, {found.num_rows} rows in the lake"
+            )
+    print("all tables are equal to the source", flush=True)
+
+
+def _beside_debezium(bench: Bench, changes: int, file: Path) -> None:
+    """Let Debezium Engine write the same changes as lines of JSON."""
+    if not debezium.ready():
+        return
+    found = run(debezium.command("bench_debezium", changes, file), os.environ | bench.environment())
+    print(
+        f"refresh stream, to JSON by Debezium Engine, with the start of Java: {found.rates(changes)}; {_files(file)}",
+        flush=True,
+    )
