@@ -38,7 +38,7 @@ async def test_the_notebook(spark, database, tmp_path, monkeypatch) -> None:
 
 
 def test_the_medallion(spark, journal, tmp_path, capsys) -> None:
-    """The aggregates have what was paid and what was cancelled after it was paid, also after a second run."""
+    """The aggregates have what was paid and what was cancelled after it was paid, at one LSN."""
     main = runpy.run_path(str(EXAMPLES / "spark_medallion.py"))["main"]
     customers = journal.stream.table("customers", column("id", 23, key=True), column("name"))
     orders = journal.stream.table(
@@ -52,10 +52,6 @@ def test_the_medallion(spark, journal, tmp_path, capsys) -> None:
     journal.stream.transaction(
         *(orders.update(str(key), str(1 + key % 2), "paid", "2.5") for key in range(5))
     )
-    journal.write()
-    main(str(journal.folder), str(tmp_path))
-    assert {("Ada", 3, 7.5), ("Bob", 2, 5.0)} == revenue(tmp_path)
-
     journal.stream.transaction(
         orders.update("0", "1", "cancelled", "2.5"),  # had been paid
         orders.update("5", "2", "cancelled", "2.5"),  # had not
