@@ -37,12 +37,14 @@ class MirrorFile:
 
     :param session: starts Spark, or returns the session that there is.
     :param interval: the time between two batches; ``None``: no pause.
+    :param name: the name of the application and of its query in Spark.
     """
 
     mirror: Mirror
     session: Callable[[], Any]
     retry: RetryPolicy
     interval: str | None
+    name: str
 
 
 def load(path: Path) -> MirrorFile:
@@ -85,7 +87,8 @@ def load(path: Path) -> MirrorFile:
         )
     if reader.errors or mirror is None or spark is None:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
-    return MirrorFile(mirror, lambda: _session(spark), retry, spark.get("interval"))
+    name = spark.get("name", "aiorepl mirror")
+    return MirrorFile(mirror, lambda: _session(spark, name), retry, spark.get("interval"), name)
 
 
 def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
@@ -96,8 +99,7 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
     return reader.call("journal", ObjectStore, dict(settings), secret=True)
 
 
-def _session(settings: Mapping[str, Any]) -> Any:
-    name = settings.get("name", "aiorepl mirror")
+def _session(settings: Mapping[str, Any], name: str) -> Any:
     # spark-submit starts Java first, with the settings of the command.
     if "master" in settings or "conf" in settings or "PYSPARK_GATEWAY_PORT" in os.environ:
         from aiorepl.spark.session.cluster import cluster_session

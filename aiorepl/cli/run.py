@@ -75,13 +75,14 @@ def _served(loaded: PipelineFile, address: str | None) -> list[Coroutine[Any, An
     if address is None:
         return []
     try:
+        from aiorepl.monitoring.app import status_app
         from aiorepl.monitoring.server import listen, serve
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"--http needs {missing.name}: pip install 'aiorepl[http]'") from missing
     bound = listen(address)
     host, port = bound.getsockname()[:2]
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
-    return [serve(loaded.pipeline, bound)]
+    return [serve(status_app(loaded.pipeline), bound)]
 
 
 async def _report(loaded: PipelineFile) -> None:

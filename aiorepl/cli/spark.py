@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from anyio.from_thread import start_blocking_portal
 
 from aiorepl.cli.options import dsn, publication
+from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.source.source import Source
     from aiorepl.spark.mirroring.running import MirrorRunner
+    from aiorepl.spark.reading.listener import QueryListener
 
 
 @click.group(short_help="Mirror tables into a lake with Spark.")
@@ -34,7 +37,14 @@ def spark() -> None:
     metavar="SCHEMA.TABLE",
     help="Begin a table again whose target was deleted, and end; then load its rows with a snapshot.",
 )
-def mirror(file: Path, *, check: bool, example: bool, once: bool, tables: tuple[str, ...]) -> int:
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve /status, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
+)
+def mirror(
+    file: Path, *, check: bool, example: bool, once: bool, tables: tuple[str, ...], http: str | None
+) -> int:
     """Run the mirror that FILE describes (default: mirror.toml) until SIGINT or SIGTERM, which end it after a batch.
 
     To begin: aiorepl spark mirror --example > mirror.toml. If the query fails, it is started again, with growing pauses.
@@ -62,12 +72,38 @@ def mirror(file: Path, *, check: bool, example: bool, once: bool, tables: tuple[
 
     from aiorepl.spark.mirroring.running import MirrorRunner
 
-    # Spark sets a handler of its own for SIGINT, so it starts first.
-    loaded.session()
-    runner = MirrorRunner(loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval)
-    with _stopped_by_signals(runner):
-        runner.run()
+    with _served(http) as listener:
+        # Spark sets a handler of its own for SIGINT, so it starts first.
+        session = loaded.session()
+        if listener is not None:
+            session.streams.addListener(listener)
+        runner = MirrorRunner(
+            loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval, name=loaded.name
+        )
+        with _stopped_by_signals(runner):
+            runner.run()
     return 0
+
+
+@contextlib.contextmanager
+def _served(address: str | None) -> Iterator[QueryListener | None]:
+    """Serve the application in a thread, and yield the listener whose numbers it has."""
+    if address is None:
+        yield None
+        return
+    try:
+        from aiorepl.monitoring.server import listen, serve
+        from aiorepl.spark.reading.app import query_app
+        from aiorepl.spark.reading.listener import QueryListener
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--http needs {error.name}: pip install 'aiorepl[http]'") from None
+    bound, listener = listen(address), QueryListener()
+    with start_blocking_portal() as portal:
+        serving = portal.start_task_soon(serve, query_app(listener), bound)
+        try:
+            yield listener
+        finally:
+            serving.cancel()
 
 
 @spark.command(short_help="Compare a mirror with its source.")

@@ -1,4 +1,4 @@
-"""The metrics of pipelines for OpenTelemetry: the same names and labels as for Prometheus.
+"""The metrics of pipelines and of Spark's queries for OpenTelemetry: the same names and labels as for Prometheus.
 
 OpenTelemetry cannot observe a histogram, so each becomes two counters, ``…_count`` and ``…_sum``.
 """
@@ -6,38 +6,38 @@ OpenTelemetry cannot observe a histogram, so each becomes two counters, ``…_co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Literal
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from aiorepl.histogram import Histogram
-from aiorepl.monitoring.samples import METRICS, Metric, samples
+from aiorepl.monitoring.observed import Observed, observed
+from aiorepl.monitoring.samples import Metric
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 
 _Part = Literal["count", "sum"] | None
 
 
-def observe(meter: Meter, pipeline: Pipeline, *, name: str | None = None, watch: Watch | None = None) -> None:
-    """Create observable instruments that read a pipeline's statistics.
+def observe(
+    meter: Meter, pipeline: Pipeline | Observed, *, name: str | None = None, watch: Watch | None = None
+) -> None:
+    """Create observable instruments that read the metrics of a pipeline, or of an ``aiorepl.spark.QueryListener``.
 
-    :param name: the value of the attribute ``pipeline``; the slot's name by default.
-    :param watch: a watch of the pipeline, for the metrics of the slot and of the journal.
+    :param name: of a pipeline: the value of the attribute ``pipeline``; the slot's name by default.
+    :param watch: of a pipeline: a watch of it, for the metrics of the slot and of the journal.
     """
-    label = pipeline.name if name is None else name
+    found = observed(pipeline, name, watch)
 
     def callback(metric: Metric, part: _Part = None) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
-            slot, journal = (None, None) if watch is None else (watch.slot, watch.journal)
-            for each, labels, value in samples(pipeline.statistics(), slot, journal, datetime.now(UTC)):
-                if each is metric:
-                    attributes = {"pipeline": label, **dict(zip(metric.labels, labels, strict=True))}
-                    yield Observation(_number(value, part), attributes)
+            for each, labels, value in found.samples():
+                if each.name == metric.name:
+                    yield Observation(_number(value, part), dict(zip(metric.labels, labels, strict=True)))
 
         return read
 
-    for metric in METRICS:
+    for metric in found.metrics:
         if metric.kind == "histogram":
             parts: tuple[_Part, ...] = ("count", "sum")
             for part in parts:

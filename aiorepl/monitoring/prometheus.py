@@ -1,16 +1,15 @@
-"""The metrics of pipelines for prometheus_client."""
+"""The metrics of pipelines and of Spark's queries for prometheus_client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from math import inf
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from aiorepl.histogram import Histogram
-from aiorepl.monitoring.samples import METRICS, samples
+from aiorepl.monitoring.observed import Observed, observed
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 
@@ -18,18 +17,19 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class PrometheusCollector(Collector):
-    """Collects a pipeline's metrics when they are scraped, in any thread::
+    """Collects metrics when they are scraped, in any thread::
 
         prometheus_client.REGISTRY.register(PrometheusCollector(pipeline))
 
-    :param name: the value of the label ``pipeline``; the slot's name by default.
-    :param watch: a watch of the pipeline, for the metrics of the slot and of the journal.
+    :param pipeline: a pipeline, or an ``aiorepl.spark.QueryListener``.
+    :param name: of a pipeline: the value of the label ``pipeline``; the slot's name by default.
+    :param watch: of a pipeline: a watch of it, for the metrics of the slot and of the journal.
     """
 
-    def __init__(self, pipeline: Pipeline, *, name: str | None = None, watch: Watch | None = None) -> None:
-        self._pipeline = pipeline
-        self._name = pipeline.name if name is None else name
-        self._watch = watch
+    def __init__(
+        self, pipeline: Pipeline | Observed, *, name: str | None = None, watch: Watch | None = None
+    ) -> None:
+        self._observed = observed(pipeline, name, watch)
 
     def describe(self) -> Iterator[Family]:
         """List the metrics without their values; called on registration."""
@@ -38,10 +38,8 @@ class PrometheusCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Read the statistics."""
         families = self._families()
-        watch = self._watch
-        slot, journal = (None, None) if watch is None else (watch.slot, watch.journal)
-        for metric, labels, value in samples(self._pipeline.statistics(), slot, journal, datetime.now(UTC)):
-            family, values = families[metric.name], (self._name, *labels)
+        for metric, labels, value in self._observed.samples():
+            family = families[metric.name]
             match value:
                 case Histogram():
                     assert isinstance(family, HistogramMetricFamily)
@@ -49,20 +47,19 @@ class PrometheusCollector(Collector):
                         ("+Inf" if bound == inf else str(bound), float(count))
                         for bound, count in value.cumulative()
                     ]
-                    family.add_metric(values, buckets, value.sum)
+                    family.add_metric(labels, buckets, value.sum)
                 case _:
                     assert not isinstance(family, HistogramMetricFamily)
-                    family.add_metric(values, value)
+                    family.add_metric(labels, value)
         yield from (family for family in families.values() if family.samples)
 
-    @staticmethod
-    def _families() -> dict[str, Family]:
+    def _families(self) -> dict[str, Family]:
         kinds = {
             "counter": CounterMetricFamily,
             "gauge": GaugeMetricFamily,
             "histogram": HistogramMetricFamily,
         }
         return {
-            metric.name: kinds[metric.kind](metric.name, metric.help, labels=("pipeline", *metric.labels))
-            for metric in METRICS
+            metric.name: kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+            for metric in self._observed.metrics
         }

@@ -1,4 +1,4 @@
-"""Serves the status application beside a pipeline, for ``aiorepl run --http``."""
+"""Serves an application beside a pipeline or a query, for ``--http``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.applications import Starlette
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.monitoring.app import status_app
-from aiorepl.pipeline.pipeline import Pipeline
 
 
 class _Server(uvicorn.Server):
@@ -41,10 +40,10 @@ def listen(address: str) -> socket.socket:
     return bound
 
 
-async def serve(pipeline: Pipeline, bound: socket.socket) -> None:
+async def serve(app: Starlette, bound: socket.socket) -> None:
     """Answer requests until this is cancelled."""
     config = uvicorn.Config(
-        status_app(pipeline),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -1,12 +1,18 @@
-"""``aiorepl spark mirror`` on a standalone cluster of real processes, whose executors are killed."""
+"""A mirror that spark-submit has sent to a standalone cluster of real processes, whose executors are killed."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tarfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,12 +32,15 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 ROWS = 20_000
-CONF = """
-"spark.driver.host" = "127.0.0.1"
-"spark.driver.bindAddress" = "127.0.0.1"
-"spark.ui.enabled" = "false"
-"spark.python.unix.domain.socket.enabled" = "true"
-"""
+OPTIONS = " ".join(
+    f"--conf spark.{option}"
+    for option in (
+        "driver.host=127.0.0.1",
+        "driver.bindAddress=127.0.0.1",
+        "ui.enabled=false",
+        "python.unix.domain.socket.enabled=true",
+    )
+)
 
 
 @contextmanager
@@ -70,7 +79,7 @@ def environment() -> dict[str, str]:
     return os.environ | {
         "JAVA_HOME": str(ensure_java()),
         "PYTHONPATH": os.pathsep.join(paths),
-        "PYSPARK_PYTHON": sys.executable,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -110,33 +119,40 @@ def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
     journal.stream.transaction(*(t.insert(str(key), f"note {key} {'x' * 40}") for key in range(ROWS)))
     journal.stream.transaction(t.update("1", "changed"), t.delete("2", None))
     journal.write(block_bytes=16_384)
-    lake, port, file = tmp_path / "lake", free_port(), tmp_path / "mirror.toml"
-    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    text = text.partition("\n## Running on a cluster")[2].partition("```toml\n")[2].partition("```")[0]
-    for documented, here in {
+    lake, port, http = tmp_path / "lake", free_port(), free_port()
+    program = shutil.copytree(ROOT / "examples" / "spark_cluster", tmp_path / "program")
+    archive(program)
+    file = program / "mirror.toml"
+    file.write_text(file.read_text().replace("[mirror]", '[mirror]\npartition_bytes = "32KiB"'))
+
+    documented = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8").partition("\n### spark-submit\n")[2]
+    (line,) = re.findall(r"^JOURNAL=.*$", documented, re.MULTILINE)
+    for there, here in {
         "s3://shop/journal": str(journal.folder),
         "s3://shop/lake": str(lake),
-        "[mirror]": '[mirror]\npartition_bytes = "32KiB"',
         "master:7077": f"127.0.0.1:{port}",
-        'cores" = "2"': 'cores" = "1"',
-        '"2g"': '"512m"',
+        "127.0.0.1:8080": f"127.0.0.1:{http} --once",
     }.items():
-        assert documented in text
-        text = text.replace(documented, here)
-    file.write_text(text + CONF)
+        assert there in line
+        line = line.replace(there, here)
 
     def submit(log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "aiorepl", "spark", "mirror", "--once", str(file)],
-                env=environment(),
+                line,
+                shell=True,
+                cwd=program,
+                env=environment() | {"SPARK_OPTIONS": OPTIONS},
                 stdout=output,
                 stderr=output,
+                start_new_session=True,
             )
 
     with ExitStack() as stack:
         logs = [tmp_path / name for name in ("master", "one", "two", "mirror")]
-        stack.enter_context(daemon(logs[0], "master.Master", "--port", str(port)))
+        master = stack.enter_context(daemon(logs[0], "master.Master", "--port", str(port)))
+        # A driver gives up after a minute without a master.
+        wait_for(lambda: listening(port), master, logs[0])
         workers = [
             stack.enter_context(
                 daemon(log, "worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / log.name) + "_work",
@@ -145,15 +161,37 @@ def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
             for log in logs[1:3]
         ]  # fmt: skip
         submitted = submit(logs[3])
-        stack.callback(submitted.kill)
+        stack.callback(lambda: submitted.poll() is None and os.killpg(submitted.pid, signal.SIGKILL))
         staging = lake / "_checkpoint" / "_staging"
         wait_for(lambda: any(each.suffix == ".parquet" for each in staging.rglob("*")), submitted, logs[3])
         (executor,) = (pid for pid in children(workers[0].pid) if b"ExecutorBackend" in command(pid))
         kill(executor)
+        assert 'aiorepl_spark_query_up{query="aiorepl mirror"} 1.0' in metrics(http)
         assert not (lake / "mirror.json").exists()
         assert submitted.wait(240) == 0, logs[3].read_text(errors="replace")[-3000:]
         expected = {key: f"note {key} {'x' * 40}" for key in range(ROWS) if key != 2}
         assert rows(lake) == expected | {1: "changed"}
+
+
+def archive(folder: Path) -> None:
+    """Make the environment that ``pack.sh`` would make, as small as can be: its Python is this one."""
+    python = folder / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(folder / "environment.tar.gz", "w:gz") as file:
+        file.add(folder / "environment", ".")
+
+
+def listening(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return answer.read().decode()
 
 
 def rows(lake: Path) -> dict[int, str]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
+import httpx2
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 from pyspark.sql.types import IntegerType, StructType
 
 from aiorepl.journal import JournalReader
+from aiorepl.lsn import LSN
+from aiorepl.monitoring import PrometheusCollector, observe
 from aiorepl.spark import QueryListener
+from aiorepl.spark.reading.app import query_app
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
@@ -67,3 +76,35 @@ def test_a_query_and_its_end(spark, journal, tmp_path) -> None:
     assert found.error is not None
     assert found.error.startswith("DamagedJournal: position.json")
     assert "\n" not in found.error
+    exported(listener, found.position)
+
+
+def exported(listener: QueryListener, position: LSN) -> None:
+    """Prometheus, OpenTelemetry and the application have the numbers of the ended query."""
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    registry.register(PrometheusCollector(listener))
+    up, rows = (
+        registry.get_sample_value(f"aiorepl_spark_query_{name}", {"query": "orders"})
+        for name in ("up", "rows_total")
+    )
+    assert (up, rows) == (0, 1)
+    observe(MeterProvider([reader]).get_meter("aiorepl"), listener)
+    data = json.loads(reader.get_metrics_data().to_json())
+    metrics = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    points = {each["name"]: each["data"]["data_points"] for each in metrics}
+    (lag,) = (
+        each for each in points["aiorepl_spark_query_lag_bytes"] if each["attributes"]["query"] == "orders"
+    )
+    assert lag["value"] == 0
+
+    async def get(path: str) -> Any:
+        transport = httpx2.ASGITransport(query_app(listener))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://mirror") as client:
+            return await client.get(path)
+
+    answer = asyncio.run(get("/readyz"))
+    assert answer.status_code == 503
+    assert answer.json()["problems"][0].startswith("the query orders has ended: DamagedJournal")
+    status = {each["name"]: each for each in asyncio.run(get("/status")).json()["queries"]}
+    assert status["orders"]["position"] == str(position)
+    assert "aiorepl_spark_query_lsn" in asyncio.run(get("/metrics")).text

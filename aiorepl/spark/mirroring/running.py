@@ -42,6 +42,7 @@ class MirrorRunner:
     :param retry: the back-off before restarts; it starts over once a batch was applied.
     :param once: end once everything that the journal had at the start is applied.
     :param interval: the time between two batches, as Spark's processingTime; ``None``: no pause.
+    :param name: the query's name in Spark, in its UI and in metrics.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class MirrorRunner:
         *,
         once: bool = False,
         interval: str | None = None,
+        name: str | None = None,
     ) -> None:
         self._mirror = mirror
         self._session = session
         self._back_off = Rewinds(retry)
         self._once = once
         self._interval = interval
+        self._name = name
         self._stopping = threading.Event()
         self._batches: Batches | None = None
 
@@ -94,6 +97,8 @@ class MirrorRunner:
         writer, batches = self._mirror.prepare(self._session())
         self._batches = batches
         batches.stopping = self._stopping.is_set()
+        if self._name is not None:
+            writer = writer.queryName(self._name)
         if self._once:
             writer = writer.trigger(availableNow=True)
         elif self._interval is not None:

@@ -6,8 +6,8 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
@@ -19,7 +19,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from aiorepl.lsn import LSN
+from aiorepl.monitoring.samples import Sample
 from aiorepl.spark.reading.lag import BYTES, MILLISECONDS
+from aiorepl.spark.reading.metrics import METRICS, QueryStatistics, samples
 
 # Spark passes on the errors of the planning process as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")
@@ -27,38 +29,13 @@ _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")
 _log = logging.getLogger("aiorepl.spark")
 
 
-@dataclass(frozen=True, slots=True)
-class QueryStatistics:
-    """The state of a query, as of its last batch.
+class QueryListener(StreamingQueryListener):
+    """Collects the statistics of the queries that read journals: ``spark.streams.addListener(listener)``.
 
-    :param name: the query's name in Spark, or else its id.
-    :param position: the position up to which it has read; ``None`` before its first batch.
-    :param end: the journal's end at that time.
-    :param batch: the number of its last batch.
-    :param rows: the rows that this run has read.
-    :param rows_per_second: the rate of its last batch.
-    :param bytes_behind: the bytes of the segments after ``position``.
-    :param seconds_behind: the age of the first of these segments.
-    :param seconds: the duration of its last batch.
-    :param running: whether it runs.
-    :param error: the error that ended it, in one line.
+    ``aiorepl.monitoring.PrometheusCollector(listener)`` and ``aiorepl.monitoring.observe(meter, listener)`` export them.
     """
 
-    name: str
-    position: LSN | None = None
-    end: LSN | None = None
-    batch: int | None = None
-    rows: int = 0
-    rows_per_second: float = 0.0
-    bytes_behind: int = 0
-    seconds_behind: float = 0.0
-    seconds: float = 0.0
-    running: bool = True
-    error: str | None = None
-
-
-class QueryListener(StreamingQueryListener):
-    """Collects the statistics of the queries that read journals: ``spark.streams.addListener(listener)``."""
+    metrics = METRICS
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,6 +45,10 @@ class QueryListener(StreamingQueryListener):
         """Return the state of each query, by its id. Thread-safe."""
         with self._lock:
             return dict(self._queries)
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics of the queries, as exporters read them. Thread-safe."""
+        return samples(self.statistics().values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - pyspark's names
         """Begin with a new run."""
