@@ -92,8 +92,8 @@ def _served(address: str | None) -> Iterator[QueryListener | None]:
         yield None
         return
     try:
+        from aiorepl.monitoring.query_app import query_app
         from aiorepl.monitoring.server import listen, serve
-        from aiorepl.spark.reading.app import query_app
         from aiorepl.spark.reading.listener import QueryListener
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--http needs {error.name}: pip install 'aiorepl[http]'") from None

@@ -17,8 +17,8 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl.journal import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.monitoring import PrometheusCollector, observe
+from aiorepl.monitoring.query_app import query_app
 from aiorepl.spark import QueryListener
-from aiorepl.spark.reading.app import query_app
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
