@@ -35,7 +35,7 @@ from watch import (
     cursor,
 )
 
-from aiorepl import LSN, errors
+from aiorepl import LSN, AioreplError, errors
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.testing import CuttingProxy, EmbeddedServer
 from aiorepl.testing.verify import (
@@ -105,7 +105,13 @@ class Round:
             async with asyncio.timeout(LONGEST):
                 await self._run()
         except TimeoutError:
-            self._outcome.violations.append(f"the round takes longer than {LONGEST} s")
+            seconds = time.monotonic() - began
+            self._outcome.violations.append(
+                f"something took longer than its time limit, after {seconds:.0f} s"
+            )
+        except (ValueError, AioreplError) as error:
+            # What was left on disk cannot be read.
+            self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
 
