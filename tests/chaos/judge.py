@@ -102,6 +102,9 @@ class Judge:
         self._add("the journal", watch, verify(history, watch.log, promise, final=history.final))
         found = await asyncio.to_thread(list, problems(store))
         self._outcome.violations += [f"the journal: {problem}" for problem in found]
+        early = self._folder / "early"
+        if early.exists():
+            self._outcome.violations += [f"the slot: {line}" for line in early.read_text().splitlines()]
         if self._program.pipeline.get("compact"):
             unclear = self._folder / "compaction"
             if unclear.exists():

@@ -31,8 +31,9 @@ from aiorepl.durable import storage_error
 from aiorepl.errors import AioreplError
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader, retention
+from aiorepl.lsn import ZERO
 from aiorepl.pipeline import journaled
-from aiorepl.source.feedback import schedule
+from aiorepl.source.feedback import schedule, status_updates
 from aiorepl.transactions import in_progress
 
 # So small that a life of a second has passes and merges.
@@ -56,6 +57,8 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
     if told["sabotage"]:
         SABOTAGES[told["sabotage"]]()
     prepare(told)
+    if told["program"]["pipeline"].get("journal"):
+        check_confirmations(Path(told["folder"]), arms)
     install(arms)
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
@@ -100,6 +103,32 @@ def record(error: Exception, path: Path) -> None:
     """Append a traceback to a file, with a call without faults."""
     with open(path, "a") as file:  # noqa: PTH123
         traceback.print_exception(error, file=file)
+
+
+def check_confirmations(folder: Path, arms: Arms) -> None:
+    """Compare each LSN that is confirmed with the journal on disk. Polling from outside misses what lasts a few milliseconds.
+
+    :param folder: of the round; what is confirmed too early goes to its file ``early``.
+    :param arms: strike nothing meanwhile.
+    """
+    report = status_updates.StatusUpdates.report
+
+    def checked(updates: Any) -> None:
+        ledger, active = updates._ledger, arms.active
+        confirmed, arms.active = ledger.confirm(), False
+        try:
+            found = JournalReader(folder / "journal").position()
+            durable = max(ZERO if found is None else found.lsn, ledger._slot_lsn)
+            if confirmed > durable:
+                with open(folder / "early", "a") as file:  # noqa: PTH123
+                    file.write(f"{confirmed} is confirmed, and the journal on disk ends at {durable}\n")
+        except (AioreplError, OSError):
+            pass  # there are few descriptors
+        finally:
+            arms.active = active
+        report(updates)
+
+    status_updates.StatusUpdates.report = checked
 
 
 def watched(journal: Path) -> None:
