@@ -165,7 +165,9 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "lose a change": _writes_lines,
     "cursor ahead": lambda program: bool(program.pipeline["journal"]) and _writes_lines(program),
     "forget savepoints": lambda program: program.mixture["streamed"] > 0,
-    "skip prepared": lambda program: bool(program.pipeline["journal"] and program.source.get("two_phase")),
+    "skip prepared": lambda program: bool(
+        program.pipeline["journal"] and (program.source.get("two_phase") or program.pipeline.get("snapshot"))
+    ),
     "lose dead letters": _has("rejects"),
     "prune unread": lambda program: "retention" in program.pipeline,
     "compact less": lambda program: "compact" in program.pipeline,
