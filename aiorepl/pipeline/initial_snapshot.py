@@ -234,12 +234,9 @@ class InitialPhase:
     def durable_position(self, slot_lsn: LSN) -> LSN:
         """Return how far a consumer is durable that keeps no position, or a journal that is empty.
 
-        :param slot_lsn: the slot's position, which is confirmed only over durable data.
+        :param slot_lsn: the slot's position.
         """
-        ledger = self._ledger
-        if ledger is None or ledger.initial is None or slot_lsn > ledger.initial.consistent_point:
-            return slot_lsn
-        return max(ledger.initial.start, ledger.durable_lsn)
+        return slot_lsn if self._ledger is None else self._ledger.durable_position(slot_lsn)
 
     async def opened(self, durable: LSN) -> None:
         """Write the ledger, now that the positions of all consumers are known and before the stream starts.

@@ -161,6 +161,15 @@ class ChunkLedger:
             return self.initial.consistent_point
         return position
 
+    def durable_position(self, slot_lsn: LSN) -> LSN:
+        """Return how far a consumer is durable that keeps no position.
+
+        :param slot_lsn: the slot's position, which is confirmed only over durable data.
+        """
+        if self.initial is None or slot_lsn > self.initial.consistent_point:
+            return slot_lsn
+        return max(self.initial.start, self.durable_lsn)
+
     def chunks_done(self, position: LSN) -> int:
         """Return how many chunks of the initial snapshot are done if every consumer is at ``position`` or after it."""
         if self.initial is None or position >= self.initial.consistent_point:
