@@ -17,7 +17,8 @@ TRACESTATE: Final = "tracestate"
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<rest>-[\x21-\x7e]{1,200})?"
 )
-_TRACESTATE: Final = re.compile(r"[a-z0-9][^=,]*=[^=,]+(?:[ \t]*,[ \t]*(?:[a-z0-9][^=,]*=[^=,]+)?)*")
+# One member of the list. The list is split first, because a pattern of the whole one backtracks exponentially over spaces.
+_MEMBER: Final = re.compile(r"[a-z0-9][^=,]*=[^=,]+")
 _MOST_TRACESTATE: Final = 512
 
 
@@ -46,6 +47,16 @@ def traced(before: TraceContext | None, prefix: str, content: bytes) -> TraceCon
             return TraceContext(text)
     elif prefix == TRACESTATE and before is not None:
         printable = text.isascii() and text.isprintable() and len(text) <= _MOST_TRACESTATE
-        if printable and text == text.strip() and _TRACESTATE.fullmatch(text):
+        if printable and _is_list(text):
             return replace(before, tracestate=text)
     return before
+
+
+def _is_list(text: str) -> bool:
+    """Whether this is a ``tracestate``: members with commas between them, of which all but the first may be empty."""
+    first, *others = text.split(",")
+    return (
+        text == text.strip()
+        and _MEMBER.fullmatch(first) is not None
+        and all(not member or _MEMBER.fullmatch(member) for member in (each.strip() for each in others))
+    )

@@ -93,3 +93,11 @@ def test_an_invalid_tracestate(content):
 def test_a_later_version():
     """It may have more fields."""
     assert TraceContext(f"01{TRACE[2:]}-more") == traced(None, "traceparent", f"01{TRACE[2:]}-more".encode())
+
+
+def test_a_long_list_is_checked_in_linear_time():
+    """A list of empty members that ends in an error is refused, and one that does not is taken."""
+    before = TraceContext(TRACE)
+    members = "a=1" + ", " * 250
+    assert before is traced(before, "tracestate", f"{members}=".encode())
+    assert TraceContext(TRACE, f"{members}b=2") == traced(before, "tracestate", f"{members}b=2".encode())
