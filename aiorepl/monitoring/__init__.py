@@ -5,11 +5,10 @@
     async with aiorepl.monitoring.Watch(pipeline) as watch:    # for these two: also the slot and the journal
     aiorepl.monitoring.observe(meter, pipeline)                # OpenTelemetry
 
-``samples`` has the list of metrics, and converts statistics to them; ``prometheus`` and
-``opentelemetry`` export them, and those of other objects that are ``observed``.
-``watch`` reads the slot's state from the server, and the size of the journal. ``status`` makes the contents of the status page, ``progress`` decides
-whether the pipeline is ready, ``app`` answers requests, ``query_app`` those for queries of Spark, and ``server`` serves the application for ``aiorepl run --http``. Nothing
-here has row data.
+``samples`` has the list of metrics, and converts statistics to them; ``prometheus`` and ``opentelemetry`` export them, and those of
+other objects that are ``observed``. ``watch`` reads the slot's state from the server, and the size of the journal. ``status`` makes
+the contents of the status page, ``progress`` decides whether the pipeline is ready, ``app`` answers requests, ``query_app`` those
+for queries of Spark, and ``server`` serves either for ``--http``. Nothing here has row data.
 """
 
 from __future__ import annotations
