@@ -181,7 +181,9 @@ async def update_note(scope: Scope) -> list[Operation]:
 
 async def add_column(scope: Scope) -> list[Operation]:
     """Add a column with a default to ``accounts``."""
-    name, value = f"x_{scope.stamp.replace('.', '_')}", scope.chance.randrange(1000)
+    # Never used again, not even after a rollback to a savepoint: each name has one default.
+    name = f"x_{scope.stamp.replace('.', '_')}_{len(scope.added)}"
+    value = scope.chance.randrange(1000)
     await scope.connection.execute(
         f"ALTER TABLE {scope.schema}.accounts ADD COLUMN {name} int DEFAULT {value}"
     )
