@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyiceberg.catalog.sql import SqlCatalog
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.history.opening import open_compaction
@@ -24,7 +25,8 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.lake import delta
-from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
+from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.mirroring import table_batch
 from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
@@ -812,3 +814,89 @@ def test_clean(tmp_path) -> None:
     store.write("notes.txt", b"")
     clean(store)
     assert store.names() == ["notes.txt"]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("before", [False, True], ids=["first", "later"])
+def test_an_unfinished_batch_with_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind, before) -> None:
+    """If a batch of several commits comes again with an earlier end, a row that moves after that end keeps its value."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
+    many: Any = (
+        DeltaLake(str(tmp_path / "lake"), part_bytes=1)
+        if kind == "delta"
+        else IcebergLake(catalog, part_bytes=1)
+    )
+    monkeypatch.setattr("tests.spark.test_mirroring.open_lake", lambda *_, **__: many)
+    monkeypatch.setattr(table_batch, "_PART_BYTES", 1)
+    target = DeltaTarget if kind == "delta" else IcebergTarget
+    mirror = lake()
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    insert = t.insert("1", "kept")
+    journal.stream.transaction(insert if before else u.insert("1", "other"))
+    mirror.step()
+    offset, number = mirror.offset, mirror.number
+    journal.stream.transaction(t.insert("2", "two"), *([] if before else [insert]))
+    journal.write()
+    end = mirror.reader.end()
+    journal.stream.transaction(t.update("3", UNCHANGED, key=["1", None]), t.insert("1", "new"))
+    journal.write()
+    apply, calls = target._apply, []
+
+    def failing(self: Any, *given: Any) -> None:
+        calls.append(self)
+        if len(calls) == 3:
+            raise Killed
+        apply(self, *given)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(target, "_apply", failing)
+        mirror.stage()
+        mirror.again()
+    mirror.offset, mirror.number = offset, number
+    mirror.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.reader, "end", lambda: end)
+        mirror.stage()
+    mirror.again()
+    mirror.stage()
+    mirror.again()
+    found = many.table(("public", "t"), ("id",))
+    rows = found._open().scan().to_arrow() if kind == "iceberg" else found._open().to_pyarrow_table()
+    assert {row["id"]: row["note"] for row in rows.to_pylist()} == {1: "new", 2: "two", 3: "kept"}
+
+
+def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> None:
+    """If one table has a batch up to a later end than the others, that batch is no common version."""
+    mirror = lake()
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    ends, reached = [], []
+    for number in range(3):
+        note = [each.insert(str(number), "a") for each in (t, u)]
+        ends.append(journal.stream.transaction(*note))
+        journal.write()
+        reached.append(mirror.reader.end())
+        if not number:
+            mirror.stage()
+            mirror.again()
+    offset, number = mirror.offset, mirror.number
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        fail_at(patch, 2, Killed())
+        mirror.stage()
+        mirror.again()
+    mirror.offset, mirror.number = offset, number
+    mirror.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.reader, "end", lambda: reached[1])
+        mirror.stage()
+    mirror.again()
+
+    def rows() -> list[int]:
+        found = MirroredTables(mirror.target).as_of()
+        return [
+            DeltaTable(each.path, version=each.version).to_pyarrow_table().num_rows for each in found.values()
+        ]
+
+    assert (MirroredTables(mirror.target).batches(), rows()) == (ends[:1], [1, 1])
+    mirror.stage()
+    mirror.again()
+    assert (MirroredTables(mirror.target).batches(), rows()) == ([ends[0], ends[2]], [3, 3])

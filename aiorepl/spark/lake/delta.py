@@ -203,6 +203,15 @@ class DeltaTarget:
                 commit_properties=_properties(commit, None),
             )
 
+    def undo(self, application: str) -> None:
+        table = self._open()
+        base = None if table is None else _unfinished(table, application)
+        if table is not None and base is not None:
+            # RESTORE keeps the identifiers, so this one says that no batch is unfinished.
+            none = CommitProperties(app_transactions=[Transaction(f"{application}/part", -1)])
+            table.restore(base, commit_properties=none)
+            table.update_incremental()
+
     def versions(self) -> list[Version]:
         table = self._open()
         return [] if table is None else list(_versions(table))
@@ -250,13 +259,8 @@ class DeltaTarget:
 
     def _base(self, table: DeltaTable, commit: Commit) -> int:
         """Return the version before the first commit of an unfinished batch, whose next attempt may have another number."""
-        part = table.transaction_version(f"{commit.application}/part")
-        done = table.transaction_version(commit.application)
-        if part is not None and (done is None or part > done):
-            base = table.transaction_version(f"{commit.application}/base")
-            assert base is not None
-            return base
-        return table.version()
+        base = _unfinished(table, commit.application)
+        return table.version() if base is None else base
 
     def _apply(
         self,
@@ -421,6 +425,15 @@ def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:
     views = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
     kind = views.get(values.type)
     return column.isin(values) if kind is None else column.cast(kind).isin(values.cast(kind))
+
+
+def _unfinished(table: DeltaTable, application: str) -> int | None:
+    """Return the version before an application's unfinished batch; ``None`` if there is none."""
+    part = table.transaction_version(f"{application}/part")
+    done = table.transaction_version(application)
+    if part is None or part <= (-1 if done is None else done):
+        return None
+    return table.transaction_version(f"{application}/base")
 
 
 def _quoted(name: str) -> str:

@@ -174,6 +174,19 @@ class IcebergTarget:
             with table.transaction() as transaction:
                 transaction.set_properties({_BATCH + commit.application: str(commit.number)})
 
+    def undo(self, application: str) -> None:
+        table = self._open()
+        base = None if table is None else _unfinished(table, application)
+        if table is None or base is None:
+            return
+        if base < 0:
+            table.delete(_is.AlwaysTrue())
+        else:
+            table.manage_snapshots().rollback_to_snapshot(base).commit()
+        # The next attempt may fill new columns first, so it has another base.
+        with table.transaction() as transaction:
+            transaction.remove_properties(_BASE + application)
+
     def versions(self) -> list[Version]:
         table = self._open()
         return [] if table is None else list(_versions(table))
@@ -198,9 +211,9 @@ class IcebergTarget:
 
     def _base(self, table: IcebergTable, commit: Commit) -> int:
         """Return the snapshot before the first commit of an unfinished batch; -1 if there was none."""
-        part, _, base = (table.properties.get(_BASE + commit.application) or "").partition(" ")
-        if part and int(part) > int(table.properties.get(_BATCH + commit.application, -1)):
-            return int(base)
+        base = _unfinished(table, commit.application)
+        if base is not None:
+            return base
         snapshot = table.current_snapshot()
         return -1 if snapshot is None else snapshot.snapshot_id
 
@@ -327,6 +340,14 @@ class IcebergTarget:
         identity = (COMMIT_LSN, ORDINAL, OP)
         condition = _is.And(_is.LessThanOrEqual(COMMIT_LSN, last), _is.GreaterThanOrEqual(COMMIT_LSN, first))
         return without(changes, table.scan(condition, identity).to_arrow(), identity)
+
+
+def _unfinished(table: IcebergTable, application: str) -> int | None:
+    """Return the snapshot before an application's unfinished batch, -1 if it had none; ``None`` if there is no such batch."""
+    part, _, base = (table.properties.get(_BASE + application) or "").partition(" ")
+    if part and int(part) > int(table.properties.get(_BATCH + application, -1)):
+        return int(base)
+    return None
 
 
 def _with_keys(changes: pa.Table, keys: Sequence[str]) -> expressions.BooleanExpression:

@@ -177,6 +177,13 @@ class Table(Protocol):
         :raises ConfigurationError: a key is null.
         """
 
+    def undo(self, application: str) -> None:
+        """Undo the commits of an application's unfinished batch, which may come again with an earlier end.
+
+        Else a row could have changes from after that end, which the next batch does not find: the row that it moves is gone, or
+        has the values of a later row.
+        """
+
     def versions(self) -> list[Version]:
         """List the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 

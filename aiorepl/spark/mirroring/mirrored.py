@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
@@ -10,7 +11,7 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Lake
+from aiorepl.spark.lake.table import Lake, Version
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
@@ -69,11 +70,13 @@ class MirroredTables:
     def batches(self) -> list[LSN]:
         """List the LSNs at which batches that changed a table ended, ascending, as far back as the tables' logs reach."""
         state = self._require()
-        found = {version.commit.lsn for table in state.tables for version in self._target(table).versions()}
-        return sorted(lsn for lsn in found if lsn <= state.lsn)
+        versions = self._versions(state)
+        return [lsn for lsn in _ends_of(versions, state) if lsn <= state.lsn]
 
     def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
         """Return the version of every table at the end of the last batch up to ``lsn``, so all tables have the same transactions.
+
+        A batch that came again with another end may have reached some tables with the former one; such an end is passed over.
 
         Tables that are set aside are left out, and so are tables without such a version, or whose version was vacuumed.
 
@@ -84,13 +87,18 @@ class MirroredTables:
         wanted = state.lsn if lsn is None else LSN.parse(lsn) if isinstance(lsn, str) else lsn
         if wanted > state.lsn:
             raise ConfigurationError(f"the mirror is at {state.lsn}, and not yet at {wanted}")
+        versions = self._versions(state)
+        last = max((lsn for lsn in _ends_of(versions, state) if lsn <= wanted), default=None)
         found = {}
-        for table in sorted(state.tables.keys() - state.aside.keys()):
-            target = self._target(table)
-            version = target.as_of(wanted)
+        for table, each in versions.items():
+            version = next((one for one in each if last is not None and one.commit.lsn <= last), None)
             if version is not None:
-                found[str(table)] = TableVersion(_path(target) or str(table), version)
+                found[str(table)] = TableVersion(_path(self._target(table)) or str(table), version.number)
         return found
+
+    def _versions(self, state: State) -> dict[Table, list[Version]]:
+        tables = sorted(state.tables.keys() - state.aside.keys())
+        return {table: self._target(table).versions() for table in tables}
 
     def restart(self, table: str) -> None:
         """Begin a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
@@ -111,6 +119,25 @@ class MirroredTables:
 
     def _target(self, table: Table) -> Target:
         return self._lake.table((table.schema, table.name), ())
+
+
+def _ends_of(versions: Mapping[Table, Sequence[Version]], state: State) -> list[LSN]:
+    """Return the ends of batches, ascending, without those beyond which a table has a batch that another table has up to there."""
+    commits = sorted(
+        (each.commit for table in versions.values() for each in table), key=lambda each: each.lsn
+    )
+    numbers = [each.number if each.application == f"aiorepl-{state.query}" else None for each in commits]
+    least: list[float] = [math.inf]
+    for number in reversed(numbers):
+        least.append(least[-1] if number is None else min(least[-1], number))
+    least.reverse()
+    found: list[LSN] = []
+    most = -1
+    for place, (commit, number) in enumerate(zip(commits, numbers, strict=True), 1):
+        most = most if number is None else max(most, number)
+        if (place == len(commits) or commits[place].lsn > commit.lsn) and most < least[place]:
+            found.append(commit.lsn)
+    return found
 
 
 def _path(target: Target) -> str | None:

@@ -89,6 +89,7 @@ class TableWriter:
         )
         after: Place | None = None
         if again:
+            target.undo(commit.application)
             after = reached(target, commit.application)
         elif target.applied(commit.application, commit.number):
             return oid
