@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, printable
 from aiorepl.snapshot.statistics import shown_bytes
 
 if TYPE_CHECKING:
@@ -48,15 +49,27 @@ def top(url: str, once: bool) -> None:
     from rich.live import Live
 
     console = Console()
+    status = _status(url)
     if once:
-        console.print(rendered(_status(url)))
+        console.print(rendered(status))
         return
-    with Live(
-        rendered(_status(url)), console=console, screen=console.is_terminal, auto_refresh=False
-    ) as live:
+    with Live(rendered(status), console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
             time.sleep(_SECONDS)
-            live.update(rendered(_status(url)), refresh=True)
+            status, shown = _after(url, status)
+            live.update(shown, refresh=True)
+
+
+def _after(url: str, last: dict[str, Any]) -> tuple[dict[str, Any], RenderableType]:
+    """Read the status again. Without an answer, as during a restart, the last one stays, below the reason."""
+    from rich.console import Group
+    from rich.text import Text
+
+    try:
+        status = _status(url)
+    except NoAnswer as error:
+        return last, Group(Text(f"! what is shown is old: {error}", "red"), rendered(last))
+    return status, rendered(status)
 
 
 def _status(url: str) -> dict[str, Any]:
@@ -65,9 +78,12 @@ def _status(url: str) -> dict[str, Any]:
         raise NoAnswer(f"{url} is no address of a status page: it begins with http:// or https://")
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=_TIMEOUT) as answer:  # noqa: S310 - checked
-            return dict(json.load(answer))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+            status = json.load(answer)
+        if not isinstance(status, dict) or "sinks" not in status:
+            raise ValueError("it answers something else")
+        return status
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = printable(str(getattr(error, "reason", error)))
         raise NoAnswer(
             f"no status page at {address}: {reason}: start the pipeline with aiorepl run --http HOST:PORT"
         ) from None
@@ -79,8 +95,10 @@ def rendered(status: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     title = Text.assemble((status["name"], "bold"), "  ", (status["state"], _STYLES[status["state"]]))
-    # Text, not markup: errors and names come from elsewhere.
-    problems = [Text(f"! {text}", "red") for text in (status["error"], *status["problems"]) if text]
+    # Text, not markup, and printable: errors and names come from elsewhere.
+    problems = [
+        Text(f"! {printable(text)}", "red") for text in (status["error"], *status["problems"]) if text
+    ]
     return Group(
         title,
         *problems,
@@ -126,7 +144,8 @@ def _sinks(status: dict[str, Any]) -> RenderableType:
     errors = [(sink["name"], sink["error"]) for sink in status["sinks"] if sink["error"]]
     # Below the table, because a column of a narrow terminal is too narrow for them.
     return Group(
-        table, *(Text(f"{name}: {error.removeprefix(f'{name}: ')}", "red") for name, error in errors)
+        table,
+        *(Text(printable(f"{name}: {error.removeprefix(f'{name}: ')}"), "red") for name, error in errors),
     )
 
 
@@ -168,7 +187,7 @@ def _rows(status: dict[str, Any]) -> Iterator[RenderableType]:
         table.add_column(name, justify="right")
     for each in status["rows"]:
         counts = (f"{each[name]:,}" for name in ("inserts", "updates", "deletes"))
-        table.add_row(Text(each["table"]), *counts, shown_bytes(each["bytes"]))
+        table.add_row(Text(printable(each["table"])), *counts, shown_bytes(each["bytes"]))
     yield ""
     yield table
 
@@ -183,6 +202,6 @@ def _snapshots(status: dict[str, Any]) -> Iterator[RenderableType]:
     table = Table("table", "state", "done", "rows", box=None, padding=(0, 2, 0, 0))
     for each in status["snapshots"]:
         bar = ProgressBar(total=1.0, completed=each["done"], width=30)
-        table.add_row(Text(each["name"]), each["state"], bar, f"{each['rows']:,}")
+        table.add_row(Text(printable(each["name"])), each["state"], bar, f"{each['rows']:,}")
     yield ""
     yield table

@@ -43,8 +43,8 @@ async def check_sinks(
     for name, delivery in sinks.items():
         selected = [table for table in tables if _selects(delivery, table)]
         checks += [
-            _check(name, sink, selected)
-            for sink in (delivery.sink, delivery.dead_letters)
+            _check(name, what, sink, selected)
+            for what, sink in (("target", delivery.sink), ("store of dead letters", delivery.dead_letters))
             if sink is not None
         ]
     return await asyncio.gather(*checks)
@@ -54,9 +54,9 @@ def _selects(delivery: ResolvedDelivery, table: _Table) -> bool:
     return delivery.selection is None or delivery.selection.rules.selects((table,))
 
 
-async def _check(name: str, sink: Sink, tables: Sequence[_Table]) -> Finding:
+async def _check(name: str, what: str, sink: Sink, tables: Sequence[_Table]) -> Finding:
     if not sink.checks:
-        return Finding("ok", "sink", f"{name}: is not checked, because its class has no check")
+        return Finding("ok", "sink", f"{name}: its {what} is not checked, because its class has no check")
     try:
         async with asyncio.timeout(_SECONDS):
             await sink.check(tables)
@@ -69,7 +69,7 @@ async def _check(name: str, sink: Sink, tables: Sequence[_Table]) -> Finding:
     finally:
         with contextlib.suppress(Exception):
             await close(name, sink)
-    return Finding("ok", "sink", f"{name}: its target can be used")
+    return Finding("ok", "sink", f"{name}: its {what} can be used")
 
 
 def check_folder(what: str, path: Path) -> Finding:

@@ -42,7 +42,11 @@ def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
 
     :param wanted: whether it should be created.
     """
-    remedy = "create it, on the command line --create-slot" if wanted else "aiorepl slots lists those that do"
+    remedy = (
+        "create it, by create_slot = true in a pipeline file, or --create-slot"
+        if wanted
+        else "aiorepl slots lists those that do"
+    )
     return SlotError(f"replication slot {slot!r} does not exist: {remedy}")
 
 

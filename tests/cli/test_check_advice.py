@@ -38,6 +38,26 @@ async def test_before_the_publication_exists(advice, published):
     assert ("ok", "shop: 2 tables") == (level, text)
 
 
+async def test_what_can_be_published(advice, published):
+    """Any replica identity will do; if no table has one, there is no statement, as it could not be run."""
+    await published.execute("DROP TABLE items CASCADE", "CREATE TABLE whole (note text)")
+    ((_, text, sql),) = await advice("publication", "shop")
+    assert (True, None) == ("FOR TABLE name" in text, sql)
+    await published.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    ((_, _, sql),) = await advice("publication", "shop")
+    assert 'CREATE PUBLICATION "shop" FOR TABLE whole;' == sql
+
+
+async def test_lists_of_columns_that_differ(advice, published):
+    """Publications that list different columns of a table are an error, because the server sends no change of it."""
+    await published.execute(
+        "CREATE PUBLICATION short FOR TABLE items (id)", "CREATE PUBLICATION long FOR TABLE items"
+    )
+    assert ["ok"] == [level for level, _, _ in await advice("publication", "short")]
+    _, (level, text, _) = await advice("publication", "long,short")
+    assert ("error", True) == (level, "items: long, short publish different columns" in text)
+
+
 async def test_filters_and_lists(advice, published):
     """A row filter beyond the replica identity and a list of columns without it are found, and what is advised helps."""
     await published.execute(
@@ -66,6 +86,21 @@ async def test_what_is_not_sent(advice, published):
     assert "parts_1.twice" in generated[1]
     await published.execute(partitions[2], generated[2])
     assert 1 == len(await advice("publication"))
+
+
+async def test_generated_columns_that_cannot_be_sent(advice, published):
+    """No statement is given for a virtual column, nor for a list without the column: neither would be sent."""
+    await published.execute(
+        "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,"
+        " thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL)",
+        "CREATE PUBLICATION listed FOR TABLE made (id)",
+    )
+    _, (_, text, sql) = await advice("publication", "listed")
+    assert (True, None) == ("made.twice" in text, sql)
+    _, (_, text, sql) = await advice("publication")
+    await published.execute(sql)
+    _, (_, text, sql) = await advice("publication")
+    assert (True, None) == (text.endswith(": made.thrice"), sql)
 
 
 class Answers:

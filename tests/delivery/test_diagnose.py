@@ -50,9 +50,9 @@ async def test_each_sink(tmp_path):
     assert [
         ("ok", "good: its target can be used", 0),
         ("error", "bad: no such bucket", 4),
-        ("ok", "bad: its target can be used", 0),
+        ("ok", "bad: its store of dead letters can be used", 0),
         ("error", f"broken: check raised ValueError (test_diagnose.py, line {LINE})", 4),
-        ("ok", "unknown: is not checked, because its class has no check", 0),
+        ("ok", "unknown: its target is not checked, because its class has no check", 0),
     ] == [(each.level, each.text, each.exit_code) for each in found]
     assert ["check", "close"] == sinks["good"].calls == sinks["broken"].calls
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from aiorepl.cli import _run
-from aiorepl.cli.top import top
+from aiorepl.cli.top import NoAnswer, _after, _status, rendered, top
 
 
 async def test_top(troubled):
@@ -27,3 +29,44 @@ def test_nobody_there(capsys):
     """One line says how to serve the page."""
     assert 3 == _run(["top", "http://127.0.0.1:1", "--once"])
     assert "start the pipeline with aiorepl run --http" in capsys.readouterr().err
+
+
+def drawn(shown) -> str:
+    """What a terminal is sent."""
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get()
+
+
+async def test_a_restart_does_not_end_it(troubled):
+    """Without an answer the last status stays, with the reason above it."""
+    status = await asyncio.to_thread(_status, troubled.url)
+    last, shown = _after("http://127.0.0.1:1", status)
+    assert last is status
+    assert drawn(shown).startswith("! what is shown is old: no status page at http://127.0.0.1:1")
+    assert drawn(rendered(status)) in drawn(shown)
+
+
+async def test_control_characters(troubled):
+    """A name cannot control the terminal."""
+    status = await asyncio.to_thread(_status, troubled.url)
+    status["rows"] = [{"table": "public.\x1b]0;x\n", "inserts": 1, "updates": 0, "deletes": 0, "bytes": 1}]
+    assert "public.\\x1b]0;x\\n " in drawn(rendered(status))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.0 200 OK\r\n\r\n[1, 2]", b"HTTP/1.0 200 OK\r\n\r\n{}", b"+OK\r\n"]
+)
+async def test_something_else_answers(answer):
+    """What is no status page is said in one line."""
+
+    async def reply(reader, writer):
+        await reader.readuntil(b"\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NoAnswer, match="no status page at"):
+            await asyncio.to_thread(_status, f"127.0.0.1:{port}")

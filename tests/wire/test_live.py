@@ -114,8 +114,9 @@ async def test_slot_missing(dsn):
     error = await refused(dsn)
 
     assert (SlotError, False) == (type(error), error.busy)
-    assert "replication slot 'missing' does not exist: create it, on the command line --create-slot" == str(
-        error
+    assert (
+        "replication slot 'missing' does not exist: create it, by create_slot = true in a pipeline file, or --create-slot"
+        == str(error)
     )
 
 

@@ -129,7 +129,10 @@ USABLE = {
         ({"wal_status": "lost"}, "is lost (the WAL it needed was removed): changes are missing for good"),
         ({"invalidation_reason": "idle_timeout"}, "is lost (idle_timeout): changes are missing for good"),
         ({"synchronized": "true"}, "is being synchronized from the primary on this standby"),
-        ({"active": "true", "active_pid": "7"}, "is in use by process 7 on the server"),
+        (
+            {"active": "true", "active_pid": "7"},
+            "is in use by process 7 on the server: stop that consumer, take over from it (wait_for_slot = true)",
+        ),
         ({"temporary": "true"}, "is temporary and belongs to another session: use another name"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -21,7 +21,11 @@ _NAMED: Final = 20
 
 _TABLES: Final = """
 SELECT c.oid::pg_catalog.regclass::text AS name,
-       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)::text AS keyed
+       CASE c.relreplident
+            WHEN 'f' THEN true WHEN 'n' THEN false
+            ELSE EXISTS (SELECT FROM pg_catalog.pg_index i
+                          WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END)
+       END::text AS keyed
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -62,13 +66,24 @@ SELECT DISTINCT p.pubname::text AS publication
  WHERE t.pubname IN ({names}) AND NOT coalesce((pg_catalog.to_jsonb(p) ->> 'pubviaroot')::bool, false)
  ORDER BY 1
 """
-# Stored generated columns are sent since PostgreSQL 18, if the publication says so or lists them.
+# The server refuses to decode changes of such a table.
+_LISTS: Final = """
+SELECT pg_catalog.quote_ident(schemaname) || '.' || pg_catalog.quote_ident(tablename) AS name,
+       string_agg(pubname, ', ' ORDER BY pubname) AS publications
+  FROM pg_catalog.pg_publication_tables WHERE pubname IN ({names})
+ GROUP BY schemaname, tablename HAVING count(DISTINCT attnames) > 1 ORDER BY 1
+"""
+# Stored generated columns are sent since PostgreSQL 18, if the publication says so or lists them; virtual ones never. What the
+# publication says does not matter to a table whose columns it lists.
 _GENERATED: Final = """
-SELECT DISTINCT c.oid::pg_catalog.regclass::text || '.' || pg_catalog.quote_ident(a.attname) AS name
+SELECT c.oid::pg_catalog.regclass::text || '.' || pg_catalog.quote_ident(a.attname) AS name, t.pubname::text AS publication,
+       (a.attgenerated = 's' AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NULL)::text AS possible
   FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
   JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
   JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
   JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+  LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
  WHERE t.pubname IN ({names})
    AND NOT coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, false)
  ORDER BY 1
@@ -100,18 +115,31 @@ async def publications(connection: Connection, source: Source) -> list[Finding]:
                 sql=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true);",
             )
         )
-    generated = []
+    return findings + await _columns(connection, names)
+
+
+async def _columns(connection: Connection, names: tuple[str, ...]) -> list[Finding]:
+    """Find generated columns that are not sent, and lists of columns that contradict each other."""
+    findings = []
+    if connection.server_version >= 15:
+        for row in await connection.query(_LISTS.format(names=literals(names))):
+            text = (
+                f"{row['name']}: {row['publications']} publish different columns of it, and the server then refuses to send its "
+                "changes: publish the same columns in each, or name one of them only"
+            )
+            findings.append(Finding("error", "publication", text, 2))
     if connection.server_version >= 12:
         rows = await connection.query(_GENERATED.format(names=literals(names)))
-        generated = [str(row["name"]) for row in rows]
-    if generated:
-        later = (
-            f"ALTER PUBLICATION {identifier(names[0])} SET (publish_generated_columns = stored);"
+        possible = dict.fromkeys(str(row["publication"]) for row in rows if row["possible"] == "true")
+        sql = " ".join(
+            f"ALTER PUBLICATION {identifier(name)} SET (publish_generated_columns = stored);"
+            for name in possible
             if connection.server_version >= 18
-            else None
         )
-        text = f"generated columns are not sent: {_shown(generated)}"
-        findings.append(Finding("ok", "publication", text, sql=later))
+        if rows:
+            generated = list(dict.fromkeys(str(row["name"]) for row in rows))
+            text = f"generated columns are not sent: {_shown(generated)}"
+            findings.append(Finding("ok", "publication", text, sql=sql or None))
     return findings
 
 
@@ -164,10 +192,12 @@ async def _missing(connection: Connection, name: str) -> Finding:
     keyless = [str(row["name"]) for row in rows if row["keyed"] != "true"]
     text = f"no publication {name!r} in this database: create it for the tables that you want"
     if keyless:
-        text += f"; not among them, because without a primary key the server would refuse their updates and deletes: {_shown(keyless)}"
-    tables = ", ".join(keyed) if 0 < len(keyed) <= _NAMED else "…"
-    sql = f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables};"
-    return Finding("error", "publication", text, 2, sql=sql)
+        text += f"; not among them, because without a replica identity, such as a primary key, the server would refuse their updates and deletes: {_shown(keyless)}"
+    statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE"
+    if 0 < len(keyed) <= _NAMED:
+        return Finding("error", "publication", text, 2, sql=f"{statement} {', '.join(keyed)};")
+    # There is no statement that can be run as it is.
+    return Finding("error", "publication", f"{text}: {statement} name, name, ...", 2)
 
 
 def _shown(names: list[str]) -> str:
