@@ -15,6 +15,7 @@ import pytest
 from aiorepl import Batch, PermanentError, Pipeline, Source, TransientError
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.delivery.batching import BatchPolicy
+from aiorepl.monitoring.app import status_app
 from aiorepl.monitoring.server import listen, serve
 from aiorepl.retry import RetryPolicy
 from aiorepl.testing import MemorySink, MemorySource, Stream
@@ -82,7 +83,7 @@ async def monitor() -> AsyncIterator[Any]:
 
     def begin(pipeline: Pipeline) -> Monitored:
         bound = listen("127.0.0.1:0")
-        tasks.append(asyncio.create_task(serve(pipeline, bound)))
+        tasks.append(asyncio.create_task(serve(status_app(pipeline), bound)))
         return Monitored(pipeline, bound.getsockname()[1])
 
     yield begin
