@@ -900,3 +900,18 @@ def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> 
     mirror.stage()
     mirror.again()
     assert (MirroredTables(mirror.target).batches(), rows()) == ([ends[0], ends[2]], [3, 3])
+
+
+def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
+    """A table that has an earlier description again at the end of a batch has the names of that one."""
+    mirror = lake()
+    table = journal.stream.table("t", ID, NOTE, column("other"))
+    for key, names in enumerate((("note", "other"), ("other", "note"), ("note", "other"))):
+        if key:
+            table = journal.stream.table("t", ID, *map(column, names), replaces=table)
+        journal.stream.transaction(table.insert(str(key), "a", "b"))
+        journal.write({"id": Attribute(1), names[0]: Attribute(2), names[1]: Attribute(3)})
+    mirror.stage()
+    mirror.again()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
+    assert [(row["note"], row["other"]) for row in rows] == [("a", "b")] * 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.history.manifest import Table
+from aiorepl.history.manifest import Table, Version
 from aiorepl.journal.store import Location
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Truncate, reached
 from aiorepl.spark.lake.table import Table as Target
@@ -195,7 +195,11 @@ def _last(files: Sequence[StagedFile]) -> Place:
 
 def _common(table: Table, files: Sequence[StagedFile]) -> Common:
     with_rows = [file for file in files if not file.only_truncates]
-    versions = {file.version.digest: file.version for file in with_rows or files}
+    versions: dict[Any, Version] = {}
+    for file in with_rows or files:
+        # A table may have an earlier description again; the last one names the columns.
+        versions.pop(file.version.digest, None)
+        versions[file.version.digest] = file.version
     return Common(str(table), list(versions.values()))
 
 
