@@ -915,3 +915,37 @@ def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
     mirror.again()
     rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
     assert [(row["note"], row["other"]) for row in rows] == [("a", "b")] * 3
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind) -> None:
+    """If a batch that adds a column comes again without it, rows from before the column get its default all the same."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
+    many: Any = DeltaLake(str(tmp_path / "lake")) if kind == "delta" else IcebergLake(catalog)
+    monkeypatch.setattr("tests.spark.test_mirroring.open_lake", lambda *_, **__: many)
+    target = DeltaTarget if kind == "delta" else IcebergTarget
+    mirror, t = lake(), journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"))
+    mirror.step()
+    offset, number = mirror.offset, mirror.number
+    journal.stream.transaction(t.insert("2", "b"))
+    journal.write({"id": Attribute(1), "note": Attribute(2)})
+    end = mirror.reader.end()
+    wide = journal.stream.table("t", ID, NOTE, column("more"), replaces=t)
+    journal.stream.transaction(wide.insert("3", "c", "given"))
+    journal.write({"id": Attribute(1), "note": Attribute(2), "more": Attribute(3, "default", True)})
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(target, "merge", lambda *_: (_ for _ in ()).throw(Killed()))
+        mirror.stage()
+        mirror.again()
+    mirror.offset, mirror.number = offset, number
+    mirror.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.reader, "end", lambda: end)
+        mirror.stage()
+    mirror.again()
+    mirror.stage()
+    mirror.again()
+    found = many.table(("public", "t"), ("id",))
+    rows = found._open().scan().to_arrow() if kind == "iceberg" else found._open().to_pyarrow_table()
+    assert {row["id"]: row["more"] for row in rows.to_pylist()} == {1: "default", 2: "default", 3: "given"}

@@ -151,7 +151,12 @@ class DeltaTarget:
         table = self._open()
         return None if table is None else pa.schema(table.schema())
 
-    def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
+    def evolve(
+        self,
+        schema: pa.Schema,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+        commit: Commit | None = None,
+    ) -> None:
         wanted = target_schema(schema, self._mode)
         table = self._open()
         if table is None:
@@ -166,7 +171,7 @@ class DeltaTarget:
         # Rows of a changelog, and versions that ended, keep the values of their time.
         steps = evolution(pa.schema(table.schema()), wanted, None if self._mode == "changelog" else defaults)
         if steps.rewrites:
-            self._rewrite(table, steps)
+            self._rewrite(table, steps, commit)
         elif steps.added:
             fields = Schema.from_arrow(pa.schema(steps.added)).fields
             table.alter.add_columns(fields)
@@ -205,11 +210,14 @@ class DeltaTarget:
 
     def undo(self, application: str) -> None:
         table = self._open()
-        base = None if table is None else _unfinished(table, application)
-        if table is not None and base is not None:
-            # RESTORE keeps the identifiers, so this one says that no batch is unfinished.
-            none = CommitProperties(app_transactions=[Transaction(f"{application}/part", -1)])
-            table.restore(base, commit_properties=none)
+        if table is None:
+            return
+        found = (_unfinished(table, application), _unfinished(table, application, "filled", "before"))
+        bases = [base for base in found if base is not None]
+        if bases:
+            # RESTORE keeps the identifiers, so these say that no batch is unfinished.
+            marks = [Transaction(f"{application}/{each}", -1) for each in ("part", "filled")]
+            table.restore(min(bases), commit_properties=CommitProperties(app_transactions=marks))
             table.update_incremental()
 
     def versions(self) -> list[Version]:
@@ -380,7 +388,7 @@ class DeltaTarget:
         there = scan(table, identity, within).to_table()
         return without(changes, there, identity)
 
-    def _rewrite(self, table: DeltaTable, steps: Evolution) -> None:
+    def _rewrite(self, table: DeltaTable, steps: Evolution, commit: Commit | None) -> None:
         """Write all rows again, with new names, types and defaults, in one commit."""
         present = pa.schema(table.schema())
         columns: dict[str, pc.Expression] = {}
@@ -403,8 +411,19 @@ class DeltaTarget:
                 if batch.num_rows
             ),
         )
+        marks = []
+        if commit is not None and steps.filled:
+            marks = [
+                Transaction(f"{commit.application}/filled", commit.number),
+                Transaction(f"{commit.application}/before", table.version()),
+            ]
         write_deltalake(
-            table, batches, mode="overwrite", schema_mode="overwrite", partition_by=partitions or None
+            table,
+            batches,
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=partitions or None,
+            commit_properties=CommitProperties(app_transactions=marks),
         )
         table.update_incremental()
 
@@ -427,13 +446,17 @@ def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:
     return column.isin(values) if kind is None else column.cast(kind).isin(values.cast(kind))
 
 
-def _unfinished(table: DeltaTable, application: str) -> int | None:
-    """Return the version before an application's unfinished batch; ``None`` if there is none."""
-    part = table.transaction_version(f"{application}/part")
+def _unfinished(table: DeltaTable, application: str, number: str = "part", base: str = "base") -> int | None:
+    """Return the version before an application's unfinished batch; ``None`` if there is none.
+
+    :param number: the identifier that has the batch's number,
+    :param base: and the one that has the version.
+    """
+    part = table.transaction_version(f"{application}/{number}")
     done = table.transaction_version(application)
     if part is None or part <= (-1 if done is None else done):
         return None
-    return table.transaction_version(f"{application}/base")
+    return table.transaction_version(f"{application}/{base}")
 
 
 def _quoted(name: str) -> str:

@@ -58,6 +58,7 @@ _PART_BYTES: Final = 64 * 1024 * 1024
 _NUMBERS: Final = "aiorepl.numbers"
 _BATCH: Final = "aiorepl.batch."
 _BASE: Final = "aiorepl.base."
+_FILLED: Final = "aiorepl.filled."
 
 
 class IcebergLake:
@@ -134,7 +135,12 @@ class IcebergTarget:
         table = self._open()
         return None if table is None else _schema(table)
 
-    def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
+    def evolve(
+        self,
+        schema: pa.Schema,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+        commit: Commit | None = None,
+    ) -> None:
         wanted = pa.schema(map(_storable, target_schema(schema, self._mode)))
         table = self._open()
         if table is None:
@@ -147,6 +153,11 @@ class IcebergTarget:
             self._change(transaction, steps)
             if steps.filled:
                 self._fill(table, transaction, steps)
+                if commit is not None:
+                    snapshot = table.current_snapshot()
+                    before = -1 if snapshot is None else snapshot.snapshot_id
+                    filled = json.dumps([commit.number, before, list(steps.filled)])
+                    transaction.set_properties({_FILLED + commit.application: filled})
 
     def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
         table = self._open()
@@ -176,16 +187,28 @@ class IcebergTarget:
 
     def undo(self, application: str) -> None:
         table = self._open()
-        base = None if table is None else _unfinished(table, application)
-        if table is None or base is None:
+        if table is None:
+            return
+        done = int(table.properties.get(_BATCH + application, -1))
+        base = _unfinished(table, application)
+        number, before, names = json.loads(table.properties.get(_FILLED + application, "[-1, -1, []]"))
+        filled = number > done
+        if filled:
+            base = int(before)
+        if base is None:
             return
         if base < 0:
             table.delete(_is.AlwaysTrue())
         else:
             table.manage_snapshots().rollback_to_snapshot(base).commit()
-        # The next attempt may fill new columns first, so it has another base.
         with table.transaction() as transaction:
-            transaction.remove_properties(_BASE + application)
+            if filled:
+                with transaction.update_schema() as update:
+                    for name in names:
+                        update.delete_column(name)
+            # The next attempt may fill new columns first, so it has another base.
+            marks = {_BASE + application, _FILLED + application}
+            transaction.remove_properties(*sorted(marks & table.properties.keys()))
 
     def versions(self) -> list[Version]:
         table = self._open()

@@ -157,7 +157,12 @@ class Table(Protocol):
     def schema(self) -> pa.Schema | None:
         """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known; ``None``: no table yet."""
 
-    def evolve(self, schema: pa.Schema, defaults: Mapping[str, pa.Scalar] | None = None) -> None:
+    def evolve(
+        self,
+        schema: pa.Schema,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+        commit: Commit | None = None,
+    ) -> None:
         """Create the table, or change its columns so that rows of ``schema`` fit.
 
         Columns are matched by attribute number, or by name where a number is not known. Columns are added, renamed and
@@ -166,6 +171,7 @@ class Table(Protocol):
         :param schema: the source's columns, without those that the mode adds.
         :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
             rows if the column is new; null if there is none.
+        :param commit: the batch; ``undo`` also undoes what was filled for it.
         :raises ConfigurationError: a column was altered to a type that cannot hold all of the present values.
         """
 
@@ -181,7 +187,7 @@ class Table(Protocol):
         """Undo the commits of an application's unfinished batch, which may come again with an earlier end.
 
         Else a row could have changes from after that end, which the next batch does not find: the row that it moves is gone, or
-        has the values of a later row.
+        has the values of a later row; and a row from before a column was added would lack the column's value.
         """
 
     def versions(self) -> list[Version]:

@@ -98,7 +98,7 @@ class TableWriter:
         if known is not None and known.oid:
             _require_target(table, target, known, commit, present=present)
         if any(not file.only_truncates for file in files):
-            target.evolve(common.schema, common.defaults)
+            target.evolve(common.schema, common.defaults, commit)
         elif not present:
             return None
         for number, (keys, some) in enumerate(runs[:-1]):
