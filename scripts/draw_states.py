@@ -62,6 +62,8 @@ def page() -> str:
 
 {theory}
 
+<!-- test: elsewhere tests/transactions/test_diagram.py -->
+
 ```mermaid
 {diagram()}
 ```

@@ -123,7 +123,8 @@ LIES = {
     ),
     "login: endless parameters": login(Endless(PARAMETER * 500), LATE),
     "login: endless notices": login(Endless(NOTICE * 500), LATE),
-    "login: endless error": login(Endless(b"x" * 8192, first=claim(b"E", 2**31 - 1, b"SFATAL\0M")), LATE),
+    # asyncpg buffers an unfinished message until its time-out, so that one has an end here.
+    "login: unfinished error": login(Raw(claim(b"E", 2**31 - 1, b"SFATAL\0M" + b"x" * 8192)), LATE),
     "login: error without NUL": login(Raw(frame(b"E", b"SFATAL") + READY), LATE),
     # The answer to a query.
     "query: silence": answered(Raw(b""), SILENT, ConnectionLost),
