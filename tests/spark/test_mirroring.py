@@ -149,6 +149,10 @@ def lake(tmp_path, journal) -> Callable[..., Lake]:
     return lambda **settings: Lake(tmp_path, journal, **settings)
 
 
+def killed(*_: Any) -> None:
+    raise Killed
+
+
 def fail_at(monkeypatch, count: int, error: BaseException) -> None:
     """Fail in the commit with this number, before it is made."""
     merge, calls = DeltaTarget.merge, []
@@ -918,8 +922,12 @@ def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind) -> None:
-    """If a batch that adds a column comes again without it, rows from before the column get its default all the same."""
+@pytest.mark.parametrize("complete", [False, True], ids=["first", "again"])
+def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind, complete) -> None:
+    """If a batch that adds a column comes again without it, rows from before the column get its default all the same.
+
+    Also if the table had the whole batch before, up to a still earlier end.
+    """
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
     many: Any = DeltaLake(str(tmp_path / "lake")) if kind == "delta" else IcebergLake(catalog)
     monkeypatch.setattr("tests.spark.test_mirroring.open_lake", lambda *_, **__: many)
@@ -928,6 +936,15 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     journal.stream.transaction(t.insert("1", "a"))
     mirror.step()
     offset, number = mirror.offset, mirror.number
+    if complete:
+        journal.stream.transaction(t.insert("4", "d"))
+        journal.write()
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            mirror.stage()
+            patch.setattr(State, "after", killed)
+            mirror.again()
+        mirror.offset, mirror.number = offset, number
+        mirror.restart()
     journal.stream.transaction(t.insert("2", "b"))
     journal.write({"id": Attribute(1), "note": Attribute(2)})
     end = mirror.reader.end()
@@ -935,7 +952,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     journal.stream.transaction(wide.insert("3", "c", "given"))
     journal.write({"id": Attribute(1), "note": Attribute(2), "more": Attribute(3, "default", True)})
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(target, "merge", lambda *_: (_ for _ in ()).throw(Killed()))
+        patch.setattr(target, "merge", killed)
         mirror.stage()
         mirror.again()
     mirror.offset, mirror.number = offset, number
@@ -948,4 +965,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     mirror.again()
     found = many.table(("public", "t"), ("id",))
     rows = found._open().scan().to_arrow() if kind == "iceberg" else found._open().to_pyarrow_table()
-    assert {row["id"]: row["more"] for row in rows.to_pylist()} == {1: "default", 2: "default", 3: "given"}
+    former = [1, 2, 4] if complete else [1, 2]
+    assert {row["id"]: row["more"] for row in rows.to_pylist()} == dict.fromkeys(former, "default") | {
+        3: "given"
+    }

@@ -198,8 +198,9 @@ class DeltaTarget:
         self._finish(table, commit)
 
     def _finish(self, table: DeltaTable, commit: Commit) -> None:
-        """Record the batch, unless the merge has: a merge without changes makes no commit."""
-        if not self.applied(commit.application, commit.number):
+        """Record the batch's end, unless the merge has: a merge without changes makes no commit."""
+        application = commit.application
+        if not self.applied(application, commit.number) or _bases(table, application):
             table.create_write_transaction(
                 [],
                 "append",
@@ -212,8 +213,7 @@ class DeltaTarget:
         table = self._open()
         if table is None:
             return
-        found = (_unfinished(table, application), _unfinished(table, application, "filled", "before"))
-        bases = [base for base in found if base is not None]
+        bases = _bases(table, application)
         if bases:
             # RESTORE keeps the identifiers, so these say that no batch is unfinished.
             marks = [Transaction(f"{application}/{each}", -1) for each in ("part", "filled")]
@@ -446,6 +446,12 @@ def _isin(column: pc.Expression, values: pa.Array) -> pc.Expression:
     return column.isin(values) if kind is None else column.cast(kind).isin(values.cast(kind))
 
 
+def _bases(table: DeltaTable, application: str) -> list[int]:
+    """Return the versions before an application's unfinished batch, and before the columns that it filled."""
+    found = (_unfinished(table, application), _unfinished(table, application, "filled", "before"))
+    return [base for base in found if base is not None]
+
+
 def _unfinished(table: DeltaTable, application: str, number: str = "part", base: str = "base") -> int | None:
     """Return the version before an application's unfinished batch; ``None`` if there is none.
 
@@ -454,9 +460,15 @@ def _unfinished(table: DeltaTable, application: str, number: str = "part", base:
     """
     part = table.transaction_version(f"{application}/{number}")
     done = table.transaction_version(application)
-    if part is None or part <= (-1 if done is None else done):
+    if part is None or part < (0 if done is None else done):
         return None
-    return table.transaction_version(f"{application}/{base}")
+    before = table.transaction_version(f"{application}/{base}")
+    if part == done and before is not None:
+        # The batch had ended before, and came again with another end: has it ended since?
+        commits = (_of_batch(entry) for entry in table.history(table.version() - before))
+        if any(commit is not None and commit.application == application for commit in commits):
+            return None
+    return before
 
 
 def _quoted(name: str) -> str:

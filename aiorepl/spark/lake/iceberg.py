@@ -156,7 +156,7 @@ class IcebergTarget:
                 if commit is not None:
                     snapshot = table.current_snapshot()
                     before = -1 if snapshot is None else snapshot.snapshot_id
-                    filled = json.dumps([commit.number, before, list(steps.filled)])
+                    filled = json.dumps([before, list(steps.filled)])
                     transaction.set_properties({_FILLED + commit.application: filled})
 
     def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
@@ -173,7 +173,7 @@ class IcebergTarget:
         for number, some in enumerate(groups):
             last = number == len(groups) - 1
             summary = {}
-            properties = {_BASE + commit.application: f"{commit.number} {base}"}
+            properties = {_BASE + commit.application: str(base)}
             if last:
                 properties = {_BATCH + commit.application: str(commit.number)}
                 summary = metadata_of(commit)
@@ -181,20 +181,22 @@ class IcebergTarget:
             with table.transaction() as transaction:
                 self._apply(table, transaction, schema, changes, base, truncates, last, summary)
                 transaction.set_properties(properties)
+                if last:
+                    _unmark(table, transaction, commit.application)
         if not groups:
             with table.transaction() as transaction:
                 transaction.set_properties({_BATCH + commit.application: str(commit.number)})
+                _unmark(table, transaction, commit.application)
 
     def undo(self, application: str) -> None:
         table = self._open()
         if table is None:
             return
-        done = int(table.properties.get(_BATCH + application, -1))
         base = _unfinished(table, application)
-        number, before, names = json.loads(table.properties.get(_FILLED + application, "[-1, -1, []]"))
-        filled = number > done
-        if filled:
-            base = int(before)
+        filled = table.properties.get(_FILLED + application)
+        names: list[str] = []
+        if filled is not None:
+            base, names = json.loads(filled)
         if base is None:
             return
         if base < 0:
@@ -202,13 +204,12 @@ class IcebergTarget:
         else:
             table.manage_snapshots().rollback_to_snapshot(base).commit()
         with table.transaction() as transaction:
-            if filled:
+            if names:
                 with transaction.update_schema() as update:
                     for name in names:
                         update.delete_column(name)
             # The next attempt may fill new columns first, so it has another base.
-            marks = {_BASE + application, _FILLED + application}
-            transaction.remove_properties(*sorted(marks & table.properties.keys()))
+            _unmark(table, transaction, application)
 
     def versions(self) -> list[Version]:
         table = self._open()
@@ -367,10 +368,14 @@ class IcebergTarget:
 
 def _unfinished(table: IcebergTable, application: str) -> int | None:
     """Return the snapshot before an application's unfinished batch, -1 if it had none; ``None`` if there is no such batch."""
-    part, _, base = (table.properties.get(_BASE + application) or "").partition(" ")
-    if part and int(part) > int(table.properties.get(_BATCH + application, -1)):
-        return int(base)
-    return None
+    base = table.properties.get(_BASE + application)
+    return None if base is None else int(base)
+
+
+def _unmark(table: IcebergTable, transaction: Transaction, application: str) -> None:
+    """Say that no batch of an application is unfinished."""
+    marks = {_BASE + application, _FILLED + application}
+    transaction.remove_properties(*sorted(marks & table.properties.keys()))
 
 
 def _with_keys(changes: pa.Table, keys: Sequence[str]) -> expressions.BooleanExpression:

@@ -84,7 +84,7 @@ class Batches(Conformance):
             try:
                 await sink.check([])
             finally:
-                await sink.close()
+                await _close_unopened(sink)
 
         self.live(checked, leaves_nothing=True)
 
@@ -104,17 +104,8 @@ class Batches(Conformance):
             async with self.opened(scenario) as (sink, _):
                 await self.write(sink, scenario.items(2))
 
-        async def unopened() -> None:
-            try:
-                await self.new_sink().close()
-            except Exception as error:
-                raise ContractBroken(
-                    f"close raised {type(error).__name__} without a call of open",
-                    "close is also called after a failure, and if open did not finish",
-                ) from error
-
         self.live(life, leaves_nothing=True)
-        self.live(unopened, leaves_nothing=True)
+        self.live(lambda: _close_unopened(self.new_sink()), leaves_nothing=True)
 
     def test_a_transaction_in_slices(self) -> None:
         """Slices of a transaction can be flushed one by one; an atomic sink shows none of them before the last."""
@@ -369,3 +360,13 @@ class Concurrency(Conformance):
 
         self.live(life)
         self.live(lambda: self.expect(slices, after="writes at the same time"))
+
+
+async def _close_unopened(sink: Sink) -> None:
+    try:
+        await sink.close()
+    except Exception as error:
+        raise ContractBroken(
+            f"close raised {type(error).__name__} without a call of open",
+            "close is also called after a failure, and if open did not finish",
+        ) from error

@@ -391,7 +391,11 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         (SwallowsCancellation, "test_cancellation", "returned normally"),
         (TurnsCancellationIntoAnError, "test_cancellation", "and raised TransientError"),
         (KeepsATaskRunning, "test_close_lets_go_of_everything", "tasks still run after close"),
-        (CannotBeClosedUnopened, "test_close_lets_go_of_everything", "close raised AttributeError"),
+        (
+            CannotBeClosedUnopened,
+            "test_a_sink_is_opened_and_closed test_close_lets_go_of_everything",
+            "AttributeError",
+        ),
         (
             NullForUnchanged,
             f"test_an_unchanged_value test_rows_of_a_snapshot {OPEN}",
