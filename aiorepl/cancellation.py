@@ -24,13 +24,13 @@ T = TypeVar("T")
 def require_asyncio() -> None:
     """Check that the caller runs on asyncio.
 
-    :raises ConfigurationError: it runs on trio, for example.
+    :raises ConfigurationError: it runs on another event loop, such as trio's.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         raise ConfigurationError(
-            "aiorepl needs asyncio, and this is another event loop, such as trio's: run it with asyncio.run, or with "
+            "aiorepl runs on asyncio only, and the current event loop is another one, such as trio's: use asyncio.run, or "
             "anyio.run(…, backend='asyncio')"
         ) from None
 

@@ -53,7 +53,7 @@ _PERMANENT: Final[Mapping[int, str]] = MappingProxyType(
 
 
 # The next start begins at the last durable state, and the server sends the rest again.
-_AFTER_FSYNC: Final = "check the disk, and start again; what was fsynced before is not affected"
+_AFTER_FSYNC: Final = "check the disk, and start again; data that was fsynced before is not affected"
 
 
 class FsyncError(OSError):
@@ -218,7 +218,7 @@ def reason(error: OSError) -> str:
 def require_usable_folder(path: Path) -> None:
     """Check that files can be written to a folder, which need not exist yet. Writes nothing.
 
-    :raises OSError: the folder cannot be made or written, or its file system is full.
+    :raises OSError: the folder cannot be created or written to, or its file system is full.
     """
     found = path.absolute()
     while not os.path.lexists(found) and found != found.parent:
@@ -230,7 +230,7 @@ def require_usable_folder(path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(found))
     if not os.access(found, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
-    # Some file systems do not count.
+    # Some file systems report 0 blocks or 0 inodes in all, because they have no fixed number.
     no_room = file_system.f_blocks and file_system.f_bavail * file_system.f_frsize < _LEAST_FREE
     if no_room or (file_system.f_files and not file_system.f_favail):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(found))

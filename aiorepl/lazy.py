@@ -20,8 +20,8 @@ def importer(
 ) -> Callable[[str], object]:
     """Return the ``__getattr__`` of a package.
 
-    :param homes: the module of each name; the package's own submodule of that name stands for itself.
-    :param extras: by top-level package that may be missing, the extra of aiorepl that installs it.
+    :param homes: the module that defines each name; a submodule of the package is its own home.
+    :param extras: for each top-level package that may be missing, the extra of aiorepl that installs it.
     """
 
     def load(name: str) -> object:

@@ -16,7 +16,8 @@ does not override ``flush``, a batch must be durable when ``write`` returns.
 **Order.** Transactions arrive in commit order, and the changes of a transaction in the order in which they were made.
 ``(transaction.commit_lsn, ordinal)`` increases from change to change. Transactions are never interleaved.
 
-**Duplicates.** Delivery is at least once. After a failure the engine delivers everything again that was not flushed. The
+**Duplicates.** Delivery is at least once. After a failure the engine delivers all unflushed changes again, and possibly the last
+flushed ones. The
 changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity of the row
 change that follows it.
 
@@ -66,10 +67,11 @@ that lagged. If the slot or the journal no longer has that data, the sink stops.
 **Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping
 for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. Rows
 of a snapshot do not belong together: a chunk that fails is written again in ever smaller slices, and only the rows that fail
-are diverted. So a rejected slice must leave those before it as they were; a sink that cannot do that sets ``fatal``. A sink that knows the changes in question raises ``PermanentError(text, rejected=changes)``: the target rejects these changes,
-and has accepted all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the
-sink. A rejected change must not be partly written. A sink that can accept nothing more, for example because its receiver no longer
-exists, sets ``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
+are diverted. So a rejected slice must not change the slices before it; a sink that cannot guarantee that sets ``fatal``. A sink that
+knows which changes are rejected raises ``PermanentError(text, rejected=changes)``: the target rejects these changes, and has accepted
+all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the sink. A rejected change
+must not be partly written. A sink that can accept nothing more, for example because its receiver no longer exists, sets
+``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
 
 **Positions and rejected changes.** A sink that returned a position from ``open`` must not move it past a change that it
 rejects. With ``on_error="halt"``, the next start would read from that position, and neither deliver nor report the change.
@@ -291,7 +293,7 @@ class Sink:
         does nothing.
 
         :param tables: schema and name of each table whose changes the sink is going to receive.
-        :raises PermanentError: something is wrong; the message says what, and how to mend it.
+        :raises PermanentError: the sink cannot work; the message says why, and what to do.
         :raises TransientError: the target is not available now.
         """
 

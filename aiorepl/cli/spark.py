@@ -87,7 +87,7 @@ def mirror(
 
 @contextlib.contextmanager
 def _served(address: str | None) -> Iterator[QueryListener | None]:
-    """Serve the application in a thread, and yield the listener whose numbers it has."""
+    """Serve the application in a thread, and yield the listener that collects its statistics."""
     if address is None:
         yield None
         return

@@ -142,7 +142,7 @@ def _sinks(status: dict[str, Any]) -> RenderableType:
             f"{sink['dead_letters']:,}",
         )
     errors = [(sink["name"], sink["error"]) for sink in status["sinks"] if sink["error"]]
-    # Below the table, because a column of a narrow terminal is too narrow for them.
+    # Below the table, because errors do not fit into a column of a narrow terminal.
     return Group(
         table,
         *(Text(printable(f"{name}: {error.removeprefix(f'{name}: ')}"), "red") for name, error in errors),

@@ -30,9 +30,9 @@ _Table = tuple[str, str]
 async def check_sinks(
     sinks: Mapping[str, ResolvedDelivery], connection: Connection | None, source: Source
 ) -> list[Finding]:
-    """Check at the same time whether each sink can reach its target, and its dead letters.
+    """Check concurrently whether each sink can reach its target, and its dead letters.
 
-    :param connection: to the source; ``None`` if it cannot be opened, and then no table is known.
+    :param connection: to the source; ``None`` if it cannot be opened. Then the sinks get an empty list of tables.
     :raises ServerError, ConnectionLost: a query failed.
     """
     tables: list[_Table] = []

@@ -21,8 +21,8 @@ class SinkStatistics:
     :param changes: changes that were delivered, including dead letters and skipped changes.
     :param batches: batches that were written.
     :param flushes: flushes that succeeded.
-    :param write_seconds: the times of writes that succeeded, in seconds.
-    :param flush_seconds: the times of flushes that succeeded, in seconds.
+    :param write_seconds: the durations of successful writes, in seconds.
+    :param flush_seconds: the durations of successful flushes, in seconds.
     :param retries: calls that were repeated after a ``TransientError``.
     :param rewinds: how often the sink had lost accepted data, and got it again; ``changes`` and ``batches`` count it again.
     :param dead_letters: rejected changes that became dead letters.
@@ -32,7 +32,7 @@ class SinkStatistics:
     :param durable: the end LSN of the last transaction that is durable in the sink.
     :param committed: when the last durable transaction was committed on the source, an aware datetime; ``None`` before the
         first one.
-    :param began: when the first transaction that the sink has been given was committed, an aware datetime; ``None`` before it.
+    :param began: the commit time of the first transaction that the sink has received, an aware datetime; ``None`` before it.
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
     :param failed: the error that stopped the sink; ``None`` while it works.
     """

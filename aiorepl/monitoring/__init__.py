@@ -2,13 +2,13 @@
 
     app = aiorepl.monitoring.status_app(pipeline)              # an ASGI application: mount it, or serve it
     prometheus_client.REGISTRY.register(aiorepl.monitoring.PrometheusCollector(pipeline))
-    async with aiorepl.monitoring.Watch(pipeline) as watch:    # for these two: also the slot and the journal
     aiorepl.monitoring.observe(meter, pipeline)                # OpenTelemetry
+    async with aiorepl.monitoring.Watch(pipeline) as watch:    # pass it to either, for metrics of the slot and the journal
 
-``samples`` has the list of metrics, and converts statistics to them; ``prometheus`` and ``opentelemetry`` export them, and those of
-other objects that are ``observed``. ``watch`` reads the slot's state from the server, and the size of the journal. ``status`` makes
-the contents of the status page, ``progress`` decides whether the pipeline is ready, ``app`` answers requests, ``query_app`` those
-for queries of Spark, and ``server`` serves either for ``--http``. Nothing here has row data.
+``samples`` lists the metrics, and converts statistics to them. ``observed`` gives pipelines and Spark queries one interface, which
+``prometheus`` and ``opentelemetry`` export. ``watch`` reads the slot's state from the server, and the size of the journal. ``status``
+makes the contents of the status page, and ``progress`` decides whether the pipeline is ready. ``app`` is the ASGI application for a
+pipeline, ``query_app`` the one for Spark queries, and ``server`` serves either for ``--http``. Nothing here has row data.
 """
 
 from __future__ import annotations

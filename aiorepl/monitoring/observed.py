@@ -1,4 +1,4 @@
-"""What exporters read: metrics with all their labels, and their samples, of a pipeline or of something else."""
+"""The interface that exporters read: the metrics of a pipeline or a Spark query, with all labels, and their samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Observed(Protocol):
         """All metrics, each with all its labels."""
 
     def samples(self) -> Iterator[Sample]:
-        """Return what the metrics are now. Thread-safe."""
+        """Return the current values of the metrics. Thread-safe."""
 
 
 class ObservedPipeline:
@@ -48,8 +48,8 @@ class ObservedPipeline:
 
 
 def observed(given: Pipeline | Observed, name: str | None, watch: Watch | None) -> Observed:
-    """Return what an exporter reads.
+    """Return the object that an exporter reads.
 
-    :param name: with ``watch``, only for a pipeline.
+    :param name: for a pipeline only, as is ``watch``.
     """
     return ObservedPipeline(given, name, watch) if isinstance(given, Pipeline) else given

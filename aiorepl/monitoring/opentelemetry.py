@@ -24,8 +24,8 @@ def observe(
 ) -> None:
     """Create observable instruments that read the metrics of a pipeline, or of an ``aiorepl.spark.QueryListener``.
 
-    :param name: of a pipeline: the value of the attribute ``pipeline``; the slot's name by default.
-    :param watch: of a pipeline: a watch of it, for the metrics of the slot and of the journal.
+    :param name: for a pipeline: the value of the attribute ``pipeline``; the slot's name by default.
+    :param watch: for a pipeline: its watch, for the metrics of the slot and of the journal.
     """
     found = observed(pipeline, name, watch)
 

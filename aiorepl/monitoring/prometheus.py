@@ -22,8 +22,8 @@ class PrometheusCollector(Collector):
         prometheus_client.REGISTRY.register(PrometheusCollector(pipeline))
 
     :param pipeline: a pipeline, or an ``aiorepl.spark.QueryListener``.
-    :param name: of a pipeline: the value of the label ``pipeline``; the slot's name by default.
-    :param watch: of a pipeline: a watch of it, for the metrics of the slot and of the journal.
+    :param name: for a pipeline: the value of the label ``pipeline``; the slot's name by default.
+    :param watch: for a pipeline: its watch, for the metrics of the slot and of the journal.
     """
 
     def __init__(

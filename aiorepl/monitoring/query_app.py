@@ -5,7 +5,7 @@
     /readyz     200 while a query runs, else 503 with the reasons
     /metrics    for Prometheus
 
-It is read-only and has no authentication, like that of pipelines. Nothing in it is row data.
+Like the application for pipelines, it is read-only and has no authentication. It shows no row data.
 """
 
 from __future__ import annotations

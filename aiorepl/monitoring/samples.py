@@ -54,7 +54,7 @@ TRANSACTION_ROWS: Final = Metric(
 TABLE_ROWS: Final = Metric(
     "aiorepl_table_rows_total",
     "counter",
-    "Rows that the server has sent, by table; table other has those of all tables after the first 200.",
+    "Rows that the server has sent, by table; the table 'other' counts all tables after the first 200.",
     ("table", "kind"),
 )
 TABLE_BYTES: Final = Metric(
@@ -131,10 +131,10 @@ def _sink_counter(name: str, text: str) -> Metric:
 
 
 WRITE_SECONDS: Final = Metric(
-    "aiorepl_sink_write_seconds", "histogram", "The time of a write that succeeded.", ("sink",)
+    "aiorepl_sink_write_seconds", "histogram", "The duration of a successful write.", ("sink",)
 )
 FLUSH_SECONDS: Final = Metric(
-    "aiorepl_sink_flush_seconds", "histogram", "The time of a flush that succeeded.", ("sink",)
+    "aiorepl_sink_flush_seconds", "histogram", "The duration of a successful flush.", ("sink",)
 )
 _COUNTERS: Final = {
     "changes": _sink_counter("changes", "Changes that were delivered, with dead letters and skipped ones."),

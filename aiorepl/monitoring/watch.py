@@ -1,4 +1,4 @@
-"""Reads what a pipeline's own statistics do not have: the slot's state on the server, and the size of the journal."""
+"""Reads the slot's state on the server and the size of the journal, which a pipeline's statistics do not include."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _log = logging.getLogger("aiorepl.monitoring")
 SECONDS: Final = 10.0
 # The journal is read less often, because an object store charges for each request.
 _JOURNAL_TIMES: Final = 3
-# wal_status and safe_wal_size exist since PostgreSQL 13; to_jsonb reads the columns that exist. A standby replays WAL and writes
-# none.
+# wal_status and safe_wal_size exist since PostgreSQL 13; to_jsonb returns NULL for a missing column. A standby writes no WAL, so its
+# end of WAL is the replayed LSN.
 _QUERY: Final = """
 SELECT pg_catalog.to_jsonb(slot) ->> 'wal_status' AS wal_status,
        (pg_catalog.to_jsonb(slot) ->> 'safe_wal_size')::int8 AS safe_bytes,
@@ -77,7 +77,7 @@ class JournalStatus:
 class Watch:
     """Reads the slot's state from the server every few seconds, on a separate connection, and the size of the journal.
 
-    It never fails, and belongs around the pipeline::
+    If reading fails, it logs a warning and tries again. Enter it before the pipeline runs::
 
         async with aiorepl.monitoring.Watch(pipeline) as watch:
             registry.register(aiorepl.monitoring.PrometheusCollector(pipeline, watch=watch))

@@ -74,7 +74,7 @@ class ObjectClient:
                 "az://container/prefix, and config has obstore's keys for it"
             ) from None
         except BaseException as error:
-            # obstore's extension panics if it does not know a key's prefix.
+            # obstore panics on a key with an unknown prefix.
             if type(error).__name__ != "PanicException":
                 raise
             raise ConfigurationError(

@@ -280,12 +280,12 @@ class FanOut(ABC):
             tables = self.snapshots.unfinished if slices is None else []
             if not tables:
                 return slices
-            left = f"{len(tables)} tables are still to be read ({', '.join(tables[:3])}{' …' if tables[3:] else ''})"
+            left = f"{len(tables)} tables are not read completely ({', '.join(tables[:3])}{' …' if tables[3:] else ''})"
             if not self._capture.ends_now or self.snapshots.paused:
-                _log.warning("the stream ends, and %s: the next run goes on with them", left)
+                _log.warning("the stream ends, and %s: the next run continues with them", left)
                 return None
             # The watermarks of the remaining chunks come after the end.
-            _log.info("the end of WAL is reached, and %s: the run ends with them", left)
+            _log.info("the end of WAL is reached, and %s: the run ends once they are", left)
             await self._capture.read_on()
             self._reads_on = True
         return await run_until_set(self.snapshots.settled, self._capture.receive())

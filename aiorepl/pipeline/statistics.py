@@ -61,9 +61,9 @@ class PipelineStatistics:
     :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
         ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.
-    :param tables: the rows that the server has sent, by table: those of its first 200 tables, and of all others together.
-        Rows that were sent again after a reconnect count again, and those of a streamed transaction that rolled back count.
-    :param transaction_rows: the received transactions by their number of changes.
+    :param tables: the rows that the server has sent, for each of the first 200 tables, and for all others together. Rows that the
+        server sends again after a reconnect count again, and rows of a streamed transaction count even if it is rolled back.
+    :param transaction_rows: a histogram of the number of changes in a received transaction.
     :param buffers: by name, the state of each buffer; ``backpressured`` while it is full, ``slowest`` is the sink that it waits
         for.
     :param sinks: by name, each sink's own statistics; with a journal also the journal's.

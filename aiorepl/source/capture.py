@@ -78,7 +78,7 @@ class Capture:
         self.counts = TableCounts()
         """The received rows of each table, over all connections."""
         self.transaction_rows = Histogram(_TRANSACTION_ROWS)
-        """The received transactions by their number of changes."""
+        """A histogram of the number of changes in a received transaction."""
         self._rows_of_transaction = 0
         self._connection: Connection | None = None
         self._preflight: PreflightResult | None = None
@@ -305,7 +305,9 @@ class Capture:
 
     def _connected(self) -> tuple[Connection, PreflightResult]:
         if self._connection is None or self._preflight is None:
-            raise RuntimeError("it is not connected: write `async with aiorepl.connect(…) as stream:`")
+            raise RuntimeError(
+                "the stream is not connected: write `async with aiorepl.connect(…) as stream:`"
+            )
         return self._connection, self._preflight
 
     async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:

@@ -243,7 +243,8 @@ class Session:
     def _record(self, slices: list[Slice]) -> list[Slice]:
         """Record in the ledger which LSNs these slices complete, and return the slices to deliver.
 
-        Slices from the first one that ends before known WAL are dropped, and ``receive`` raises an error after the others.
+        If a slice ends at or before an LSN that was already received, it and all later slices are dropped, and ``receive`` raises an error
+        once the earlier ones are returned.
         """
         delivered = []
         for part in slices:
@@ -254,7 +255,7 @@ class Session:
                 self._hold_or_release(part.two_phase)
             if part.end_lsn is not None:
                 if part.end_lsn < self._end or (part.transaction is not None and part.end_lsn == self._end):
-                    # The sinks would take it for a transaction that they have.
+                    # The sinks would mistake it for a transaction that they already have.
                     self._failure = ProtocolError(
                         f"the stream ran backwards: a transaction ends at {part.end_lsn}, but everything up to {self._end} "
                         "was already sent",

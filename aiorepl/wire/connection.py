@@ -115,7 +115,7 @@ class ReplicationConnection:
 
         :raises ConnectionFailed: a pooler has opened an ordinary connection.
         :raises ServerError, ConnectionLost: the command failed.
-        :raises ProtocolError: the result is not that of PostgreSQL.
+        :raises ProtocolError: the result is not one that PostgreSQL returns.
         """
         with parsing("IDENTIFY_SYSTEM"):
             try:
@@ -124,7 +124,7 @@ class ReplicationConnection:
                 if error.sqlstate != _SYNTAX_ERROR:
                     raise
                 raise ConnectionFailed(
-                    f"this is no replication connection: a pooler such as PgBouncer ignores the parameter replication: {NO_POOLER}",
+                    f"this is not a replication connection: a pooler such as PgBouncer ignores the parameter replication: {NO_POOLER}",
                     permanent=True,
                 ) from None
             return System(

@@ -12,13 +12,13 @@ from aiorepl.errors import ProtocolError
 def parsing(command: str) -> Iterator[None]:
     """Read the rows of ``command`` within this context.
 
-    :raises ProtocolError: a row or column is missing, or a value is not what it should be. It quotes no value.
+    :raises ProtocolError: a row or column is missing, or a value is invalid. The message quotes no value.
     """
     try:
         yield
     except (LookupError, TypeError, ValueError) as error:
         raise ProtocolError(
-            f"the server's result is not that of PostgreSQL ({type(error).__name__}): check that the DSN names a PostgreSQL "
+            f"the result is not one that PostgreSQL returns ({type(error).__name__}): check that the DSN names a PostgreSQL "
             "server",
             message=command,
         ) from None

@@ -1,4 +1,4 @@
-"""Numbers as PostgreSQL prints them: Arrow prints some decimals and floating-point numbers in another way. Pure."""
+"""Numbers as PostgreSQL prints them; Arrow prints some decimals and floating-point numbers differently. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiorepl.values.floats import float4_text, float8_text
 
 
 def number_texts(array: Any) -> pa.Array:
-    """Return the texts of an array of numbers, or of what a cast prints as PostgreSQL does."""
+    """Return the texts of an array of numbers. Integers and other types are cast to text."""
     if pa.types.is_decimal(array.type):
         texts = [None if value is None else f"{value:f}" for value in array.to_pylist()]
     elif pa.types.is_floating(array.type):

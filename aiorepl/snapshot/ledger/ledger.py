@@ -162,9 +162,9 @@ class ChunkLedger:
         return position
 
     def durable_position(self, slot_lsn: LSN) -> LSN:
-        """Return how far a consumer is durable that keeps no position.
+        """Return the position up to which a consumer that stores no position is durable.
 
-        :param slot_lsn: the slot's position, which is confirmed only over durable data.
+        :param slot_lsn: the slot's position; all data before it is durable.
         """
         if self.initial is None or slot_lsn > self.initial.consistent_point:
             return slot_lsn

@@ -32,7 +32,7 @@ async def missing_slot(connection: Connection, source: Source) -> Finding:
     if limit - count > 2:
         return Finding("ok", "slot", text)
     text += (
-        f"; then {limit - count - 1} of {limit} slots are free, and a standby or another consumer may find none: raise "
+        f"; then {limit - count - 1} of {limit} slots are free, which may not be enough for standbys and other consumers: raise "
         "max_replication_slots, and restart the server"
     )
     sql = f"ALTER SYSTEM SET max_replication_slots = {limit + 10};"

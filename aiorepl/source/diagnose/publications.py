@@ -73,8 +73,8 @@ SELECT pg_catalog.quote_ident(schemaname) || '.' || pg_catalog.quote_ident(table
   FROM pg_catalog.pg_publication_tables WHERE pubname IN ({names})
  GROUP BY schemaname, tablename HAVING count(DISTINCT attnames) > 1 ORDER BY 1
 """
-# Stored generated columns are sent since PostgreSQL 18, if the publication says so or lists them; virtual ones never. What the
-# publication says does not matter to a table whose columns it lists.
+# Since PostgreSQL 18 the server sends stored generated columns, if publish_generated_columns or a column list selects them; it never
+# sends virtual ones. publish_generated_columns has no effect on a table with a column list.
 _GENERATED: Final = """
 SELECT c.oid::pg_catalog.regclass::text || '.' || pg_catalog.quote_ident(a.attname) AS name, t.pubname::text AS publication,
        (a.attgenerated = 's' AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NULL)::text AS possible
@@ -192,11 +192,11 @@ async def _missing(connection: Connection, name: str) -> Finding:
     keyless = [str(row["name"]) for row in rows if row["keyed"] != "true"]
     text = f"no publication {name!r} in this database: create it for the tables that you want"
     if keyless:
-        text += f"; not among them, because without a replica identity, such as a primary key, the server would refuse their updates and deletes: {_shown(keyless)}"
+        text += f"; leave out tables without a replica identity, such as a primary key, whose updates and deletes the server would refuse: {_shown(keyless)}"
     statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE"
     if 0 < len(keyed) <= _NAMED:
         return Finding("error", "publication", text, 2, sql=f"{statement} {', '.join(keyed)};")
-    # There is no statement that can be run as it is.
+    # No statement that could be run unchanged.
     return Finding("error", "publication", f"{text}: {statement} name, name, ...", 2)
 
 

@@ -215,7 +215,7 @@ class DeltaTarget:
             return
         bases = _bases(table, application)
         if bases:
-            # RESTORE keeps the identifiers, so these say that no batch is unfinished.
+            # RESTORE keeps the transaction identifiers, so -1 records that no batch is unfinished.
             marks = [Transaction(f"{application}/{each}", -1) for each in ("part", "filled")]
             table.restore(min(bases), commit_properties=CommitProperties(app_transactions=marks))
             table.update_incremental()
@@ -455,8 +455,8 @@ def _bases(table: DeltaTable, application: str) -> list[int]:
 def _unfinished(table: DeltaTable, application: str, number: str = "part", base: str = "base") -> int | None:
     """Return the version before an application's unfinished batch; ``None`` if there is none.
 
-    :param number: the identifier that has the batch's number,
-    :param base: and the one that has the version.
+    :param number: the name of the identifier with the batch's number.
+    :param base: the name of the identifier with the version.
     """
     part = table.transaction_version(f"{application}/{number}")
     done = table.transaction_version(application)

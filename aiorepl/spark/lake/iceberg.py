@@ -208,7 +208,7 @@ class IcebergTarget:
                 with transaction.update_schema() as update:
                     for name in names:
                         update.delete_column(name)
-            # The next attempt may fill new columns first, so it has another base.
+            # The next attempt may add new columns first, and then has another base.
             _unmark(table, transaction, application)
 
     def versions(self) -> list[Version]:
@@ -245,7 +245,7 @@ class IcebergTarget:
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:
-            # Two tables of a new namespace are created at the same time. Not every catalog says so.
+            # Another table of the same new namespace may be created concurrently, and not every catalog raises a specific error for that.
             if not self._catalog.namespace_exists(self.identifier[:-1]):
                 raise
         plain = pa.schema([field.remove_metadata() for field in wanted])

@@ -119,7 +119,7 @@ class _Merge:
                 if there is None:
                     self._kept.append(change)
                 elif current[there] and not current[change]:
-                    # A part of this batch was merged before, when its end was earlier.
+                    # An earlier attempt of this batch, with an earlier end, has merged this version already.
                     self._end(there, Truncate(*ends[change]))
                     ended.add(there)
                 continue

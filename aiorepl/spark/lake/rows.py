@@ -79,7 +79,7 @@ def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def in_type(column: Any, kind: pa.DataType) -> Any:
-    """Convert an array, or a chunked one, to a wider type. Numbers become PostgreSQL's text."""
+    """Convert an array or a chunked array to a wider type. Numbers become PostgreSQL's text."""
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([in_type(chunk, kind) for chunk in column.chunks], kind)
     if pa.types.is_string(kind) and not pa.types.is_string(column.type):

@@ -40,7 +40,7 @@ def scan(
 
 
 def files_of(table: DeltaTable) -> list[str]:
-    """Return the files of a table, for ``scan``; none if it has values that pyarrow's scan of a table cannot have."""
+    """Return the files of a table, for ``scan``; an empty list if pyarrow cannot scan the table."""
     try:
         return [each.path for each in table.to_pyarrow_dataset().get_fragments()]
     except ValueError:

@@ -91,7 +91,7 @@ def merge(
         )
         clauses = [
             Clause("matched_update", _op("=", "close"), _ended(truncates, dialect)),
-            # A part of this batch was merged before, when its end was earlier.
+            # An earlier attempt of this batch, with an earlier end, has merged this version already.
             Clause(
                 "matched_update",
                 f"{_op('<>', 'close')} AND t.{IS_CURRENT} AND NOT s.{IS_CURRENT}",

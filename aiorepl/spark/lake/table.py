@@ -78,7 +78,7 @@ class Commit:
     :param application: the id of the query. A restart keeps it; a new checkpoint has another one.
     :param number: the batch's number, which increases within an application.
     :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
-    :param last: the position of the batch's last change, if it is known. If its checkpoint has lost the plan, Spark plans the
+    :param last: the position of the batch's last change, if it is known. If the checkpoint has lost the plan, Spark plans the
         batch again, perhaps with a later end; then only the changes after this position are new.
     """
 
@@ -171,7 +171,7 @@ class Table(Protocol):
         :param schema: the source's columns, without those that the mode adds.
         :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
             rows if the column is new; null if there is none.
-        :param commit: the batch; ``undo`` also undoes what was filled for it.
+        :param commit: the batch; ``undo`` also undoes the new columns and their values in existing rows.
         :raises ConfigurationError: a column was altered to a type that cannot hold all of the present values.
         """
 
@@ -184,10 +184,10 @@ class Table(Protocol):
         """
 
     def undo(self, application: str) -> None:
-        """Undo the commits of an application's unfinished batch, which may come again with an earlier end.
+        """Undo the commits of an application's unfinished batch, because Spark may plan the batch again with an earlier end.
 
-        Else a row could have changes from after that end, which the next batch does not find: the row that it moves is gone, or
-        has the values of a later row; and a row from before a column was added would lack the column's value.
+        Otherwise the table could have changes from after that end, and the next batch would not find the rows that it changes: a row
+        may be gone, or have later values. Also, an older row could lack the value of a column that the batch added.
         """
 
     def versions(self) -> list[Version]:

@@ -91,7 +91,7 @@ class Applying:
         end = head.end.place
         if (number, end) != (state.batch, state.end):
             self._require_next(state, number)
-            # If its checkpoint has lost the plan, Spark plans the batch again, perhaps with another end.
+            # If the checkpoint has lost the plan, Spark plans the batch again, perhaps with another end.
             again = head.start.place < state.planned
             if number == state.batch:
                 _log.warning("batch %d comes again with another end", number)

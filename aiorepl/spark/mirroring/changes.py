@@ -27,7 +27,7 @@ class Changes:
 
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
-    :param after: leave out the changes up to this position, because the table has them.
+    :param after: leave out the changes up to this position, because the table has them already.
     """
 
     journal: Location

@@ -76,7 +76,8 @@ class MirroredTables:
     def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
         """Return the version of every table at the end of the last batch up to ``lsn``, so all tables have the same transactions.
 
-        A batch that came again with another end may have reached some tables with the former one; such an end is passed over.
+        If Spark planned a batch again with another end, some tables may have the first plan's end and others may not. Such an end is
+        skipped.
 
         Tables that are set aside are left out, and so are tables without such a version, or whose version was vacuumed.
 
@@ -101,7 +102,7 @@ class MirroredTables:
         return {table: self._target(table).versions() for table in tables}
 
     def restart(self, table: str) -> None:
-        """Begin a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
+        """Start a table again with an empty target. Delete its target first, and request a snapshot of its rows afterwards.
 
         The next batches skip the changes before the table's last incompatible description. The mirror must not run.
 
@@ -122,7 +123,7 @@ class MirroredTables:
 
 
 def _ends_of(versions: Mapping[Table, Sequence[Version]], state: State) -> list[LSN]:
-    """Return the ends of batches, ascending, without those beyond which a table has a batch that another table has up to there."""
+    """Return the ends of batches, ascending. An end is left out if a batch has commits both up to it and after it."""
     commits = sorted(
         (each.commit for table in versions.values() for each in table), key=lambda each: each.lsn
     )

@@ -135,7 +135,7 @@ class MirrorPlanner(Planner):
     ) -> list[InputPartition]:
         """Divide the changes between two positions into files of the history and blocks to stage.
 
-        :raises JournalError: the journal is damaged, or segments were deleted that the history has not.
+        :raises JournalError: the journal is damaged, or segments were deleted that the history does not have.
         """
         require_kept(reader, chain, start, end)
         parts: list[InputPartition] = []

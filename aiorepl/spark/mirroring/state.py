@@ -70,7 +70,7 @@ class State:
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: all tables, except those set aside, have every transaction that ended up to this LSN.
     :param end: where the last batch ended.
-    :param planned: the furthest end of a batch that has begun to be applied. Some tables may have the changes up to there.
+    :param planned: the latest end of all batches whose application has begun. Some tables may have the changes up to there.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     """

@@ -73,7 +73,7 @@ class TableWriter:
 
         :param files: in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
-        :param again: a batch with another end may have had some of these changes: write those that the table lacks.
+        :param again: an earlier plan with another end may have written some of these changes: write only those that the table lacks.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
@@ -186,7 +186,7 @@ class TableWriter:
 
 
 def _last(files: Sequence[StagedFile]) -> Place:
-    """Return a position that no change of the batch is after. A file of the history may also have changes of later batches."""
+    """Return an upper bound of the batch's changes. A file of the history may also have changes of later batches."""
     return max(
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
@@ -197,7 +197,7 @@ def _common(table: Table, files: Sequence[StagedFile]) -> Common:
     with_rows = [file for file in files if not file.only_truncates]
     versions: dict[Any, Version] = {}
     for file in with_rows or files:
-        # A table may have an earlier description again; the last one names the columns.
+        # A table may return to an earlier description; the last one names the columns.
         versions.pop(file.version.digest, None)
         versions[file.version.digest] = file.version
     return Common(str(table), list(versions.values()))

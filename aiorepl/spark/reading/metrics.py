@@ -60,7 +60,7 @@ METRICS: Final = (UP, LSNS, LAG_BYTES, LAG_SECONDS, BATCH, BATCH_SECONDS, ROWS)
 
 
 def samples(queries: Iterable[QueryStatistics]) -> Iterator[Sample]:
-    """Convert statistics to samples. Of queries with the same name, one that runs counts, or else the last one."""
+    """Convert statistics to samples. Of queries with the same name, only a running one is included, or else the last one."""
     by_name: dict[str, QueryStatistics] = {}
     for query in queries:
         if query.name not in by_name or query.running or not by_name[query.name].running:

@@ -263,7 +263,7 @@ class Planner:
 def require_kept(
     reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition | None = None
 ) -> None:
-    """Check that the segments of positions within a segment still exist: the history has no blocks.
+    """Check that positions within a segment can still be read: the history has no blocks, so their segments must exist.
 
     :param end: the end of a planned batch.
     :raises JournalError: a segment was deleted.
@@ -272,8 +272,8 @@ def require_kept(
         raise _gone(reader, chain, start)
     if end is not None and _within_deleted(chain, end):
         raise JournalError(
-            f"{_place(reader, chain, end)}, and the planned batch ends there. Delete the newest file in the folder offsets of the query's "
-            "checkpoint, if the folder commits has none of its name, and start the query again: it plans the batch again"
+            f"{_place(reader, chain, end)}, where the planned batch ends. If the newest file in the folder offsets of the query's checkpoint has none "
+            "of the same name in the folder commits, delete it, and start the query again, which plans the batch again"
         )
 
 
@@ -283,14 +283,14 @@ def _within_deleted(chain: Chain, place: BlockPosition) -> bool:
 
 def _gone(reader: JournalReader, chain: Chain, place: BlockPosition) -> JournalError:
     return JournalError(
-        f"{_place(reader, chain, place)}, where the query is, and the history cannot be read from there. Start over with an empty target "
+        f"{_place(reader, chain, place)}, where the query stopped, and the history cannot be read from there. Start over with an empty target "
         "and a new checkpoint; a query with a consumer keeps the segments that it needs"
     )
 
 
 def _place(reader: JournalReader, chain: Chain, place: BlockPosition) -> str:
     return (
-        f"the journal {reader.url} has no segments before {chain.start_lsn} any more, and so not part {place.part}, block {place.block} "
+        f"the journal {reader.url} has no segments before {chain.start_lsn} any more, and so lacks part {place.part}, block {place.block} "
         f"after {place.lsn}"
     )
 

@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Share(NamedTuple):
-    """One of ``shares`` parts of the rows, told apart by their keys: for a range with too many rows to be compared at once."""
+    """One of ``shares`` parts of the rows, divided by a hash of the key. For a range with too many rows to compare at once."""
 
     number: int
     shares: int
@@ -53,7 +53,7 @@ class Share(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """SQL of the same, for a column ``key``."""
+        """The same condition in SQL, for a column ``key``."""
         digest = "encode(substr(sha256(convert_to(key, 'UTF8')), 1, 4), 'hex')"
         return f"('x' || {digest})::bit(32)::bigint % {self.shares} = {self.number}"
 

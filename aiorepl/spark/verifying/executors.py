@@ -1,4 +1,4 @@
-"""Reads checksums and hashes of a large Delta table in Spark's executors, some of its files in each task."""
+"""Reads checksums and hashes of a large Delta table on Spark's executors; each task reads some of its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aiorepl.spark.verifying.checksums import (
 from aiorepl.spark.verifying.lake import LakeTable
 
 LARGE: Final = 256 * 1024 * 1024
-"""If the files of a table have more bytes, executors read them."""
+"""Executors read a table whose files have more bytes than this."""
 _TASK_BYTES: Final = 128 * 1024 * 1024
 _ROWS: Final = 10_000
 
@@ -50,7 +50,7 @@ _HASHES_DDL: Final = "place long, key string, hash long, since boolean"
 
 @dataclass(frozen=True)
 class DistributedTable:
-    """As ``LakeTable``, read by executors.
+    """A ``LakeTable`` that executors read.
 
     :param files: the table's files.
     :param tasks: the number of tasks that read them.
@@ -93,7 +93,7 @@ class DistributedTable:
 
 
 def distributed(table: LakeTable, session: Callable[[], SparkSession] | None) -> LakeTable | DistributedTable:
-    """Return how to read a table: by executors if it is large.
+    """Return a table's reader, which uses executors if the table is large.
 
     :param session: returns the Spark session; ``None`` if there is none.
     """

@@ -72,19 +72,19 @@ class LakeTable:
         share: Share,
         files: Collection[str] | None = None,
     ) -> Iterator[tuple[int, Row, bool]]:
-        """Yield the rows of ranges at an LSN, each with its range and whether it was changed since."""
+        """Yield the rows of ranges at an LSN, each with its range, and whether it has changed since."""
         for place, row, since in self._rows(compared, lsn, self._within(compared, places), files):
             if place in places and share.has(row.key):
                 yield place, row, since
 
     def files(self) -> tuple[list[str], int]:
-        """Return the files, and the bytes that they have in all; no files if only this process can read them."""
+        """Return the files and their total bytes; no files if executors cannot read them."""
         table = self._open()
         sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"]
         return files_of(table), pc.sum(sizes).as_py() or 0
 
     def _within(self, compared: Comparison, places: Collection[int]) -> pc.Expression | None:
-        """Return the condition by which statistics tell the files from the first range to the last one."""
+        """Return a condition that selects, by their statistics, the files between the first and the last of these ranges."""
         name, bounds = compared.keys[0], compared.bounds
         if not pa.types.is_integer(self.schema().field(name).type):
             return None

@@ -189,7 +189,7 @@ class _Table:
 
 
 def _groups(places: Sequence[int], counts: Mapping[int, int]) -> Iterator[Sequence[int]]:
-    """Group ranges that are compared at once. A range with many rows is alone: many rows may share a key's first column."""
+    """Group ranges to compare at once. A range can have many rows, if they share the key's first column; it is then a group of its own."""
     group: list[int] = []
     rows = 0
     for place in places:
