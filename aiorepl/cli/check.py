@@ -37,7 +37,7 @@ def check(
 ) -> int:
     """Check the pipeline that FILE describes (default: aiorepl.toml), or the given slot and publications.
 
-    Begin with it: the publication and the slot need not exist yet, and it prints the statements that create or mend what is
+    Run it first: the publication and the slot need not exist yet, and it prints the statements that create or correct what is
     missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
     selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The exit code is that of the first
     error; warnings do not count.

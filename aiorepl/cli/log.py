@@ -13,7 +13,7 @@ import click
 SHORT: Final = "aiorepl: %(message)s"
 LONG: Final = "%(asctime)s %(levelname)s %(message)s"
 
-# What every record has; whatever else it has is a field of its own.
+# The attributes of every log record; each other attribute becomes a field.
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

@@ -18,7 +18,7 @@ tables = ["public.*"]                   # patterns; "!public.sessions" excludes;
 target = "/var/lib/aiorepl/lake"        # a Delta table for each: target/schema/table
 # target = { url = "s3://bucket/lake", config = { region = "eu-central-1" } }
 mode = "current"                        # history (SCD2), soft_delete, changelog; or by pattern, as below
-# on_error = "set_aside"                # go on without a table that cannot be written; the default is halt
+# on_error = "set_aside"                # continue without a table that cannot be written; default: halt
 # whole_transactions = true             # never show a part of a transaction, however large it is
 # starting_position = "earliest"        # of a new mirror: earliest, latest or an LSN; the default is the journal's beginning
 # max_bytes = "256MiB"                  # of the journal in a batch

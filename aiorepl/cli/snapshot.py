@@ -34,7 +34,7 @@ def snapshot(
     action: str | None,
     tables: tuple[str, ...],
 ) -> int:
-    """Make a running pipeline read TABLES (as schema.table) again, while its stream goes on.
+    """Make a running pipeline read TABLES (as schema.table) again, while its stream continues.
 
     The command writes a logical message, and does not wait for the pipeline, which reads it from its stream. The server
     must be PostgreSQL 14 or later, and a primary.

@@ -154,7 +154,7 @@ def _figures(table: TableStatistics) -> str:
 
 @contextlib.contextmanager
 def _redirected_logs() -> Iterator[None]:
-    """Let handlers that write to standard error write to what it is now."""
+    """Let handlers that write to standard error use the current ``sys.stderr``."""
     moved = [
         handler
         for handler in logging.getLogger().handlers

@@ -71,7 +71,7 @@ def write(
     no_prepared: bool,
     history: Path,
 ) -> None:
-    """Write to the tables, and what was written to the file HISTORY.
+    """Write to the tables, and record the writes in the file HISTORY.
 
     Transactions of all kinds and sizes, many of which are rolled back. The server may be restarted meanwhile. The tables must be as
     they were created: drop and create the schema before writing again.

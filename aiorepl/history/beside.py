@@ -49,7 +49,7 @@ def keep_uncompacted(store: Store, begin: Position) -> None:
 async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace | None = None) -> None:
     """Compact a journal in a process of its own, with low priority, until cancelled. Its errors are only logged.
 
-    If another compaction has taken over the history, this one goes on once that one has done nothing for a while.
+    If another compaction has taken over the history, this one continues once the other one has been idle for a while.
     """
     pause = _FIRST_PAUSE
     while True:

@@ -336,7 +336,7 @@ class Compaction:
         self._discard(name for name in replaced if name is not None)
 
     def _discard(self, names: Iterable[str]) -> None:
-        """Delete files that nobody needs. The next owner deletes the rest."""
+        """Delete unused files. If this fails, the next owner deletes the rest."""
         with contextlib.suppress(OSError):
             for name in names:
                 self._store.delete(name)

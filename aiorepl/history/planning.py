@@ -125,7 +125,7 @@ def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
 
 
 def _passed(since: int, now: int, seconds: float) -> bool:
-    # A time that is as far in the future was written before the clock was set back; nobody knows how old it is.
+    # A time that far in the future was written before the clock was set back, so the age is unknown.
     return abs(now - since) >= seconds
 
 

@@ -1,7 +1,7 @@
 """The process that compacts a journal beside a pipeline: ``python -m aiorepl.history.process``.
 
-It gets the journal's store through its standard input, where credentials are seen by nobody, and ends when that is closed: so it
-ends with the pipeline, however that ends. Its log is its standard error.
+It gets the journal's store through its standard input, so no other user can see credentials. It ends when standard input is
+closed, so it ends with the pipeline, even if the pipeline is killed. Its log is its standard error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A journal as it was at one moment: its segments in commit order, what it lacks, and where it starts. Pure.
+"""A consistent view of a journal: its segments in commit order, its gaps and incomplete tables, and its start. Pure.
 
-All readers begin here: the asyncio reader, pruning, the command line, and Spark. ``position.json`` has the last segments; the
-files that have the others are loaded when somebody asks for those, so that a reader near the end pays only for what is new.
+All readers start here: the asyncio reader, pruning, the command line, and Spark. ``position.json`` has the last segments. The
+manifests that list the older ones are loaded on demand, so the cost of a reader near the end depends only on the new segments.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class Completeness:
     def abandoned(self, besides: Collection[int]) -> Completeness:
         """Abandon the open snapshots.
 
-        :param besides: the oids of the tables whose snapshots go on.
+        :param besides: the oids of the tables whose snapshots continue.
         """
         tables = tuple(
             replace(table, abandoned=True) if table.open and table.oid not in besides else table

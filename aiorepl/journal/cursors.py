@@ -1,12 +1,12 @@
 """The position of each consumer of a journal: a sink of the pipeline, or a Spark query.
 
-A consumer owns the cursor of its name, and moves it once what it has read is durable. No segment is pruned that a
-registered cursor has not passed; so drop the cursor of a consumer that will not come back.
+A consumer owns the cursor of its name, and moves it once the data that it has read is durable. Retention keeps every segment that
+a registered cursor has not passed, so drop the cursor of a consumer that is gone for good.
 
-A cursor that two consumers moved would let segments be pruned, and rows be skipped, that one of them has not read. So its
-file has the kind of its owner, the query's id, and the process that reads. It is replaced by compare-and-swap. A process
-that registers takes the cursor over, because nobody can tell whether the previous one will come back; the previous one is
-refused when it comes.
+If two consumers moved one cursor, segments could be pruned and rows skipped that one of them has not read. So the cursor's file has
+the kind of its owner, the query's id, and the process that reads, and is replaced by compare-and-swap. A process that registers
+takes the cursor over, because it cannot know whether the previous process is still alive. The next move of the previous process
+fails.
 """
 
 from __future__ import annotations

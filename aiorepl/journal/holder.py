@@ -1,6 +1,6 @@
 """Identifies who writes a journal, or reads it under a name: in errors, and to distinguish two processes.
 
-A host's name and a process id come again, so the identity is a random one.
+A host's name and a process id can be reused, so the identity is random.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Start:
     """Where retention has moved the start of a journal. It never moves back.
 
     :param journal: of the Identity.
-    :param lsn: the end of the last segment that nobody may read any more.
+    :param lsn: the end of the last segment that readers may no longer use.
     :param deleted: the end of the last segment whose file is deleted. It is before ``lsn`` if the deletion was interrupted.
     """
 
@@ -101,7 +101,7 @@ class State:
 
     @classmethod
     def empty(cls, identity: Identity) -> State:
-        """The state of a journal that nobody has written to."""
+        """The state of a new journal."""
         return cls(identity.journal, identity.source, identity.source)
 
     @property

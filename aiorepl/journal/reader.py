@@ -268,7 +268,7 @@ class JournalReader:
             came = tuple(chain.completeness.appeared_between(after, chain.last_segment_end))
             text = f"the journal {self.url} does not have all rows of {listed(came)}" if came else ""
         if text:
-            # Without any snapshot, nobody expects whole tables.
+            # A journal without any snapshot is not expected to have whole tables.
             expected = not chain.tables and not any(each.again for each in came)
             _log.log(logging.INFO if expected else logging.WARNING, "%s", text)
 

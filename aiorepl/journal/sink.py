@@ -71,7 +71,7 @@ class JournalSink(Sink):
     async def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed, so that retention may delete their chunks, and readers are told.
 
-        :param besides: the oids of the tables whose snapshots go on.
+        :param besides: the oids of the tables whose snapshots continue.
         """
         with self._errors("abandon a snapshot"):
             await to_thread.run_sync(self._writer.abandon_snapshots, besides)

@@ -24,7 +24,7 @@ _REPLACE_LOCK: Final = "replace.lock"
 
 
 class Superseded(Exception):
-    """A file has another version than the one to be replaced: somebody else replaced it."""
+    """Another process replaced the file: its version is not the expected one."""
 
 
 class Upload(Protocol):

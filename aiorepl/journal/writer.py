@@ -153,7 +153,7 @@ class JournalWriter:
     def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed.
 
-        :param besides: the oids of the tables whose snapshots go on.
+        :param besides: the oids of the tables whose snapshots continue.
         """
         with self._working():
             complete = self._publisher.completeness.abandoned(besides)

@@ -42,7 +42,7 @@ class InitialPhase:
 
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
-    :param resnapshot: whether to create the slot again, and to begin with a truncate.
+    :param resnapshot: whether to create the slot again, and to start with a truncate.
     :ivar loads: whether this start reads the snapshot that its slot exports.
     """
 
@@ -259,7 +259,7 @@ class InitialPhase:
 
     @property
     def pending(self) -> frozenset[int]:
-        """The oids of the tables whose snapshots go on, unless they are complete."""
+        """The oids of the tables whose snapshots continue, unless they are complete."""
         ledger = self._ledger if self._file is None else self._file.ledger
         if ledger is None:
             return frozenset()

@@ -1,7 +1,7 @@
 """Delivery through a journal: from the source to the journal, and from the journal to each sink.
 
 The slot waits only for the journal. A sink reads the journal from its cursor, which is stored with the journal, so a slow,
-stopped or broken sink does not make the server keep WAL. The journal can begin with an initial snapshot of the tables.
+stopped or broken sink does not make the server keep WAL. The journal can start with an initial snapshot of the tables.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class JournaledFanOut(FanOut):
         await keep_pruned(self._store, retention)
 
     async def _watch_snapshots(self) -> None:
-        """Record in the journal which snapshots were cancelled or cannot go on: their chunks need not be kept."""
+        """Record in the journal which snapshots were cancelled or cannot continue: their chunks need not be kept."""
         while True:
             with contextlib.suppress(AioreplError):  # tried again
                 await self._abandon_snapshots()

@@ -55,7 +55,7 @@ class Pipeline:
         is stored under its name, so do not rename a sink. In a list, names come from the classes: kafka, kafka-2.
     :param journal: where a journal is: a folder, ``s3://bucket/prefix``, ``gs://…`` or ``az://…``. ``ObjectStore(url, config)``
         if credentials or an endpoint are not in the environment.
-    :param snapshot: if the slot is created now, begin with the existing rows of the tables; ``True``, or the options of
+    :param snapshot: if the slot is created now, start with the existing rows of the tables; ``True``, or the options of
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. ``None``: only ``aiorepl journal prune`` deletes segments.
@@ -248,7 +248,7 @@ class Pipeline:
         Sinks receive the rows as changes of the kind ``read``, merged into the stream so that each row is as new as the stream
         is there. Rows that are not in the table are not deleted from sinks. A table without a key is read at one point, with
         the stream held back, and its rows follow a TRUNCATE. With a journal, or ``SnapshotOptions(state=…)``, an interrupted
-        snapshot goes on after a restart.
+        snapshot continues after a restart.
 
         Needs PostgreSQL 14, and a primary, because it writes logical messages.
 

@@ -1,4 +1,4 @@
-"""Where a sink without a journal stores what is durable while an initial snapshot is delivered."""
+"""Records, for a pipeline without a journal, which chunks of an initial snapshot are durable in its sinks."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class PipelineState(StrEnum):
     RUNNING = "running"
     """The stream is read, and all sinks work."""
     DEGRADED = "degraded"
-    """It goes on, but the connection is lost, or a sink has failed or repeats a call."""
+    """The pipeline runs, but the connection is lost, or a sink has failed or is retrying a call."""
     STOPPED = "stopped"
     """It has ended in order, or was cancelled."""
     FAILED = "failed"

@@ -1,6 +1,6 @@
 """Watches the WAL that a slot makes the server keep while tables are read.
 
-A slot keeps all WAL from its ``restart_lsn`` on. During an initial snapshot the stream stands still, so WAL grows with every
+A slot keeps all WAL from its ``restart_lsn`` on. During an initial snapshot the stream is paused, so WAL grows with every
 write, until the disk is full or ``max_slot_wal_keep_size`` invalidates the slot.
 """
 
@@ -81,7 +81,7 @@ class WalWatch:
             self.take(WalRetention(max(row["retained"], 0), row["wal_status"], row["safe_wal_size"]))
 
     def take(self, retention: WalRetention) -> None:
-        """Warn of what was read, and compare it with the limit."""
+        """Warn if the slot keeps much WAL, and compare the amount with the limit."""
         self.retention = retention
         kept = shown_bytes(retention.bytes)
         unsafe = retention.status in ("unreserved", "lost")

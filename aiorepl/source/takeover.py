@@ -19,7 +19,7 @@ _SECONDS: Final = 1.0
 
 
 async def wait_for_slot(source: Source, *, seconds: float = _SECONDS) -> None:
-    """Return once nobody reads the slot, or if it does not exist.
+    """Return once no consumer reads the slot, or if it does not exist.
 
     Nothing keeps another instance from taking it first: that is an error of the start that follows. A connection that is lost
     while this waits is opened again.

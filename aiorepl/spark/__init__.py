@@ -8,7 +8,7 @@ The packages, in the order in which data flows:
 
 - ``session`` starts a local Spark and registers the data source.
 - ``reading`` is the data source: the driver plans, executors read the journal.
-- ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal goes on from there.
+- ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal continues from there.
 - ``lake`` has the target tables, ``mirroring`` the queries that write them.
 - ``verifying`` compares these tables with the source.
 

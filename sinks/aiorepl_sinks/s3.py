@@ -12,7 +12,7 @@ the position. ``flush_seconds`` (default 60) and ``flush_bytes`` in ``[sinks.bat
 flush makes at least one object for each table with changes.
 
 Guarantee: exactly once, and whole transactions, for readers of the manifest. Readers that list the folders see each event once
-as well, but also objects that are not in the manifest yet. After a crash these are deleted, and their events come again.
+as well, but also objects that are not in the manifest yet. After a crash these are deleted, and their events are delivered again.
 
 See ``docs/reference/sinks/s3.md``.
 """

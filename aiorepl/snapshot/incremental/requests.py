@@ -202,7 +202,7 @@ class Snapshots:
                 except AioreplError:
                     raise
                 except Exception:  # noqa: BLE001 - see below
-                    # The signal would come again with every start, and anyone may have written it.
+                    # An error would stop the pipeline at this signal after every start, and any role can write signals.
                     _log.exception("the signal at %s is ignored", signals[0].lsn)
             del signals[0]
 

@@ -50,7 +50,7 @@ async def read_table(
     :param counters: count the rows that are read.
     :raises ConfigurationError: the table is not published, cannot be read, or the server cannot write messages.
     :raises SlotError: a lock was not granted in time, or the table is altered all the time.
-    :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another call goes on with the rest.
+    :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another call continues with the rest.
     """
     timeout = source.options.lock_timeout
     with translating(), _translating_locked(f"table {progress}", timeout):

@@ -78,7 +78,7 @@ class TableTurns:
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
-        """Read no rows, or go on.
+        """Pause reading, or continue.
 
         :param paused: if true, the chunk that is being read is dropped; it is read again later.
         """

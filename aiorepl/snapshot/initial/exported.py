@@ -162,7 +162,7 @@ class ExportedSnapshot:
 
 @contextlib.asynccontextmanager
 async def _savepoint(connection: Any) -> AsyncIterator[None]:
-    """Undo the block if it fails; the transaction goes on."""
+    """Undo the block if it fails; the transaction continues."""
     await connection.execute("SAVEPOINT locking")
     try:
         yield

@@ -44,7 +44,7 @@ _log = logging.getLogger("aiorepl.snapshot")
 Emit = Callable[[list[Slice]], Awaitable[None]]
 Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]
 
-# For connections that are lost while a chunk is read. The next one goes on where the last one broke off.
+# For connections that are lost while a chunk is read. The next one continues where the last one stopped.
 _RETRY: Final = RetryPolicy(attempts=5, timeout=60.0, wait_max=10.0)
 
 

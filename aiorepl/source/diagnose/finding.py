@@ -16,7 +16,7 @@ class Finding:
     :param about: the subject of the check, in a word.
     :param text: its state, and what to do.
     :param exit_code: for an error, the exit code of a command that fails with it; else 0.
-    :param sql: statements that mend it; ``None`` if there are none to be run as they are.
+    :param sql: statements that correct it; ``None`` if there are none that can be run unchanged.
     """
 
     level: Literal["ok", "warning", "error"]

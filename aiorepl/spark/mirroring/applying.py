@@ -105,7 +105,7 @@ class Applying:
         if number not in (max(state.batch, 0), state.batch + 1):
             raise JournalError(
                 f"the checkpoint {self._checkpoint} is at batch {number}, and the target with {self._file.location} has the batches "
-                f"up to {state.batch}: one of them was put back from an older copy, or deleted. Put both back, or start over with "
+                f"up to {state.batch}: one of them was put back from an older copy, or deleted. Restore both, or start over with "
                 "an empty target and a new checkpoint"
             )
 
@@ -225,7 +225,7 @@ class Applying:
         named = "; ".join(f"{table}: {_text(error)}" for table, error in failed.items())
         return TableFailed(
             f"{named}. The other tables of the batch were written. Repair it and start the mirror again; or set on_error to "
-            "set_aside, and it goes on without the table until it is repaired"
+            "set_aside, and it continues without the table until it is repaired"
         )
 
     def _clean(self) -> None:

@@ -73,7 +73,7 @@ class MirrorRunner:
     def run(self) -> None:
         """Run until ``stop``, or until everything is applied if ``once``.
 
-        :raises AioreplError: the mirror cannot go on, or it still fails after all restarts.
+        :raises AioreplError: the mirror cannot continue, or it still fails after all restarts.
         """
         while not self._stopping.is_set():
             try:

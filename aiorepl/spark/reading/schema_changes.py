@@ -156,7 +156,7 @@ class SchemaWatch:
         if self._only is not None:
             remedy = "give the columns by their new names with .schema(...), and start the query again"
         elif evolve:
-            remedy = "start the query again, and it goes on from here with the new columns"
+            remedy = "start the query again, and it continues from here with the new columns"
         else:
             remedy = "give the columns with .schema(...), or set the option onSchemaChange to evolve, and start the query again"
         return SchemaChanged(f"the columns of {self.table} changed after {place.lsn}: {text}. Now {remedy}")

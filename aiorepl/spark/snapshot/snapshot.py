@@ -1,4 +1,4 @@
-"""``Snapshot``: reads the rows that tables have now on executors, so that a query on the journal goes on from there.
+"""``Snapshot``: reads the rows that tables have now on executors, so that a query on the journal continues from there.
 
     with aiorepl.spark.Snapshot(spark, dsn, slot="orders", publication="orders") as snapshot:
         snapshot.mirror({"public.orders": "/lake/orders"})        # or snapshot.read("public.orders"), a DataFrame
@@ -96,7 +96,7 @@ class Snapshot:
 
     @property
     def position(self) -> LSN:
-        """The position of the snapshot: a query on the journal goes on with the option ``startingPosition`` set to it."""
+        """The position of the snapshot: a query on the journal continues with the option ``startingPosition`` set to it."""
         self._begun()
         return self._position
 
@@ -159,7 +159,7 @@ class Snapshot:
         *,
         storage_options: Mapping[str, str] | None = None,
     ) -> dict[str, int]:
-        """Write the rows of tables into new Delta tables, for ``apply_changes`` to go on with; return their numbers.
+        """Write the rows of tables into new Delta tables, which ``apply_changes`` then updates; return the numbers of rows.
 
         One job reads all tables. Executors write the files of each Delta table, and one commit adds them. Needs the session's
         ``SparkContext``, which Spark Connect does not have.

@@ -119,7 +119,7 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
             if ids.setdefault(at, event.id) != event.id or owners.setdefault(event.id, at) != at:
                 raise ContractBroken(
                     f"after {after}, {_named([at])} is in the target under a second id, or under that of another event",
-                    "what comes again comes with the same identities: ids are made of (commit_lsn, ordinal), as "
+                    "repeated changes have the same identities: ids are made of (commit_lsn, ordinal), as "
                     "aiorepl.formats.format.event_id",
                 )
 

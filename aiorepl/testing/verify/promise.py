@@ -21,7 +21,7 @@ class Promise:
     """The guarantees that a consumer has.
 
     :param exactly_once: no change comes twice, even after a restart.
-    :param repeats: changes may come again at any time, because calls whose answers were lost are retried.
+    :param repeats: changes may be repeated at any time, because calls whose answers were lost are retried.
     :param order: whether all changes come in commit order, or only the changes of each key.
     :param expected: returns an operation as the consumer gets it, after selection, masks and transform; ``None`` if it gets
         nothing.

@@ -37,7 +37,7 @@ class PostgresSink(Sink):
     :param tables: maps the source's tables to other names on the target: ``{"public.orders": "copy.orders"}``,
         ``{"shop.*": "mirror.*"}``.
     :param mode: ``"upsert"`` (default): an insert overwrites an existing row, an update of a missing row inserts it, and a
-        delete of a missing row does nothing. So the sink can begin with tables that were copied before, and catch up.
+        delete of a missing row does nothing. So the sink can start with tables that were copied before, and catch up.
         ``"strict"``: stop at the first row that differs from the source's.
     :param transactions: ``"batch"`` (default): apply a batch in one transaction. ``"source"``: apply each of the source's
         transactions in its own.

@@ -234,7 +234,7 @@ class WebhookSink(Sink):
         return cut(events, self._request_events, self._request_bytes)
 
     def _keep(self, delivery: _Delivery) -> None:
-        # The engine may give up a batch, so the number of deliveries is limited to what may be in progress at once.
+        # The engine may give up a batch, so the number of kept deliveries is limited to the number that can be in progress at once.
         while len(self._unfinished) >= self._connections:
             del self._unfinished[next(iter(self._unfinished))]
         self._unfinished[delivery.batch] = delivery
