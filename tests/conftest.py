@@ -317,7 +317,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class DocumentedRole:
-    """A role that is granted what docs/reference/privileges.md says, in a database that grants nothing to PUBLIC."""
+    """A role with the grants of docs/reference/privileges.md, in a database that grants nothing to PUBLIC."""
 
     def __init__(self, called: str, dsn: str) -> None:
         parts = urlsplit(dsn)

@@ -1,4 +1,4 @@
-"""Interpreters that are forked from one which has imported what they need, for programs that start a Python of their own.
+"""Forks Python interpreters from one that has imported their modules already, for programs that start Python processes.
 
 ``ForkedPython.program`` is started in place of Python, as ``-c CODE`` or ``-m MODULE``. It passes its arguments, environment and
 streams on, and ends when the forked process has ended. pytest-xdist's workers are forked from a process that has collected the
@@ -68,7 +68,7 @@ class ForkedPython:
             )
 
     def stop(self) -> None:
-        """End it. What it has forked goes on."""
+        """End it. The processes that it has forked continue."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -96,7 +96,7 @@ def forked_python() -> Iterator[Callable[..., Path | None]]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Let execnet start workers by way of a process that forks."""
+    """Let execnet start workers through a process that forks."""
     if not FORKS:
         return
     forked = ForkedPython(["collect", *config.invocation_params.args])
@@ -145,14 +145,14 @@ def serve(listening: socket.socket) -> tuple[socket.socket, list[Any]] | None:
 
 
 def reap(*_: object) -> None:
-    """Wait for those who have ended; nobody asks how."""
+    """Reap the processes that have ended, and ignore their exit codes."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def become(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Be the interpreter that was asked for."""
+    """Run as the requested interpreter."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -178,6 +178,6 @@ if __name__ == "__main__":
     gc.freeze()  # a collection would copy every page
     asked = serve(socket.socket(fileno=int(descriptor)))
     if asked is not None:
-        # Its end closes the connection, which ends the program that asked.
+        # Its end closes the connection, which ends the requesting program.
         connection, request = asked
         become(*request)

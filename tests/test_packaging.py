@@ -269,7 +269,7 @@ def test_lock_names_no_host_and_trusts_none(lock):
     "lock", [*ROOT.glob("*.lock"), *ROOT.glob("bench/*.lock")], ids=lambda path: path.name
 )
 def test_every_pin_has_its_hashes(lock):
-    """Pip refuses a file that is not one of those that were locked."""
+    """Pip refuses a file whose hash is not in the lock file."""
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock.read_text())[1:]
     assert entries
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)

@@ -27,14 +27,14 @@ from aiorepl.testing.verify.tables import KEYS, SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
 REMEDIES = ("resnapshot", "accept_gap")
-# Seconds for a refusal, and for going on.
+# Seconds for a refusal, and for the start that continues.
 _REFUSED = 60.0
 _GOES_ON = 60.0
 _REFUSALS = ("SlotError", "JournalError", "DamagedJournal", "ConfigurationError")
 
 
 class Aftermath:
-    """The damage to a round's slot or journal, and how the pipeline goes on.
+    """The damage to a round's slot or journal, and how the pipeline continues.
 
     :param start: starts the process with further options of ``Pipeline``.
     :param last_error: returns the last error of a process.
@@ -66,7 +66,7 @@ class Aftermath:
             await asyncio.to_thread(shutil.copytree, folder / "journal", folder / "copy", dirs_exist_ok=True)
 
     async def run(self, damage: str, remedy: str, workload: Workload) -> None:
-        """Damage, and go on."""
+        """Damage it, require the refusal, and continue."""
         await workload.mark()
         if not await self._damage(damage):
             return
@@ -153,7 +153,7 @@ class Aftermath:
             await connection.fetch("SELECT pg_reload_conf()")
 
     async def _go_on(self, damage: str, remedy: str, workload: Workload) -> None:
-        """Start with the remedy, and wait until what is written now has arrived everywhere."""
+        """Start with the remedy, and wait until new changes have arrived in every sink."""
         journal = self._folder / "journal"
         position = await asyncio.to_thread(JournalReader(journal).position)
         after = LSN(0) if position is None else position.lsn
@@ -162,7 +162,7 @@ class Aftermath:
         connection = await asyncpg.connect(self._dsn)
         initial = await contents(connection)
         if (damage, remedy) == ("invalidate", "accept_gap"):
-            # As the refusal asks for.
+            # As the error of the refused start says.
             await connection.fetch("SELECT pg_drop_replication_slot($1)", self._slot)
         connection.terminate()
         process = await self._start({remedy: True, "create_slot": True})
@@ -195,7 +195,7 @@ class Aftermath:
             self._compare(History(dict(KEYS), initial, history.transactions, history.final), watch)
 
     def _compare(self, history: History, watch: Watch) -> None:
-        """Compare the rows that were read again, and what came after them.
+        """Compare the rows that were read again, and the changes after them.
 
         Marks that did not come in the stream must be among the rows.
         """

@@ -52,7 +52,7 @@ class UnsyncedLines(JsonLinesSink):
 
 
 class RejectingSink(Sink):
-    """Rejects the rows of some accounts, always, and gives the rest to another sink."""
+    """Always rejects the rows of some accounts, and passes the rest to another sink."""
 
     def __init__(self, inner: Sink) -> None:
         self._inner = inner
@@ -120,7 +120,7 @@ def letters(name: str) -> str:
 
 
 def redelivered(name: str) -> str:
-    """Return the name of the folder into which a sink's dead letters are delivered again."""
+    """Return the name of the folder into which a sink's dead letters are replayed."""
     return f"{name}-redelivered"
 
 

@@ -197,5 +197,5 @@ def _run(chance: random.Random, named: list[str], *, signals: bool, power: bool)
 
 
 def _nth(chance: random.Random, at: str) -> int:
-    """Draw which passage through a point strikes; the first ones more often."""
+    """Draw at which passage through a point the fault strikes; the first ones more often."""
     return int(2 ** chance.uniform(0, {"file": 6, "await": 10, _CONFIRM: 6}.get(at, 3)))

@@ -80,7 +80,7 @@ class Arms:
         self._fired = os.open(fired, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.cancel: Callable[[], object] = lambda: None
         self.active = False
-        """Whether faults strike; not while the pipeline is made."""
+        """Whether faults strike; false while the pipeline is created."""
 
     @property
     def kinds(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""Judges a round: compares the logs of all consumers with the history, and what is left on disk with the logs."""
+"""Judges a round: compares the logs of all consumers with the history, and the files on disk with the logs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Judge:
         self._outcome.duplicates += verdict.duplicates
 
     async def _judge_letters(self, name: str, history: History, promise: Promise) -> None:
-        """Verify the dead letters, deliver them again, and compare what came."""
+        """Verify the dead letters, replay them, and compare the delivered changes."""
         watch, folder = self._watches[letters(name)], self._folder / letters(name)
         # Each transaction needs a place in the stream, so the sink's own rows of the ledger are added.
         ledger = [

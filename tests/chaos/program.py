@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# A smaller limit leaves too little to find.
+# With a smaller limit, programs have too few changes to find anything.
 _LEAST = 500
 # Options that cannot be left out.
 _NEEDED = {

@@ -110,7 +110,7 @@ class Round:
                 f"something took longer than its time limit, after {seconds:.0f} s"
             )
         except (ValueError, AioreplError) as error:
-            # What was left on disk cannot be read.
+            # The files on disk cannot be read.
             self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
@@ -242,7 +242,7 @@ class Round:
         return [watch for watch in self._watches.values() if not isinstance(watch, LettersWatch)]
 
     def _slot_stays(self) -> bool:
-        """Whether the slot is not created again: before that, nothing was written that a new slot could miss."""
+        """Whether the slot must be kept: once the writers write, a new slot could miss changes."""
         return self._writing
 
     def _confirmation(self) -> LSN | None:

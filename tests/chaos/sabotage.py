@@ -67,7 +67,7 @@ def forget_savepoints() -> None:
 
 
 def skip_prepared() -> None:
-    """A flush during a large transaction skips what was accepted before it, such as a prepared transaction."""
+    """A flush during a large transaction skips data that was accepted before it, such as a prepared transaction."""
     from aiorepl.journal.writer import JournalWriter
 
     def write(self: Any, slices: Any) -> None:
@@ -158,7 +158,7 @@ def _writes_lines(program: Program) -> bool:
     )
 
 
-# Whether a bug can show itself in a program; in others it would be looked for in vain.
+# Whether a bug can have an effect in a program; the others are not run.
 SHOWS: dict[str, Callable[[Program], bool]] = {
     "no fsync": lambda program: program.power,
     "confirm accepted": lambda program: not program.pipeline.get("connect"),

@@ -241,7 +241,7 @@ class JournalWatch(Watch):
         """The server was restarted."""
 
     async def follow(self, after: LSN = ZERO) -> None:
-        """Follow the journal until cancelled. A cursor keeps what is not read yet.
+        """Follow the journal until cancelled. A cursor keeps the segments that were not read yet.
 
         :param after: where to begin.
         """

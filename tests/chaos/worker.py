@@ -36,7 +36,7 @@ from aiorepl.pipeline import journaled
 from aiorepl.source.feedback import schedule, status_updates
 from aiorepl.transactions import in_progress
 
-# So small that a life of a second has passes and merges.
+# Small enough for passes and merges within a process that lives for a second.
 LIMITS = {
     "publish_after": 1.0,
     "keep_replaced": 0.5,
@@ -106,7 +106,7 @@ def record(error: Exception, path: Path) -> None:
 
 
 def check_confirmations(folder: Path, arms: Arms) -> None:
-    """Compare each LSN that is confirmed with the journal on disk. Polling from outside misses what lasts a few milliseconds.
+    """Compare each confirmed LSN with the journal on disk. Polling from outside misses states that last a few milliseconds.
 
     :param folder: of the round; what is confirmed too early goes to its file ``early``.
     :param arms: strike nothing meanwhile.
@@ -132,7 +132,7 @@ def check_confirmations(folder: Path, arms: Arms) -> None:
 
 
 def watched(journal: Path) -> None:
-    """Prune the journal only once the cursor of the watching process protects what it has not read."""
+    """Prune the journal only once the cursor of the watching process protects its unread segments."""
     keep_pruned, cursor = journaled.keep_pruned, journal / "cursors" / f"{CURSOR}.json"
 
     async def keep(store: Any, limits: Any) -> None:

@@ -39,7 +39,7 @@ async def test_before_the_publication_exists(advice, published):
 
 
 async def test_what_can_be_published(advice, published):
-    """Any replica identity will do; if no table has one, there is no statement, as it could not be run."""
+    """Any replica identity is enough; if no table has one, no statement is printed, because it could not be run unchanged."""
     await published.execute("DROP TABLE items CASCADE", "CREATE TABLE whole (note text)")
     ((_, text, sql),) = await advice("publication", "shop")
     assert (True, None) == ("FOR TABLE name" in text, sql)

@@ -141,7 +141,7 @@ async def test_values_as_text(run, published):
 
 
 async def test_create_slot_twice(start, run, published):
-    """The first time it is made, the second time used, which the log says with -v."""
+    """The first run creates the slot, the second one uses it, and the log with -v says so."""
     first = await run("tail", *published.flags, "--create-slot", "--until", "now")
     await published.execute("INSERT INTO items VALUES (1)")
     second = await run("-v", "tail", *published.flags, "--create-slot", "--until", "now")

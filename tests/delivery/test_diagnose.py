@@ -17,7 +17,7 @@ LINE = next(
 
 
 class Checked(SyncSink):
-    """Raises what it is given."""
+    """Raises the given error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -36,7 +36,7 @@ class Checked(SyncSink):
 
 
 async def test_each_sink(tmp_path):
-    """An error stays an error of its sink, a text that may quote a secret is left out, and each sink is closed."""
+    """An error concerns its own sink only, text that may quote a secret is left out, and each sink is closed."""
     sinks = {
         "good": Checked(),
         "bad": Delivery(
@@ -58,7 +58,7 @@ async def test_each_sink(tmp_path):
 
 
 def test_folders(tmp_path):
-    """A folder that does not exist is fine if it can be made; a file in its place is an error. Nothing is made."""
+    """A missing folder is accepted if it can be created; a file in its place is an error. Nothing is created."""
     assert "ok" == check_folder("out", tmp_path / "a" / "b").level
     assert [] == list(tmp_path.iterdir())
     (tmp_path / "file").touch()

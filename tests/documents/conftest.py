@@ -127,7 +127,7 @@ BATCH = aiorepl.Batch(STREAM.slices())
 
 
 async def ignore(*_: object) -> None:
-    """A name that the document uses, which does nothing."""
+    """A stand-in for a name that the document uses. It does nothing."""
 
 
 def value_of(name: str, page: Any) -> Any:

@@ -91,7 +91,7 @@ class Page:
         return self.runner.run(execute())
 
     def prepare(self, what: str) -> None:
-        """Make the journal, or the lake of the sink ``s3``, that the document reads."""
+        """Create the journal, or the lake of the sink ``s3``, that the document reads."""
         stream = Stream()
         orders = stream.table("orders", column("id", 23, key=True), column("note"))
         end = stream.transaction(orders.insert("1", "first"))
@@ -112,10 +112,10 @@ class Page:
         if journal is not None:
             self._execute(["aiorepl", "journal", "compact", str(journal)], None)
 
-    # What becomes of a block of each language
+    # How a block of each language is tested
 
     def python(self, block: Any) -> None:
-        """Execute it; a block that runs on is stopped once it has confirmed what ``runs`` commits."""
+        """Execute it. A block that does not end is stopped once it has confirmed the transactions of ``runs``."""
         if "program" in block.rules:
             (self.folder / "program.py").write_text(self.local(block.text), encoding="utf-8")
             self._execute(["python", "program.py"], block.rules.get("runs"))
@@ -160,7 +160,7 @@ class Page:
         await asyncio.wait({task})
 
     async def _confirmed(self, sql: str, alive: Callable[[], bool] = lambda: True) -> None:
-        """Commit something once the database's slot is read, and return once it is confirmed."""
+        """Commit changes once the database's slot is active, and return once they are confirmed."""
         connection = await asyncpg.connect(self.dsn)
         slots = "SELECT {} FROM pg_replication_slots WHERE database = current_database() AND active"
 
@@ -277,7 +277,7 @@ class Page:
                 assert (self.root / program).is_file(), program
 
     def output(self, block: Any) -> None:
-        """Compare with what the command before has printed: each line, in order, with … for anything."""
+        """Compare with the output of the command before: each line, in order; … stands for any text."""
         printed = [normal(line) for line in self.printed.splitlines()]
         at = 0
         for line in filter(str.strip, block.text.splitlines()):
@@ -288,7 +288,7 @@ class Page:
 
 
 def normal(line: str) -> str:
-    """A line without what differs between runs: positions, times, numbers of more than one digit, widths."""
+    """Remove the parts of a line that differ between runs: positions, times, numbers of more than one digit, widths."""
     line = re.sub(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}\b(-\d+)?", "LSN", line)
     line = re.sub(r"\d\d\d\d-\d\d-\d\d[T ]?|\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME", line)
     line = re.sub(r"(TIME ?)+", "TIME", line)
@@ -342,7 +342,7 @@ def test_every_page(blocks, request, tmp_path, monkeypatch, root, fork_server, v
 
 
 def check(page: Page, block: Any) -> None:
-    """Do with a block what its rule says."""
+    """Test a block as its rule says."""
     rules = block.rules
     if "shown:" in rules:
         assert rules["shown:"], f"{block}: no reason"

@@ -1,4 +1,4 @@
-"""What is a block, and what its comment says."""
+"""The extraction of blocks from documents, and of the rules in their comments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ aiorepl check
 
 
 def test_extract(extracted):
-    """Fences, also within items of lists, and indented text that is no item's; a rule is the next block's."""
+    """Fences, also within list items, and indented text outside of list items are blocks; a rule applies to the next block."""
     assert [
         (5, "python", "if x:\n    pass\n", {"given": "a, b", "runs": "SELECT 1"}),
         (10, "sh", "aiorepl tail\n", {}),
@@ -54,5 +54,5 @@ def extracted(extract):
 
 
 def test_every_rule_is_known(every_block, known_rules):
-    """A misspelled rule is no rule."""
+    """The documents use only known rules, so a misspelled one is found."""
     assert {} == {str(block): block.rules for block in every_block if block.rules.keys() - set(known_rules)}

@@ -27,7 +27,7 @@ def texts(root):
 
 
 def test_every_link(texts):
-    """Also those with an anchor."""
+    """Each link leads to an existing file, and its anchor to an existing heading."""
     broken = []
     for path, text in texts.items():
         for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
@@ -48,7 +48,7 @@ def test_every_page_is_in_the_site(root):
 
 
 def test_every_alert_is_explained(root):
-    """The page of alerts has each rule of examples/deployment, and no other."""
+    """The page of alerts lists exactly the rules of examples/deployment."""
     page = (root / "docs/operations/alerts.md").read_text(encoding="utf-8")
     rules = (root / "examples/deployment/alerts.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r"alert: (\w+)", rules)) == set(re.findall(r"`(Aiorepl\w+)`", page))

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def module(text: str, names: str) -> str:
-    """A block as a module: what awaits outside of a function becomes the body of one."""
+    """Return a block as a module: code that awaits outside of a function becomes the body of one."""
     given = f"from given import {names}\n" if names else ""
     try:
         compile(text, "block", "exec", dont_inherit=True)

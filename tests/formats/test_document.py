@@ -1,4 +1,4 @@
-"""docs/reference/formats.md tells of every format and option, and its example works."""
+"""docs/reference/formats.md lists every format and option, and its example works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differential fuzzing: the compiled modules and plain Python do the same with the same bytes.
+"""Differential fuzzing: the compiled modules and plain Python give the same results for the same bytes.
 
     python tests/fuzz/differential.py --inputs 10000000 --seed 1
 
@@ -126,7 +126,7 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 def _nested(values: list[bytes], oids: list[int]) -> Iterator[tuple[int, Format, bytes]]:
-    """Values of nested types in binary form, made of values of their elements."""
+    """Values of nested types in binary form, built from values of their elements."""
 
     def number(value: int) -> bytes:
         return value.to_bytes(4, "big", signed=True)
@@ -315,7 +315,7 @@ def frames(chance: random.Random) -> object:
 
 
 def parts(data: Any) -> object:
-    """What an XLogData has."""
+    """The payload of an XLogData."""
     return data.start, data.end, data.sent_at, data.payload
 
 

@@ -1,4 +1,4 @@
-"""A short round of differential fuzzing; ``differential.py`` as a program goes on from there."""
+"""A short round of differential fuzzing; ``differential.py`` runs longer as a program."""
 
 from __future__ import annotations
 

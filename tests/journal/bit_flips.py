@@ -149,7 +149,7 @@ class Journal:
         return ["stream", "position", "cursor", "verified"]
 
     def opened(self) -> None:
-        """Open the journal of a copy for writing: it repairs what a killed writer has left."""
+        """Open the journal of a copy for writing, which repairs the files that a killed writer has left."""
         with tempfile.TemporaryDirectory(dir=self.folder.parent) as scratch:
             copy = Path(scratch, "journal")
             shutil.copytree(self.folder, copy)
@@ -175,7 +175,7 @@ def damages(whole: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def is_orphan(journal: Journal, file: Path, before: dict[str, object]) -> bool:
-    """Whether nothing names the file any more: without it every reader gives what it gave."""
+    """Whether the file is unused: without it, every reader gives the same result."""
     whole = file.read_bytes()
     file.unlink()
     try:

@@ -12,7 +12,7 @@ def test_a_sample(tmp_path) -> None:
     """Each damage is found by a reader that names the file; no reader gives other data, or another error than aiorepl's."""
     done, wrong = PROGRAM["run"](tmp_path / "journal", every=300, seed=1)
     assert wrong == []
-    # Every kind of file has had some.
+    # Every kind of file was damaged.
     kinds = {Path(name).suffix for name in done}
     assert {
         ".segment",

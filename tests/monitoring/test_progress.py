@@ -106,7 +106,7 @@ def test_a_slot_that_cannot_be_read():
 
 
 def test_rows_by_table():
-    """Rows count under their table and kind, those of a table beyond the limit under "other", and a rename moves a table's rows."""
+    """Rows count under their table and kind, rows of tables beyond the limit under "other", and a renamed table keeps its counts."""
 
     def relation(oid: int, name: str) -> Relation:
         return Relation(oid, "public", name, "d", ())

@@ -32,7 +32,7 @@ def test_nobody_there(capsys):
 
 
 def drawn(shown) -> str:
-    """What a terminal is sent."""
+    """The text that is sent to a terminal."""
     console = Console(width=200)
     with console.capture() as captured:
         console.print(shown)
@@ -59,7 +59,7 @@ async def test_control_characters(troubled):
     "answer", [b"HTTP/1.0 200 OK\r\n\r\n[1, 2]", b"HTTP/1.0 200 OK\r\n\r\n{}", b"+OK\r\n"]
 )
 async def test_something_else_answers(answer):
-    """What is no status page is said in one line."""
+    """An address without a status page is reported in one line."""
 
     async def reply(reader, writer):
         await reader.readuntil(b"\r\n")

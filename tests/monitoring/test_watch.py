@@ -13,7 +13,7 @@ from aiorepl.testing import MemorySink
 
 
 async def test_the_slot_and_the_journal(database, slot_name, tmp_path):
-    """With a watch the collector has the slot's WAL, the journal's size and what each consumer keeps; and rows by table."""
+    """With a watch the collector has the slot's WAL, the journal's size, the bytes kept for each consumer, and rows by table."""
     connection = await asyncpg.connect(database)
     await connection.execute("CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE items")
     source = Source(database, slot=slot_name, publication="p", create_slot=True)

@@ -145,7 +145,7 @@ async def test_the_sink_that_ends_a_pipeline_is_named(caplog):
 
 
 async def test_another_event_loop():
-    """Outside of asyncio, one error says so."""
+    """On another event loop than asyncio's, a ConfigurationError says so."""
     source = Source("postgresql://h/d", slot="s", publication="p")
     for call in (
         Pipeline(source, [MemorySink()]).run(),

@@ -64,7 +64,7 @@ DELTA_OPTIONS = (
 )
 
 
-# What the processes import that Spark starts: some for each query, which takes each of them a second.
+# The modules that Spark's Python processes import. Spark starts some processes for each query, and importing takes each of them a second.
 WORKER_MODULES = (
     "pandas",
     "pyarrow.dataset",
@@ -85,7 +85,7 @@ WORKER_MODULES = (
     "aiorepl.spark.reading.stream_reader",
     "aiorepl.spark.mirroring.staging",
 )
-# Without the first, pyspark.worker refuses to be imported; Spark sets the others, too.
+# pyspark.worker cannot be imported without the first; Spark sets the others, too.
 WORKER_ENVIRONMENT = {"SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 

@@ -1,4 +1,4 @@
-"""A mirror that spark-submit has sent to a standalone cluster of real processes, whose executors are killed."""
+"""A mirror that spark-submit runs on a standalone cluster of real processes, while its executors are killed."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
 
 
 def archive(folder: Path) -> None:
-    """Make the environment that ``pack.sh`` would make, as small as can be: its Python is this one."""
+    """Create a minimal version of the environment of ``pack.sh``, with this Python."""
     python = folder / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')

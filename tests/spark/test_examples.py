@@ -38,7 +38,7 @@ async def test_the_notebook(spark, database, tmp_path, monkeypatch) -> None:
 
 
 def test_the_medallion(spark, journal, tmp_path, capsys) -> None:
-    """The aggregates have what was paid and what was cancelled after it was paid, at one LSN."""
+    """The aggregates have the paid amounts, and the amounts that were cancelled after payment, at one LSN."""
     main = runpy.run_path(str(EXAMPLES / "spark_medallion.py"))["main"]
     customers = journal.stream.table("customers", column("id", 23, key=True), column("name"))
     orders = journal.stream.table(

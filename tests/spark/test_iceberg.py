@@ -75,7 +75,7 @@ BATCHES = (
 
 
 def test_history_of_a_longer_batch(lake) -> None:
-    """A version that a part of a batch has made ends if the batch comes again with a later end."""
+    """If a batch is planned again with a later end, a row version that its first attempt wrote ends there."""
     target = lake.table(("public", "t"), ("id",), "history")
     first = ("insert", [], {"id": 1, "note": "a", "n": 1})
     apply(target, 10, first)

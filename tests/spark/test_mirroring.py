@@ -115,7 +115,7 @@ class Lake:
         return Batch.of([head.row(), *rows])
 
     def stage(self, most: int = 2**62) -> Batch | None:
-        """Stage about ``most`` bytes that the journal has since the last batch; ``None`` if there is nothing."""
+        """Stage about ``most`` bytes of the journal after the last batch; ``None`` if there are none."""
         end, chain, planner = self.reader.end(), self.reader.chain(), MirrorPlanner(self.staging)
         first = self.offset or Offset.initial(end.at(LSN(0)), None)
         place = planner.latest(self.reader, chain, first.place, most, end.lsn)
@@ -252,7 +252,7 @@ def test_planned_again(lake, journal, monkeypatch, complete) -> None:
 
 @pytest.mark.parametrize("shorter", [False, True], ids=["longer", "shorter"])
 def test_planned_again_with_moved_rows(lake, journal, monkeypatch, shorter) -> None:
-    """A row that moved in a batch that comes again with another end keeps the value that was not sent."""
+    """If a batch is planned again with another end, a row that it moved keeps the value that was not sent."""
     mirror = lake()
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "kept"), u.insert("1", "kept"))
@@ -492,7 +492,7 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
 
 
 def test_whole_transactions(lake, journal, monkeypatch) -> None:
-    """Where that is wanted, no version of a table has a part of a transaction, not even of one with several parts of a segment."""
+    """With ``whole_transactions``, no version of a table has a part of a transaction, even of one that spans segments."""
     monkeypatch.setattr(table_batch, "_PART_BYTES", 400)
     monkeypatch.setattr(delta, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
@@ -823,7 +823,7 @@ def test_clean(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("before", [False, True], ids=["first", "later"])
 def test_an_unfinished_batch_with_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind, before) -> None:
-    """If a batch of several commits comes again with an earlier end, a row that moves after that end keeps its value."""
+    """If a batch of several commits is planned again with an earlier end, a row that moves after that end keeps its value."""
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
     many: Any = (
         DeltaLake(str(tmp_path / "lake"), part_bytes=1)
@@ -907,7 +907,7 @@ def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> 
 
 
 def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
-    """A table that has an earlier description again at the end of a batch has the names of that one."""
+    """If a table returns to an earlier description within a batch, its target has the names of that description."""
     mirror = lake()
     table = journal.stream.table("t", ID, NOTE, column("other"))
     for key, names in enumerate((("note", "other"), ("other", "note"), ("note", "other"))):

@@ -1,4 +1,4 @@
-"""The Spark programs of README.md and docs/reference/snapshots.md run as they are, but for their folders."""
+"""The Spark programs of README.md and docs/reference/snapshots.md run unchanged, except for their folders."""
 
 from __future__ import annotations
 

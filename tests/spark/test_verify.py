@@ -187,7 +187,7 @@ def test_differences(database, slot_name, tmp_path) -> None:
 
 @pytest.mark.xdist_group("spark")
 def test_composite_keys(spark, database, slot_name, tmp_path, monkeypatch) -> None:
-    """Executors find the same as this process, also in a range that is compared in shares; a repair names all columns of the key."""
+    """Executors find the same differences as this process, also in a range that is compared in shares; a repair names all key columns."""
     execute(
         database,
         "CREATE TABLE t (shop int, line varchar, n int, PRIMARY KEY (shop, line))",
@@ -310,7 +310,7 @@ def test_conditions() -> None:
 
 @pytest.mark.xdist_group("spark")
 def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, capsys) -> None:
-    """Beside a pipeline and a mirror that run, the command finds rows that the lake has lost, has them read again, and says so."""
+    """While a pipeline and a mirror run, the command finds rows that the lake has lost, requests them again, and reports this."""
     journal, lake = str(tmp_path / "journal"), tmp_path / "lake"
     execute(
         database,

@@ -77,26 +77,26 @@ def test_a_streamed_transaction(wired, say):
     ],
 )
 def test_an_invalid_traceparent(content):
-    """It changes nothing."""
+    """An invalid traceparent changes nothing."""
     before = TraceContext(OTHER)
     assert before is traced(before, "traceparent", content.encode())
 
 
 @pytest.mark.parametrize("content", ["", "a", "a=", "=1", "A=1", "a=1\n", "a=\xe9", "a=" + "1" * 511])
 def test_an_invalid_tracestate(content):
-    """It changes nothing; nor does a valid one without a trace."""
+    """An invalid tracestate changes nothing; nor does a valid one without a traceparent."""
     before = TraceContext(TRACE)
     assert before is traced(before, "tracestate", content.encode())
     assert traced(None, "tracestate", b"a=1") is None
 
 
 def test_a_later_version():
-    """It may have more fields."""
+    """A later version of traceparent may have more fields."""
     assert TraceContext(f"01{TRACE[2:]}-more") == traced(None, "traceparent", f"01{TRACE[2:]}-more".encode())
 
 
 def test_a_long_list_is_checked_in_linear_time():
-    """A list of empty members that ends in an error is refused, and one that does not is taken."""
+    """A long list of empty members is accepted in linear time, and refused if its end is invalid."""
     before = TraceContext(TRACE)
     members = "a=1" + ", " * 250
     assert before is traced(before, "tracestate", f"{members}=".encode())

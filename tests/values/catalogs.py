@@ -284,7 +284,7 @@ class Expected:
 async def written(
     connection: asyncpg.Connection, catalog: Catalog, columns: list[Kind], rows: int
 ) -> dict[int, Expected]:
-    """Insert rows one by one, and return what the server says of those that it takes."""
+    """Insert rows one by one, and return the server's text of the accepted ones."""
     names = [f"c{n}" for n in range(len(columns))]
     texts = ", ".join(
         f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {name}) END"
@@ -322,7 +322,7 @@ TEXTS, TYPED = NativeFormat(values="text"), NativeFormat()
 
 
 def compared(pair: list[Any], expected: Expected) -> list[str]:
-    """Compare a row of both forms with what the server says, and with each other."""
+    """Compare a row in both forms with the server's text, and with each other."""
     found = []
     values = []
     for change, form in zip(pair, ("text", "binary"), strict=True):
@@ -347,7 +347,7 @@ def compared(pair: list[Any], expected: Expected) -> list[str]:
 async def play(
     dsn: str, seed: int, *, version: int, turns: int = 3, rows: int = 12
 ) -> tuple[Counter[str], list[str]]:
-    """Play a round; return what was done, and the differences."""
+    """Play a round; return its statements and the differences."""
     chance = random.Random(seed)
     schema, done, different = f"s{seed}", Counter({"rounds": 1}), []
     connection = await asyncpg.connect(dsn, server_settings=dict(TEXT_SETTINGS))

@@ -1,4 +1,4 @@
-"""A short round of random catalogs; ``catalogs.py`` as a program goes on from there."""
+"""A short round of random catalogs; ``catalogs.py`` runs longer as a program."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def transaction(number: int, *, commit: int | None = None) -> list[Step]:
 
 
 def claim(kind: bytes, length: int, body: bytes = b"") -> bytes:
-    """Return a frame that claims this length, whatever it has."""
+    """Return a frame that claims this length, whatever its real length."""
     return kind + struct.pack(">I", length & 0xFFFFFFFF) + body
 
 
@@ -78,7 +78,7 @@ TYPE = build.type_(oid=99, namespace="shop", name="mood")
 
 @dataclass
 class Lie:
-    """What a server does, and the error that has to come of it."""
+    """What a server sends, and the error that must result."""
 
     error: type[AioreplError]
     match: str
@@ -310,7 +310,7 @@ def pipeline(dsn: str, sink: Sink, **options: object) -> Pipeline:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 async def test_a_lie(lie):
-    """What came before the lie is delivered, the error says what is wrong, and memory stays bounded."""
+    """Transactions before the lie are delivered, the error says what is wrong, and memory stays bounded."""
     sink = Remember()
     async with ScriptedWalsender(lie.script, answers=QUICK | lie.answers, login=lie.login) as server:
         with bounded_memory(), pytest.raises(lie.error, match=lie.match):
@@ -321,7 +321,7 @@ async def test_a_lie(lie):
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("size", [1, 3])
 async def test_byte_for_byte(size):
-    """A server that sends every byte by itself is understood, and the lie behind the bytes as well."""
+    """A server that sends each byte separately is understood, and a lie after that is detected."""
     script = [Split([*transaction(1), *transaction(2), Raw(claim(b"d", 3))], size)]
     sink = Remember()
     async with ScriptedWalsender(script, answers=QUICK) as server:
@@ -332,7 +332,7 @@ async def test_byte_for_byte(size):
 
 @contextlib.asynccontextmanager
 async def answering(first: bytes, then: bytes, *, endless: bool = False) -> AsyncIterator[str]:
-    """Give the DSN of a server that answers the first packet so, the next ones so, and says nothing more."""
+    """Give the DSN of a server that answers the first packet and the next ones as given, and then stays silent."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(EOFError, OSError):

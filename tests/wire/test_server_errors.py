@@ -67,7 +67,7 @@ async def test_refused_logins(sqlstate, message, expected, permanent):
 
 
 async def test_a_pooler_that_ignores_replication():
-    """PgBouncer can be told to ignore the parameter; the first replication command then says what the matter is."""
+    """PgBouncer can be told to ignore the parameter; the error of the first replication command then names the cause."""
     refusal = Error(S="ERROR", C="42601", M='syntax error at or near "IDENTIFY_SYSTEM"')
     async with ScriptedWalsender(answers={"IDENTIFY_SYSTEM": refusal}) as server:
         connection = await ReplicationConnection.open(server.dsn)

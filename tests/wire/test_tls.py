@@ -154,7 +154,7 @@ async def test_no_password_goes_to_a_server_of_another_name(connect, named, auth
 
 @EVERY_WAY
 async def test_no_password_goes_to_a_server_whose_certificate_has_expired(connect, authority, ca):
-    """Under verify-full an expired certificate gets no further than TLS, and the error says that it has expired."""
+    """Under verify-full an expired certificate ends the connection during the TLS handshake, and the error says that it has expired."""
     now = dt.datetime.now(dt.UTC)
     past = {"not_before": now - dt.timedelta(days=2), "not_after": now - dt.timedelta(days=1)}
     thief = Thief(certified(authority, **past))

@@ -1,4 +1,4 @@
-"""A role on the target that has what docs/reference/privileges.md grants it and nothing else."""
+"""A role on the target with exactly the grants of docs/reference/privileges.md."""
 
 from __future__ import annotations
 

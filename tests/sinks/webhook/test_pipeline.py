@@ -168,7 +168,7 @@ async def test_killed_between_requests(database, slot_name, sql, receiver, body,
 
 
 async def test_a_trace(database, slot_name, sql, receiver):
-    """Requests with the changes of a traced transaction have its trace; the message is no event if the selection leaves it out."""
+    """Requests with the changes of a traced transaction have its trace; the selection can leave the message out."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     rows = Selection(kinds=["insert"])
     hook = Delivery(WebhookSink(receiver.url, body="event"), selection=rows)

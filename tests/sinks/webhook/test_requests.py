@@ -277,7 +277,7 @@ def test_retry_after_of_dates(seconds):
 
 
 def test_the_trace_of_a_request():
-    """It has a trace if all of its events have the same one."""
+    """A request has a trace if all of its events have the same one."""
     one, two = TraceContext("1", "a=1"), TraceContext("2")
 
     def headers(*traces):
