@@ -2,8 +2,8 @@
 
 ``ForkedPython.program`` is started in place of Python, as ``-c CODE`` or ``-m MODULE``. It passes its arguments, environment and
 streams on, and ends when the forked process has ended. pytest-xdist's workers are forked from a process that has collected the
-tests: most of a collection goes to importing tests and the libraries that they use, and to compiling them in a new clone. Each
-worker still collects for itself, with the modules that are there.
+tests, because most of the time of a collection is spent on importing tests and libraries, and in a new clone on compiling them. Each
+worker still collects for itself, with the modules that are already imported.
 """
 
 from __future__ import annotations

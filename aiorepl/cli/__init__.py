@@ -34,7 +34,7 @@ INTERRUPTED = 130
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="To begin: aiorepl demo. Then, on your own server, aiorepl check --dsn postgresql://user@host/database --slot s "
+    epilog="Start with aiorepl demo. Then, on your own server, aiorepl check --dsn postgresql://user@host/database --slot s "
     "--publication p, which says what is missing, and aiorepl tail with the same options and --create-slot.\n\n"
     'AIOREPL_DSN names the server for every command. Completion in bash: eval "$(_AIOREPL_COMPLETE=bash_source aiorepl)"; in zsh and '
     "fish with zsh_source or fish_source. Temporary servers for tests: pip install 'aiorepl[testing]'.",

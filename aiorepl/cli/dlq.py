@@ -56,8 +56,8 @@ def show(folder: Path) -> None:
 def replay(file: Path, name: str) -> None:
     """Write the letters of a sink to that sink again, in order.
 
-    FILE is the pipeline's file (default: aiorepl.toml). Stop the pipeline first. Each letter is deleted once it is durable in the sink. A letter that is rejected again ends the
-    replay; that letter and the ones after it stay.
+    FILE is the pipeline's file (default: aiorepl.toml). Stop the pipeline first. Each letter is deleted once it is durable in the
+    sink. A letter that is rejected again ends the replay; that letter and the ones after it stay.
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load

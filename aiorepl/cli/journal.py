@@ -38,7 +38,7 @@ def _open(journal: str) -> Store:
 @click.option("--segments", is_flag=True, help="List every segment.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(journal: str, *, segments: bool, as_json: bool) -> int:
-    """Print what a journal has, and which cursors keep it.
+    """Print the contents of a journal, and the cursors that keep its segments.
 
     Reads manifests and small files, and opens no segment. The exit code is 1 if the journal does not continue from a cursor.
     """

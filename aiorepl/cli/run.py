@@ -96,7 +96,7 @@ async def _report(loaded: PipelineFile) -> None:
 
 
 async def _show_snapshots(loaded: PipelineFile) -> None:
-    """Show on standard error how far snapshots are: as lines if it is no terminal, or if a sink writes to the same one."""
+    """Show the progress of snapshots on standard error: as lines, unless it is a terminal to which no sink writes."""
     pipeline = loaded.pipeline
     # There is no event for the signal of another process, which can begin a snapshot at any time.
     while (statistics := pipeline.statistics().snapshot) is None or not statistics.active:  # noqa: ASYNC110

@@ -21,11 +21,11 @@ SCHEMA = "aiorepl_verify"
 
 @click.group(short_help="Prove that a consumer loses and invents nothing.")
 def verify() -> None:
-    r"""Write to a database in a way that is known, and compare what a consumer received with it.
+    r"""Write a known history to a database, and compare the changes that a consumer received with it.
 
     \b
     aiorepl verify create --dsn …              a schema with tables; publish it, create the slot, start the consumer
-    aiorepl verify write --dsn … history       write for a minute; break whatever you want meanwhile
+    aiorepl verify write --dsn … history       write for a minute; inject faults meanwhile
     aiorepl verify check history events/       compare, once the consumer has caught up
     aiorepl verify drop --dsn …
     """
@@ -102,7 +102,7 @@ def write(
 def check(
     exactly_once: bool, by_key: bool, snapshot: bool, journal: bool, history: Path, events: tuple[str, ...]
 ) -> int:
-    """Compare EVENTS with the HISTORY that write has made.
+    """Compare EVENTS with the HISTORY that write has recorded.
 
     EVENTS are native events in JSON lines: files, in the order in which they were written, or folders of a jsonl sink; - for
     standard input. The exit code is 1 if a change is missing, invented, torn, out of order, or not as it was written.

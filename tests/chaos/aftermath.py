@@ -1,8 +1,8 @@
-"""What happens to a slot or a journal behind the pipeline's back, after everything else: it must refuse to start, and say why.
+"""Damages the slot or the journal at the end of a program; the next start must be refused with the reason.
 
-Once the round is judged, more is written, and the slot is dropped, moved or created again, it loses its WAL, or the journal's
-folder is replaced by an older copy. The next start must end with an error that names the slot or the journal, and deliver
-nothing. A start with ``resnapshot`` or ``accept_gap`` must then go on.
+Once the round is judged, the clients write more changes. Then the slot is dropped, moved, created again or loses its WAL, or the
+journal's folder is replaced by an older copy. The next start must end with an error that names the slot or the journal, and deliver
+nothing. A start with ``resnapshot`` or ``accept_gap`` must then continue.
 """
 
 from __future__ import annotations

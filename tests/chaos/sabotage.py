@@ -1,6 +1,6 @@
-"""Bugs that the suite must find: ``--sabotage NAME`` puts one into the process under test, of programs in which it can show.
+"""Bugs that the suite must find. ``--sabotage NAME`` puts one into the process under test, in programs in which it can have an effect.
 
-They show that the suite finds bugs. docs/faults.md lists which of them it finds, and how soon.
+docs/faults.md lists which of them the suite finds, and how soon.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@ A block is fenced or indented. An HTML comment before it, which readers do not s
     <!-- test: given pipeline, source; runs -->
 
 =====================  ==========================================================================================
-``continues``          Python: has the names of the block before it
-``given a, b``         Python: has these names, see ``given.py``
-``on journal``         Python: a journal, or a lake, is where the block has its own
-``needs a``            Python: the type checker has these names, the test that is named by ``elsewhere`` has values
+``continues``          Python: uses the names of the block before it
+``given a, b``         Python: uses these names, see ``given.py``
+``on journal``         Python: the test's journal, or lake, replaces the path in the block
+``needs a``            Python: the type checker knows these names; the test named by ``elsewhere`` has values
 ``file NAME``          is saved in the folder in which later blocks run
-``quoted PATH``        is in this file to the letter, which has its own tests
+``quoted PATH``        is an exact quotation of this file, which has its own tests
 ``elsewhere PATH``     is executed by this test, which names the document
 ``run``                shell: executed, otherwise parsed; SQL: kept, otherwise rolled back; Python: its tests are run
-``runs SQL``           Python, shell: runs until what SQL commits is confirmed, and is stopped then
-``output``             is what the command before printed, but for numbers, times and positions
+``runs SQL``           Python, shell: runs until the transactions of SQL are confirmed, and is then stopped
+``output``             the output of the command before, except for numbers, times and positions
 ``then CODE``          Python: executed after the block, to use what the block defines
 ``program``            Python: executed as a program, in a process of its own
 ``mirror``             TOML: a file of ``aiorepl spark mirror``
@@ -22,7 +22,7 @@ A block is fenced or indented. An HTML comment before it, which readers do not s
 =====================  ==========================================================================================
 
 Without a comment, Python is executed, TOML is loaded as a pipeline's file, SQL is executed and rolled back, JSON is parsed,
-and commands are parsed by the command line itself. A page begins with a database that has the tables of ``given.py``, or with
+and commands are parsed by the command line itself. A page starts with a database that has the tables of ``given.py``, or with
 an empty one: ``<!-- page: empty database -->``.
 """
 

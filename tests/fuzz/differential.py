@@ -2,8 +2,8 @@
 
     python tests/fuzz/differential.py --inputs 10000000 --seed 1
 
-Two processes, one for each form, make the same inputs from the seed, in blocks, and print a digest of each block's outcomes.
-Where two digests differ, both forms print the outcomes of that block, and the first input with two outcomes is reported.
+Two processes, one for each form, generate the same inputs from the seed, in blocks, and print a digest of each block's outcomes.
+If two digests differ, both forms print the outcomes of that block, and the first input with different outcomes is reported.
 """
 
 from __future__ import annotations

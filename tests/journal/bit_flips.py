@@ -2,9 +2,9 @@
 
     python tests/journal/bit_flips.py [--every 1] [--seed 1]
 
-Each damage is written into the file; then every kind of reader reads the journal. None may give other data than before, raise
-anything but an error of aiorepl's, or hang, and one of them must name the file. The files of a journal are written once and
-named by ``position.json``, so none has an unfinished tail: what a killed writer has left is in no list, and is ignored.
+Each damage is written into the file; then every kind of reader reads the journal. None may return other data than before,
+raise an error that is not aiorepl's, or hang, and one of them must name the file. The files of a journal are written once and then
+named by ``position.json``, so none has an unfinished tail: files that a killed writer has left are in no list, and are ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ends the query of a mirror at every named point of a batch, loses parts of its checkpoint, and compares the lake with the source.
 
-An exception at a point leaves the checkpoint, the staged files and the tables as a kill there does: Spark ends the query, and
-its commit log lacks the batch. ``test_mirror_kill`` kills a process. A whole round has every point with every loss::
+An exception at a point leaves the checkpoint, the staged files and the tables in the same state as a kill there: Spark ends the query,
+and its commit log lacks the batch. ``test_mirror_kill`` kills a process. A whole round combines every point with every loss::
 
     python -m tests.spark.kill_points --seed 7
 """

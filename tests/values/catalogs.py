@@ -1,10 +1,10 @@
-"""Random catalogs and values, read from the stream in text and in binary form, and compared with what the server prints.
+"""Random catalogs and values, read from the stream in text and in binary form, and compared with the server's output.
 
     python tests/values/catalogs.py --version 18 --minutes 20 --seed 1
 
-A round makes a schema of random types (enums, domains, composites, ranges, arrays, each of the others), a table of them, and
-random values, alters types between the rows, and reads the table's changes through two slots. The server's output functions
-and ``row_to_json`` say what each value is.
+A round creates a schema of random types (enums, domains, composites, ranges, and arrays of the others), a table with columns of
+these types, and random values. It alters types between the rows, and reads the table's changes through two slots. The server's
+output functions and ``row_to_json`` give the expected values.
 """
 
 from __future__ import annotations
