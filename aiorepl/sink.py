@@ -41,8 +41,8 @@ sinks do not get them.
 sinks of the pipeline set ``supports_prepared``, it gets the transaction when it is prepared: slices whose transaction has
 ``prepared`` set, the last one with a ``Prepare`` or ``StreamPrepare`` as its ``two_phase``. Later, perhaps after a restart,
 it gets a slice without changes whose ``two_phase`` is the ``CommitPrepared`` or ``RollbackPrepared`` of that ``gid``. Such
-a sink must make prepared transactions durable in ``flush`` too: once a PREPARE is confirmed, the server never sends its
-rows again.
+a sink must make prepared transactions durable in ``flush`` too: once a PREPARE is confirmed, the server need not send
+its rows again.
 
 **Snapshots.** Rows that existed before the stream are changes of the kind ``read``, a kind of insert. They arrive as
 transactions whose header has ``snapshot`` set, one for each chunk of a table. The target may have such a row already: replace

@@ -141,7 +141,8 @@ class ReplicationStream:
     async def ack(self, transaction: ReplicationTransaction) -> None:
         """Acknowledge everything up to the end of ``transaction``: the consumer has made it durable.
 
-        The next status confirms it to the server, within about a second. The server never sends it again.
+        The next status confirms it to the server, within about a second. If this process crashes before that, or the server crashes
+        before its next checkpoint, the next start may deliver the transaction again.
 
         :raises ValueError: the transaction has not been read to its end.
         :raises RuntimeError: the stream was not entered.

@@ -1,7 +1,7 @@
 """When a status update is due. Pure: the clock is an argument.
 
-A status is sent when the server asks for one, when ``flushed`` has moved (at most once a second, because the server writes
-the slot to disk for each), and otherwise often enough for ``wal_sender_timeout``, however long the sinks take.
+A status is sent when the server asks for one, when ``flushed`` has moved (at most once a second, because the server may
+write the slot to disk for each), and otherwise often enough for ``wal_sender_timeout``, however long the sinks take.
 """
 
 from __future__ import annotations
