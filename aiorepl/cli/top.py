@@ -61,26 +61,26 @@ def top(url: str, once: bool) -> None:
 
 
 def _after(url: str, last: dict[str, Any]) -> tuple[dict[str, Any], RenderableType]:
-    """Read the status again. Without an answer, as during a restart, the last one stays, below the reason."""
+    """Read the status again. Without an answer, for example during a restart, show the reason above the last status."""
     from rich.console import Group
     from rich.text import Text
 
     try:
         status = _status(url)
     except NoAnswer as error:
-        return last, Group(Text(f"! what is shown is old: {error}", "red"), rendered(last))
+        return last, Group(Text(f"! these values are old: {error}", "red"), rendered(last))
     return status, rendered(status)
 
 
 def _status(url: str) -> dict[str, Any]:
     address = url if "://" in url else f"http://{url}"
     if not address.startswith(("http://", "https://")):
-        raise NoAnswer(f"{url} is no address of a status page: it begins with http:// or https://")
+        raise NoAnswer(f"{url} is not the address of a status page: it must begin with http:// or https://")
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=_TIMEOUT) as answer:  # noqa: S310 - checked
             status = json.load(answer)
         if not isinstance(status, dict) or "sinks" not in status:
-            raise ValueError("it answers something else")
+            raise ValueError("the answer is not that of a status page")
         return status
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = printable(str(getattr(error, "reason", error)))

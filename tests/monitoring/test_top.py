@@ -44,7 +44,7 @@ async def test_a_restart_does_not_end_it(troubled):
     status = await asyncio.to_thread(_status, troubled.url)
     last, shown = _after("http://127.0.0.1:1", status)
     assert last is status
-    assert drawn(shown).startswith("! what is shown is old: no status page at http://127.0.0.1:1")
+    assert drawn(shown).startswith("! these values are old: no status page at http://127.0.0.1:1")
     assert drawn(rendered(status)) in drawn(shown)
 
 
