@@ -86,7 +86,7 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
     "--heartbeat-interval",
     type=float,
     metavar="SECONDS",
-    help="Interval of empty logical messages that keep a quiet slot moving.",
+    help="Interval of empty logical messages, for proxies and monitoring that expect traffic.",
 )
 @click.option("--no-reconnect", is_flag=True, help="Exit with code 3 when the connection is lost.")
 def tail(

@@ -1,8 +1,7 @@
-"""Heartbeats: empty logical messages that are written regularly, so that the slot of a quiet database advances.
+"""Heartbeats: empty logical messages that are written regularly, so that the stream of a quiet database moves.
 
-Keepalives alone already confirm WAL that is not published. Heartbeats are for servers on which that is not enough: hosts
-that write WAL of their own while the database is idle, proxies that cut idle connections, and monitoring that expects the
-stream to move. They are not transactional, and are not delivered to sinks.
+Keepalives alone already confirm WAL that is not published. Heartbeats are for hosts and proxies that cut idle connections, and for
+monitoring that expects the stream to move. They are not transactional, and are not delivered to sinks.
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ class Source:
     :param spill_dir: the folder for one file without a name; by default the system's temporary folder.
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
-    :param heartbeat_interval: write an empty logical message this often, in seconds, so that the slot of a quiet database
-        advances; ``None``: never. Sinks do not receive these messages.
+    :param heartbeat_interval: write an empty logical message this often, in seconds, for proxies that cut idle connections and
+        for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database. Sinks
+        do not receive these messages.
     :param receive_timeout: seconds without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
     :param connect: further arguments for ``asyncpg.connect``; ``timeout`` applies to each host. Kept as a ``Secret``.

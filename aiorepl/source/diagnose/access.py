@@ -53,7 +53,7 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
                 raise ConnectionFailed(f"{error.message}: ALTER ROLE {row['role']} REPLICATION") from None
     if source.heartbeat_interval is not None:
         for function in await connection.query(_HEARTBEATS_DENIED):
-            text = f"the role {row['role']} may not write heartbeats, so its slot keeps WAL while only other tables and databases are written"
+            text = f"the role {row['role']} may not write heartbeats, so none are sent: a proxy may cut an idle connection, and a quiet stream looks stalled"
             sql = f"GRANT EXECUTE ON FUNCTION {function['name']} TO {row['role']};"
             findings.append(Finding("warning", "privileges", text, sql=sql))
     return findings

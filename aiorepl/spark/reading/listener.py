@@ -51,7 +51,7 @@ class QueryListener(StreamingQueryListener):
         return samples(self.statistics().values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - pyspark's names
-        """Begin with a new run."""
+        """Record the start of a new run."""
         query = str(event.id)
         with self._lock:
             self._queries[query] = QueryStatistics(event.name or query)
