@@ -30,7 +30,7 @@ def require_asyncio() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise ConfigurationError(
-            "aiorepl runs on asyncio only, and the current event loop is another one, such as trio's: use asyncio.run, or "
+            "aiorepl needs asyncio, and the current event loop is another one, such as trio's: use asyncio.run, or "
             "anyio.run(…, backend='asyncio')"
         ) from None
 

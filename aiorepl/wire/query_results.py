@@ -18,7 +18,7 @@ def parsing(command: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError) as error:
         raise ProtocolError(
-            f"the result is not one that PostgreSQL returns ({type(error).__name__}): check that the DSN names a PostgreSQL "
+            f"the server's result is not one that PostgreSQL returns ({type(error).__name__}): check that the DSN names a PostgreSQL "
             "server",
             message=command,
         ) from None

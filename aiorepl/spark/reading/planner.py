@@ -272,8 +272,8 @@ def require_kept(
         raise _gone(reader, chain, start)
     if end is not None and _within_deleted(chain, end):
         raise JournalError(
-            f"{_place(reader, chain, end)}, where the planned batch ends. If the newest file in the folder offsets of the query's checkpoint has none "
-            "of the same name in the folder commits, delete it, and start the query again, which plans the batch again"
+            f"{_place(reader, chain, end)}, where the planned batch ends. Delete the newest file in the folder offsets of the query's checkpoint, unless "
+            "the folder commits has a file of the same name, and start the query again, which plans the batch again"
         )
 
 

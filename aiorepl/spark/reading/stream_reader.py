@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
         if options.end is not None:
-            raise ConfigurationError("option endingPosition is for batch queries: a stream has no end")
+            raise ConfigurationError("option endingPosition is for batches: a stream has no end")
         self._options = options
         self._planner = Planner(options, schema, inferred)
         self._journal = JournalReader(options.journal)

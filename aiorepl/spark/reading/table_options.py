@@ -51,7 +51,7 @@ def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[Str
     if not (options.get("journal") or options.get("path")):
         raise ConfigurationError(
             "option journal is missing. If this is a table that was created with a list of columns, Spark does not pass its "
-            "options on: create it without the list; to choose the columns, use CREATE TEMPORARY VIEW … (columns) USING aiorepl OPTIONS (…)"
+            "options on. Create it without the list; to choose the columns, use CREATE TEMPORARY VIEW … (columns) USING aiorepl OPTIONS (…)"
         )
     return schema, options
 
