@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("aiorepl.monitoring")
 
 SECONDS: Final = 10.0
+# While nobody uses the slot, as before its creation and between connections.
+_INACTIVE_SECONDS: Final = 1.0
 # The journal is read less often, because an object store charges for each request.
 _JOURNAL_TIMES: Final = 3
 # wal_status and safe_wal_size exist since PostgreSQL 13; to_jsonb returns NULL for a missing column. A standby writes no WAL, so its
@@ -120,7 +122,8 @@ class Watch:
         try:
             while True:
                 await self._look()
-                await asyncio.sleep(self._seconds)
+                active = self.slot is not None and self.slot.active
+                await asyncio.sleep(self._seconds if active else min(self._seconds, _INACTIVE_SECONDS))
         finally:
             self._connection.drop()
 

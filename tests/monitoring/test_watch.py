@@ -41,3 +41,20 @@ async def test_the_slot_and_the_journal(database, slot_name, tmp_path):
         assert (1.0, 3.0) == (value("aiorepl_transaction_rows_count"), value("aiorepl_transaction_rows_sum"))
         assert 1.0 <= (value("aiorepl_sink_write_seconds_count", sink="memory") or 0.0)
     await connection.close()
+
+
+async def test_a_slot_that_is_created_later(database, slot_name):
+    """A slot that does not exist at the first look is soon seen in use, however rarely the watch looks."""
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE PUBLICATION p")
+    await connection.close()
+    pipeline = Pipeline(
+        Source(database, slot=slot_name, publication="p", create_slot=True), {"memory": MemorySink()}
+    )
+    async with asyncio.timeout(60), Watch(pipeline, seconds=3600.0) as watch:
+        while watch.slot is None:
+            await asyncio.sleep(0.02)
+        assert not watch.slot.active
+        async with pipeline:
+            while not watch.slot.active:
+                await asyncio.sleep(0.02)
