@@ -56,7 +56,7 @@ class Terminal:
         self.printed = b""
 
     def read(self, until: bytes | None = None) -> str:
-        """What it has printed, until this text or its end."""
+        """Return the output up to this text, or to the end of the program."""
         while until is None or until not in self.printed:
             try:
                 self.printed += os.read(self._terminal, 4096)

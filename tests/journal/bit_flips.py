@@ -187,7 +187,7 @@ def is_orphan(journal: Journal, file: Path, before: dict[str, object]) -> bool:
 
 
 def judged(journal: Journal, name: str, before: dict[str, object], *, write: bool) -> list[str]:
-    """What is wrong about the readers' answers to the damage in the file ``name``."""
+    """Describe the wrong answers of readers to the damage in the file ``name``."""
     wrong: list[str] = []
     named = False
     begun = time.monotonic()

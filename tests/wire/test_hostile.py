@@ -78,7 +78,7 @@ TYPE = build.type_(oid=99, namespace="shop", name="mood")
 
 @dataclass
 class Lie:
-    """What a server sends, and the error that must result."""
+    """A script of invalid data, and the error that it must cause."""
 
     error: type[AioreplError]
     match: str
