@@ -38,6 +38,11 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # partition_by = ["region"]
 # cluster_by = ["customer"]
 
+# [iceberg]                             # Iceberg tables instead of Delta; target then has only the mirror's state
+# catalog = "lake"                      # of pyiceberg: its properties are below, in ~/.pyiceberg.yaml or in the environment
+# prefix = "mirror_"                    # of the namespaces, which have the names of the schemas
+# properties = { type = "rest", uri = "https://catalog:8181", token = "file:/run/secrets/catalog" }
+
 [spark]
 cores = 2                               # of a local Spark
 memory = "1g"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,12 @@ from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.retry import RetryPolicy
+    from aiorepl.spark.lake.table import Lake
     from aiorepl.spark.mirroring.mirror import Mirror
 
-_SECTIONS: Final = ("spark", "journal", "mirror", "retry")
+_SECTIONS: Final = ("spark", "journal", "mirror", "iceberg", "retry")
 _JOURNAL: Final = TableSchema({"url": str, "config": Mapping[str, str]}, frozenset({"url"}))
+_ICEBERG: Final = TableSchema({"catalog": str, "prefix": str, "properties": Mapping[str, str]})
 _SPARK: Final = TableSchema(
     {
         "master": str,
@@ -74,6 +77,10 @@ def load(path: Path) -> MirrorFile:
     if "journal" in document:
         settings = reader.arguments("journal", document["journal"], _JOURNAL)
         journal = None if settings is None else _journal(reader, settings)
+    lake = None
+    if "iceberg" in document:
+        iceberg = reader.arguments("iceberg", document["iceberg"], _ICEBERG)
+        lake = None if iceberg is None else reader.call("iceberg", _iceberg, iceberg, secret=True)
     retry = reader.make("retry", RetryPolicy, document.get("retry", {}))
     mirror = None
     if "mirror" in document:
@@ -83,7 +90,7 @@ def load(path: Path) -> MirrorFile:
         # Without a journal the table is checked all the same.
         found = journal or "journal"
         mirror = reader.make(
-            "mirror", lambda **given: Mirror(journal=found, **given), document["mirror"], schema
+            "mirror", lambda **given: Mirror(journal=found, lake=lake, **given), document["mirror"], schema
         )
     if reader.errors or mirror is None or spark is None:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
@@ -97,6 +104,15 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
     if "config" not in settings:
         return settings["url"]
     return reader.call("journal", ObjectStore, dict(settings), secret=True)
+
+
+def _iceberg(catalog: str = "default", prefix: str = "", properties: Mapping[str, str] | None = None) -> Lake:
+    """Return the lake of a catalog, which is opened when the mirror starts."""
+    from pyiceberg.catalog import load_catalog
+
+    from aiorepl.spark.lake.iceberg import IcebergLake
+
+    return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix)
 
 
 def _session(settings: Mapping[str, Any], name: str) -> Any:

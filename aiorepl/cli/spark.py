@@ -64,7 +64,7 @@ def mirror(
     if tables:
         from aiorepl.spark.mirroring.mirrored import MirroredTables
 
-        mirrored = MirroredTables(loaded.mirror.target)
+        mirrored = MirroredTables(loaded.mirror.target, loaded.mirror.lake)
         for table in tables:
             mirrored.restart(table)
             click.echo(f"{table} begins again")
@@ -172,6 +172,7 @@ def verify(
         range_rows=range_rows,
         timeout=timeout,
         session=loaded.session,
+        lake=mirror.lake,
     )
     results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
     for each in results:

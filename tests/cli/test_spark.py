@@ -75,6 +75,27 @@ def test_options(written) -> None:
     assert loaded.interval == "5 seconds"
 
 
+def test_iceberg(written, tmp_path) -> None:
+    """A section names the catalog of Iceberg tables, which is opened at its first use."""
+    loaded = load(
+        written(
+            JOURNAL
+            + f"""
+            [mirror]
+            tables = ["public.*"]
+            target = "state"
+            [iceberg]
+            catalog = "lake"
+            prefix = "mirror_"
+            properties = {{ type = "sql", uri = "sqlite:///{tmp_path}/catalog", warehouse = "file://{tmp_path}" }}
+            """
+        )
+    )
+    assert not (tmp_path / "catalog").exists()
+    table = loaded.mirror.lake.table(("public", "t"), ("id",))
+    assert (table.identifier, table.schema()) == (("mirror_public", "t"), None)
+
+
 def test_every_error_at_once(written, capsys) -> None:
     """All errors of a file are reported, each with its key; the exit code is that of a wrong configuration."""
     path = written(

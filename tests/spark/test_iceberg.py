@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.table import Commit, Layout, Truncate
+from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 pytest.importorskip("pyiceberg")
@@ -111,6 +111,101 @@ def test_modes(lake) -> None:
     ]
     assert len(rows(targets["history"])) == 7
     assert len(rows(log)) == sum(map(len, BATCHES))
+
+
+def test_a_batch_is_one_commit(lake, monkeypatch) -> None:
+    """Readers see nothing of a batch of several parts until all of it is merged; a part that fails leaves nothing."""
+    from aiorepl.spark.lake.iceberg_merge import StagedBatch
+
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, *BATCHES[0])
+    before, merge, seen = rows(target), StagedBatch.merge, []
+
+    def failing(self, changes, truncates) -> None:
+        merge(self, changes, truncates)
+        seen.append(rows(target))
+        if len(seen) == 2:
+            raise OSError("no space")
+
+    monkeypatch.setattr(StagedBatch, "merge", failing)
+    changed = [("update", ["note"], {"id": number, "n": 9}) for number in range(1, 5)]
+    with pytest.raises(OSError, match="no space"):
+        apply(target, 2, *changed)
+    assert not target.applied("query", 2)
+    apply(target, 2, *changed)
+    assert len(seen) > 3
+    assert seen == [before] * len(seen)
+    assert rows(target) == [{**row, "n": 9} for row in before]
+    assert [each.commit.number for each in target.versions()] == [2, 1]
+
+
+def test_a_truncate_of_many_rows(lake) -> None:
+    """A truncate reaches rows of other writers, too; rows that it keeps in soft_delete and history are rewritten in pieces."""
+    everything = [("insert", [], {"id": number, "note": "x", "n": 0}) for number in range(9)]
+    for mode in ("current", "soft_delete", "history"):
+        target = lake.table(("public", mode), ("id",), mode)
+        apply(target, 5, *everything[:6])
+        table = target._open()
+        other = dict.fromkeys(table.schema().as_arrow().names) | {"id": 99, "_is_current": True}
+        table.append(pa.Table.from_pylist([other], table.schema().as_arrow()))
+        apply(target, 6, ("insert", [], {"id": 7, "note": "x", "n": 0}), ("truncate", [], {}), everything[8])
+        found = [(row["id"], row.get("_deleted"), row.get("_is_current")) for row in rows(target)]
+        gone = {"current": [], "soft_delete": (True, None), "history": (None, False)}[mode]
+        left = {"current": (None, None), "soft_delete": (False, None), "history": (None, True)}[mode]
+        assert sorted(found) == [
+            *((key, *gone) for key in (*range(6), 7) if gone),
+            (8, *left),
+            *([(99, *gone)] if gone else []),
+        ]
+
+
+def test_a_key_that_is_renamed_and_changes(lake) -> None:
+    """A row that moves keeps its unsent value, also if its key's column was renamed in the same batch."""
+
+    def source(key: str) -> pa.Schema:
+        names = (key, "note", "n")
+        kinds = (pa.int32(), pa.string(), pa.int32())
+        return pa.schema(
+            [
+                pa.field(name, kind, metadata={"aiorepl.number": str(number)})
+                for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
+            ]
+        )
+
+    first = lake.table(("public", "t"), ("id",))
+    apply(first, 1, ("insert", [], {"id": 1, "note": "kept", "n": 1}), schema=source("id"))
+    target = lake.table(("public", "t"), ("key",))
+    moved = (("delete", [], {"key": 1}), ("insert", ["note"], {"key": 2, "n": 2}))
+    apply(target, 2, *moved, schema=source("key"))
+    assert rows(target) == [{"key": 2, "note": "kept", "n": 2}]
+
+
+def test_a_catalog_that_fails(lake, monkeypatch) -> None:
+    """A conflict, or a catalog that does not answer, is no error of the table; the batch can be applied again."""
+    from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
+    from sqlalchemy.exc import OperationalError
+
+    target = lake.table(("public", "t"), ("id",))
+    catalog = target._catalog
+    apply(target, 1, *BATCHES[0])
+    for error in (
+        CommitFailedException("c"),
+        ServiceUnavailableError("c"),
+        OperationalError("locked", None, ValueError()),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(TableUnavailable, match=r"mirror_public\.t"):
+            patch.setattr("time.sleep", lambda seconds: None)
+            patch.setattr(catalog, "commit_table", raising(error))
+            apply(target, 2, ("delete", [], {"id": 1}))
+    apply(target, 2, ("delete", [], {"id": 1}))
+    assert [row["id"] for row in rows(target)] == [2, 3, 4]
+
+
+def raising(error: Exception):
+    def fail(*given, **named):
+        raise error
+
+    return fail
 
 
 def test_columns_follow_the_source(lake) -> None:

@@ -221,7 +221,7 @@ def test_every_way_of_applying(mode, actions, cuts, dies, again) -> None:
 
 
 class Memory:
-    """A table in memory that is written as Iceberg's is: by ``merged``, in parts of some rows, whose writer dies once."""
+    """A table in memory that is written as Iceberg's is: by ``merged``, in parts of some rows; the truncates come last."""
 
     keys = KEYS
 
@@ -230,32 +230,26 @@ class Memory:
         self.rows = target_schema(SOURCE, self.mode).empty_table()
         self._dies = dies
         self._done: set[tuple[str, int]] = set()
-        self._base: pa.Table | None = None
 
     def applied(self, application: str, number: int) -> bool:
         return (application, number) in self._done
 
     def merge(self, parts: Any, commit: Commit, truncates: Any) -> None:
-        base = self.rows if self._base is None else self._base
-        parts = [part.read() for part in parts] or [reduce_changes(table([]), KEYS, self.mode).table]
-        for part in parts:
-            last = part is parts[-1]
+        rows = self.rows
+        for part in [each.read() for each in parts]:
             changes = part
             lacking = lacking_values(part, self.mode)
             if lacking.num_rows:
                 history = self.mode == "history"
-                found = base.filter(base["_is_current"]) if history else base
+                found = self.rows.filter(self.rows["_is_current"]) if history else self.rows
                 changes = with_values(part, found, KEYS, all_rows=history)
-            changes = of_mode(changes, self.mode)
-            self.rows = merged(self.rows, changes, KEYS, self.mode, truncates, rest=last)
-            self._dies -= 1
-            if last:
-                self._done.add((commit.application, commit.number))
-                self._base = None
-            else:
-                self._base = base
-            if self._dies == 0:
-                raise Died
+            rows = merged(rows, of_mode(changes, self.mode), KEYS, self.mode, truncates, rest=False)
+        none = of_mode(reduce_changes(table([]), KEYS, self.mode).table, self.mode)
+        self.rows = merged(rows, none, KEYS, self.mode, truncates, rest=True)
+        self._dies -= 1
+        if self._dies == 0:
+            raise Died
+        self._done.add((commit.application, commit.number))
 
 
 @pytest.mark.parametrize("mode", ["current", "soft_delete", "history"])

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution, evolution, target_schema
+from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.rows import (
     bounded,
     fitted,
@@ -219,6 +220,10 @@ class DeltaTarget:
             marks = [Transaction(f"{application}/{each}", -1) for each in ("part", "filled")]
             table.restore(min(bases), commit_properties=CommitProperties(app_transactions=marks))
             table.update_incremental()
+
+    def newest(self) -> DeltaRows | None:
+        table = self._open()
+        return None if table is None else DeltaRows(self.target, table.version(), self._storage)
 
     def versions(self) -> list[Version]:
         table = self._open()

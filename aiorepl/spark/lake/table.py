@@ -29,13 +29,14 @@ A target's columns are the source's, ``_commit_lsn`` and ``_ordinal``, and those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from aiorepl.errors import SinkError
 from aiorepl.lsn import LSN
 
 Mode = Literal["current", "history", "soft_delete", "changelog"]
@@ -144,6 +145,40 @@ DEFAULT_LAYOUT: Final = Layout()
 DEFAULT_UPKEEP: Final = Upkeep()
 
 
+class Within(NamedTuple):
+    """A range of an integer column, by which a reader skips files.
+
+    :param below: exclusive; ``None``: no limit. One of the two limits is there.
+    """
+
+    column: str
+    least: int | None
+    below: int | None
+
+
+class Rows(Protocol):
+    """The rows of one version of a table. Can be pickled, and then be read by executors."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+
+    def batches(
+        self, columns: Sequence[str], within: Within | None = None, files: Collection[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows.
+
+        :param within: only the rows in this range.
+        :param files: only the rows of these files.
+        """
+
+    def files(self) -> tuple[list[str], int]:
+        """Return the files and their total bytes; no files if executors cannot read them."""
+
+
+class TableUnavailable(SinkError):
+    """A catalog failed, or another program changed the table meanwhile. The same batch may succeed later."""
+
+
 class Table(Protocol):
     """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
 
@@ -189,6 +224,9 @@ class Table(Protocol):
         Otherwise the table could have changes from after that end, and the next batch would not find the rows that it changes: a row
         may be gone, or have later values. Also, an older row could lack the value of a column that the batch added.
         """
+
+    def newest(self) -> Rows | None:
+        """Return the rows of the newest version; ``None``: no table yet."""
 
     def versions(self) -> list[Version]:
         """List the versions at the ends of batches, newest first, as far back as the format's log reaches."""

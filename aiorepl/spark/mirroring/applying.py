@@ -25,7 +25,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.table import Commit
+from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
@@ -260,7 +260,7 @@ def _of_table(error: BaseException) -> bool:
     if isinstance(error, FileNotFoundError):
         return True
     # Another program's upkeep may conflict with a commit; then the batch is tried again.
-    others = (JournalError, OSError, CommitFailedError)
+    others = (JournalError, OSError, CommitFailedError, TableUnavailable)
     return isinstance(error, Exception) and not isinstance(error, others)
 
 

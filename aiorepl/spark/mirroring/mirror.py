@@ -97,8 +97,8 @@ class Mirror:
     :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
         set_aside continues without the table, and tries again at the next start, from the table's last position.
     :param whole_transactions: never show a part of a transaction in a table: a batch that would end within a segment ends at the
-        segment's end, and is one commit of each table. The driver needs memory for the changes of the largest transaction,
-        unless executors merge (``DeltaMergeLake``). Otherwise a transaction that is larger than ``max_bytes`` may become visible
+        segment's end, and is one commit of each table. The driver needs memory for the changes of the largest transaction, except
+        with ``DeltaMergeLake`` and ``IcebergLake``. Otherwise a transaction that is larger than ``max_bytes`` may become visible
         in parts.
     :param starting_position: where a new mirror starts, like the source's option startingPosition.
     :param max_bytes: the bytes of the journal in a batch.

@@ -11,7 +11,7 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Lake, Version
+from aiorepl.spark.lake.table import Lake, Rows, Version
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
@@ -96,6 +96,18 @@ class MirroredTables:
             if version is not None:
                 found[str(table)] = TableVersion(_path(self._target(table)) or str(table), version.number)
         return found
+
+    def newest(self, table: str) -> Rows:
+        """Return the newest version of a table, which may be later than the mirror's last batch.
+
+        :param table: ``schema.table``.
+        :raises ConfigurationError: the target is gone.
+        """
+        found = next(each for each in self._require().tables if str(each) == table)
+        rows = self._target(found).newest()
+        if rows is None:
+            raise ConfigurationError(f"the target of {table} is gone: put it back")
+        return rows
 
     def _versions(self, state: State) -> dict[Table, list[Version]]:
         tables = sorted(state.tables.keys() - state.aside.keys())

@@ -1,4 +1,4 @@
-"""Reads checksums and hashes of a large Delta table on Spark's executors; each task reads some of its files."""
+"""Reads checksums and hashes of a large table on Spark's executors; each task reads some of its files."""
 
 from __future__ import annotations
 

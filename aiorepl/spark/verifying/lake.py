@@ -1,19 +1,16 @@
-"""Reads checksums and hashes of a version of a Delta table with deltalake, in this process or in a task."""
+"""Reads checksums and hashes of a version of a table, in this process or in a task."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import reduce
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.scanning import files_of, scan
+from aiorepl.spark.lake.table import Rows, Within
 from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share
 
 COMMIT_LSN: Final = "_commit_lsn"
@@ -25,24 +22,13 @@ _OP: Final = "_op"
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A version of a Delta table in the mode current, soft_delete or history."""
+    """A version of a table in the mode current, soft_delete or history."""
 
-    path: str
-    version: int
-    storage: Mapping[str, str] | None
-
-    def __repr__(self) -> str:
-        return f"<version {self.version} of {self.path}>"
-
-    @classmethod
-    def newest(cls, path: str, storage: Mapping[str, str] | None) -> Self:
-        """Return the newest version of a table."""
-        options = None if storage is None else dict(storage)
-        return cls(path, DeltaTable(path, storage_options=options).version(), storage)
+    version: Rows
 
     def schema(self) -> pa.Schema:
         """Return its columns."""
-        return pa.schema(self._open().schema())
+        return self.version.schema()
 
     def sums(self, compared: Comparison, lsn: LSN, files: Collection[str] | None = None) -> LakeSums:
         """Return the checksums of the rows at an LSN.
@@ -78,36 +64,25 @@ class LakeTable:
                 yield place, row, since
 
     def files(self) -> tuple[list[str], int]:
-        """Return the files and their total bytes; no files if executors cannot read them."""
-        table = self._open()
-        sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"]
-        return files_of(table), pc.sum(sizes).as_py() or 0
+        """As ``Rows.files``."""
+        return self.version.files()
 
-    def _within(self, compared: Comparison, places: Collection[int]) -> pc.Expression | None:
-        """Return a condition that selects, by their statistics, the files between the first and the last of these ranges."""
+    def _within(self, compared: Comparison, places: Collection[int]) -> Within | None:
+        """Return the range of the key's first column between the first and the last of these ranges."""
         name, bounds = compared.keys[0], compared.bounds
         if not pa.types.is_integer(self.schema().field(name).type):
             return None
         first, last = min(places), max(places)
-        key = pc.field(name)
-        wanted = [key >= bounds[first - 1]] if first else []
-        wanted += [key < bounds[last]] if last < len(bounds) else []
-        return reduce(operator.and_, wanted) if wanted else None
+        least = int(bounds[first - 1]) if first else None
+        below = int(bounds[last]) if last < len(bounds) else None
+        return None if least is None and below is None else Within(name, least, below)
 
     def _rows(
-        self,
-        compared: Comparison,
-        lsn: LSN,
-        condition: pc.Expression | None,
-        files: Collection[str] | None,
+        self, compared: Comparison, lsn: LSN, within: Within | None, files: Collection[str] | None
     ) -> Iterator[tuple[int, Row, bool]]:
         columns = [*compared.columns, COMMIT_LSN, *compared.modes]
-        for batch in scan(self._open(), columns, condition, files).to_batches():
+        for batch in self.version.batches(columns, within, files):
             yield from _compared(compared, lsn, batch)
-
-    def _open(self) -> DeltaTable:
-        options = None if self.storage is None else dict(self.storage)
-        return DeltaTable(self.path, version=self.version, storage_options=options)
 
 
 def _compared(compared: Comparison, lsn: LSN, batch: pa.RecordBatch) -> Iterator[tuple[int, Row, bool]]:

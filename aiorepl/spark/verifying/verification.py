@@ -26,6 +26,7 @@ from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
+from aiorepl.spark.lake.table import Rows
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
     Comparison,
@@ -65,14 +66,6 @@ def _no_keys(schema: str, name: str) -> Sequence[str]:
     return ()
 
 
-class Versioned(Protocol):
-    """A version of a Delta table."""
-
-    @property
-    def path(self) -> str:
-        """The table's path or URL."""
-
-
 class Mirrored(Protocol):
     """The tables of a mirror."""
 
@@ -80,8 +73,11 @@ class Mirrored(Protocol):
     def lsn(self) -> LSN:
         """The LSN up to which the tables have every transaction."""
 
-    def as_of(self) -> Mapping[str, Versioned]:
-        """Return the version of each table, ``schema.table``, at that LSN."""
+    def as_of(self) -> Mapping[str, object]:
+        """Return the tables, ``schema.table``, that have a version at that LSN."""
+
+    def newest(self, table: str) -> Rows:
+        """Return the newest version of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,6 @@ class Verification:
     """Compares tables.
 
     :param journal: as in ``mirror``.
-    :param storage: for deltalake, if the tables are in an object store.
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
@@ -219,7 +214,6 @@ class Verification:
         mirrored: Mirrored,
         journal: Location,
         *,
-        storage: Mapping[str, str] | None = None,
         keys: KeysOf = _no_keys,
         range_rows: int = 100_000,
         timeout: float = 600.0,
@@ -229,7 +223,6 @@ class Verification:
         self._source = source
         self._mirrored = mirrored
         self._journal = journal
-        self._storage = storage
         self._keys = keys
         self._range_rows = range_rows
         self._timeout = timeout
@@ -264,17 +257,17 @@ class Verification:
 
     async def _round(self, snapshot: SourceSnapshot, pending: Sequence[_Table]) -> None:
         described = {".".join(name): each for name, each in snapshot.tables.items()}
-        versions = self._mirrored.as_of()
+        there = self._mirrored.as_of()
         sums = {}
         for each in pending:
-            found, version = described.get(each.name), versions.get(each.name)
-            if found is None or version is None:
+            found = described.get(each.name)
+            if found is None or each.name not in there:
                 each.problem = "it is not published" if found is None else "the mirror has set it aside"
                 continue
             await snapshot.lock(found.table)
             each.lsn = snapshot.lsn
             if each.pending is None:
-                self._choose(each, found, LakeTable.newest(version.path, self._storage).schema())
+                self._choose(each, found, self._mirrored.newest(each.name).schema())
                 if each.compared is not None:
                     each.compared = await snapshot.bounds(found.table, each.compared, self._range_rows)
                     each.ranges = len(each.compared.bounds) + 1
@@ -283,14 +276,13 @@ class Verification:
                     each.rows = sum(each.counts.values())
         await mark(self._source)
         await self._passed(snapshot.lsn)
-        versions = self._mirrored.as_of()
         for each in pending:
             if each.problem is not None or each.compared is None:
                 continue
-            lake = await asyncio.to_thread(self._lake, versions[each.name])
+            lake = await asyncio.to_thread(self._lake, each.name)
             if each.name in sums:
-                there = await asyncio.to_thread(lake.sums, each.compared, snapshot.lsn)
-                each.pending = suspects(sums[each.name], there)
+                found_there = await asyncio.to_thread(lake.sums, each.compared, snapshot.lsn)
+                each.pending = suspects(sums[each.name], found_there)
             await self._compare(each, snapshot, described[each.name], lake)
 
     def _choose(self, state: _Table, described: DescribedTable, schema: pa.Schema) -> None:
@@ -376,10 +368,10 @@ class Verification:
                         again.setdefault(place, set()).update(missing)
         state.pending, state.missing = set(again), again
 
-    def _lake(self, version: Versioned) -> LakeTable | DistributedTable:
+    def _lake(self, table: str) -> LakeTable | DistributedTable:
         # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
         # batch that is being applied has only changed rows from after the snapshot.
-        return distributed(LakeTable.newest(version.path, self._storage), self._session)
+        return distributed(LakeTable(self._mirrored.newest(table)), self._session)
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:
         compared = state.compared

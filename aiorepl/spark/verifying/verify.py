@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import SparkSession
 
 from aiorepl.journal.store import Location
-from aiorepl.objects.location import ObjectStore
 from aiorepl.secret import Secret
 from aiorepl.source.source import Source
+from aiorepl.spark.lake.table import Lake
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.verifying.verification import KeysOf, TableResult, Verification
 
@@ -30,6 +30,7 @@ def verify(
     show_keys: bool = False,
     repair: bool = False,
     spark: SparkSession | None = None,
+    lake: Lake | None = None,
 ) -> list[TableResult]:
     """Compare the tables of a mirror with their source at one LSN, by checksums of key ranges.
 
@@ -48,6 +49,7 @@ def verify(
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
     :param repair: ask the pipeline for snapshots of the missing and the different rows, which the mirror then applies. Rows that
         only the lake has stay, because a snapshot deletes nothing.
+    :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
     :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
@@ -62,6 +64,7 @@ def verify(
         range_rows=range_rows,
         timeout=timeout,
         session=None if spark is None else lambda: spark,
+        lake=lake,
     )
 
     def run() -> list[TableResult]:
@@ -81,14 +84,13 @@ def verification_of(
     range_rows: int,
     timeout: float,
     session: Callable[[], SparkSession] | None,
+    lake: Lake | None = None,
 ) -> Verification:
     """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
-    storage = target.config if isinstance(target, ObjectStore) else None
     return Verification(
         source,
-        MirroredTables(target),
+        MirroredTables(target, lake),
         journal,
-        storage=storage,
         keys=keys,
         range_rows=range_rows,
         timeout=timeout,

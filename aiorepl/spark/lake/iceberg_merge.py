@@ -1,0 +1,186 @@
+"""Stages the rows of a batch in one transaction of an Iceberg table, part by part, so that memory is bounded and readers see all of it.
+
+pyiceberg has no MERGE, so rows with the changed keys are read, merged in memory (``merged``) and written again. Rows that a
+truncate removes are rewritten in bounded pieces, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg import expressions
+from pyiceberg.table import DataScan, Transaction
+from pyiceberg.table import Table as IcebergTable
+
+from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution
+from aiorepl.spark.lake.iceberg_columns import columns_of
+from aiorepl.spark.lake.merged import merged
+from aiorepl.spark.lake.rows import fitted, lacking_values, of_mode, origins, typed, with_values, without
+from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode, Truncate
+
+# Its constructors are not typed as they are called.
+_is: Any = expressions
+Condition = expressions.BooleanExpression
+
+
+class StagedBatch:
+    """Rows that one transaction of a table will commit.
+
+    :param table: the table before the batch.
+    :param summary: the summary of the snapshots.
+    :param part_bytes: about how many bytes of rows are rewritten at a time.
+    """
+
+    def __init__(
+        self,
+        table: IcebergTable,
+        transaction: Transaction,
+        keys: Sequence[str],
+        mode: Mode,
+        summary: Mapping[str, str],
+        part_bytes: int,
+    ) -> None:
+        self._table = table
+        self._transaction = transaction
+        self._keys = keys
+        self._mode = mode
+        self._summary = dict(summary)
+        self._part_bytes = part_bytes
+        self._schema = columns_of(table)
+
+    def merge(self, changes: pa.Table, truncates: Sequence[Truncate]) -> None:
+        """Stage reduced changes of some keys. No key may be in two parts of a batch.
+
+        :param truncates: the batch's truncates, ascending.
+        """
+        if self._mode == "changelog":
+            self._append(fitted(self._fresh(changes), self._schema))
+            return
+        reduced = of_mode(self._filled(typed(changes, self._schema)), self._mode)
+        keyed = _with_keys(reduced, self._keys)
+        present = fitted(self._scan(keyed).to_arrow(), self._schema)
+        result = merged(present, reduced, self._keys, self._mode, truncates, rest=False)
+        if present.num_rows:
+            self._delete(keyed)
+        self._append(result)
+
+    def truncate(self, truncates: Sequence[Truncate]) -> None:
+        """Stage the truncates, after all changes: remove, mark or end the rows that are older."""
+        if self._mode == "changelog":
+            return
+        older = _older(truncates[-1])
+        if self._mode == "history":
+            older = _is.And(_is.EqualTo(IS_CURRENT, True), older)
+        elif self._mode == "soft_delete":
+            older = _is.And(_is.Or(_is.IsNull(DELETED), _is.EqualTo(DELETED, False)), older)
+        if not self._scan(older, (COMMIT_LSN,), limit=1).to_arrow().num_rows:
+            return
+        rows = self._scan(older).to_arrow_batch_reader()
+        self._delete(older)
+        if self._mode == "current":
+            return
+        none = fitted(self._schema.empty_table(), self._schema)
+        none = none.append_column(OP, pa.array([], pa.string()))
+        none = none.append_column(KEPT, pa.array([], pa.list_(pa.string())))
+        for present in bounded_tables(rows, self._part_bytes):
+            of_these = fitted(present, self._schema)
+            self._append(merged(of_these, none, self._keys, self._mode, truncates, rest=True))
+
+    def _append(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._transaction.append(rows, snapshot_properties=self._summary)
+
+    def _delete(self, condition: Condition) -> None:
+        self._transaction.delete(condition, snapshot_properties=self._summary)
+
+    def _scan(
+        self, condition: Condition, columns: tuple[str, ...] = ("*",), limit: int | None = None
+    ) -> DataScan:
+        """Scan the rows as the transaction has them so far."""
+        return DataScan(
+            table_metadata=self._transaction.table_metadata,
+            io=self._table.io,
+            row_filter=condition,
+            selected_fields=columns,
+            limit=limit,
+        )
+
+    def _filled(self, changes: pa.Table) -> pa.Table:
+        """Fill in kept values that the target has under another key; in the mode history, all kept values."""
+        lacking = lacking_values(changes, self._mode)
+        if not lacking.num_rows:
+            return changes
+        wanted = set(origins(lacking, self._keys))
+        condition: Condition = reduce(
+            _is.And,
+            (
+                _is.In(name, set(values))
+                for name, values in zip(self._keys, zip(*wanted, strict=True), strict=True)
+            ),
+        )
+        if self._mode == "history":
+            condition = _is.And(condition, _is.EqualTo(IS_CURRENT, True))
+        # From before the batch, because an earlier part may have moved the row.
+        found = self._table.scan(condition).to_arrow()
+        return with_values(changes, found, self._keys, all_rows=self._mode == "history")
+
+    def _fresh(self, changes: pa.Table) -> pa.Table:
+        """Return the changes that a changelog does not have yet."""
+        if not changes.num_rows:
+            return changes
+        first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
+        identity = (COMMIT_LSN, ORDINAL, OP)
+        within = _is.And(_is.LessThanOrEqual(COMMIT_LSN, last), _is.GreaterThanOrEqual(COMMIT_LSN, first))
+        return without(changes, self._table.scan(within, identity).to_arrow(), identity)
+
+
+def fill(
+    table: IcebergTable, transaction: Transaction, steps: Evolution, mode: Mode, part_bytes: int
+) -> None:
+    """Write all rows again with the values of new columns."""
+    back = {new: old for old, new in steps.renamed.items()}
+    added = {field.name for field in steps.added}
+    transaction.delete(_is.AlwaysTrue())
+    for rows in bounded_tables(table.scan().to_arrow_batch_reader(), part_bytes):
+        arrays = {}
+        for field in steps.schema:
+            old = back.get(field.name, field.name)
+            value = steps.filled.get(field.name)
+            if value is not None:
+                column = pa.repeat(value.cast(field.type), rows.num_rows)
+                if mode == "history":
+                    column = pc.if_else(rows[IS_CURRENT], column, pa.scalar(None, field.type))
+                arrays[field.name] = column
+            elif old in rows.column_names and field.name not in added:
+                arrays[field.name] = rows[old]
+        transaction.append(fitted(pa.table(arrays), steps.schema))
+
+
+def bounded_tables(batches: pa.RecordBatchReader, size: int) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about ``size`` bytes."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(each.nbytes for each in waiting) >= size:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _with_keys(changes: pa.Table, keys: Sequence[str]) -> Condition:
+    condition: Condition = reduce(_is.And, (_is.In(name, set(changes[name].to_pylist())) for name in keys))
+    return condition
+
+
+def _older(truncate: Truncate) -> Condition:
+    """Rows before a truncate. A row that another writer wrote has no position, and counts as older than every change."""
+    same = _is.And(_is.EqualTo(COMMIT_LSN, truncate.lsn), _is.LessThan(ORDINAL, truncate.ordinal))
+    condition: Condition = _is.Or(
+        _is.IsNull(COMMIT_LSN), _is.Or(_is.LessThan(COMMIT_LSN, truncate.lsn), same)
+    )
+    return condition

@@ -1,0 +1,56 @@
+"""Reads the rows of a version of an Iceberg table with pyiceberg, in this process or in a task. Needs no catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg import expressions
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import StaticTable
+
+from aiorepl.spark.lake.iceberg_columns import columns_of
+from aiorepl.spark.lake.table import Within
+
+# Its constructors are not typed as they are called.
+_is: Any = expressions
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRows:
+    """A version of an Iceberg table.
+
+    :param location: the version's metadata file.
+    :param properties: of the files' store.
+    """
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def schema(self) -> pa.Schema:
+        return columns_of(self._open())
+
+    def batches(
+        self, columns: Sequence[str], within: Within | None = None, files: Collection[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        table = self._open()
+        condition = _is.AlwaysTrue()
+        if within is not None:
+            if within.least is not None:
+                condition = _is.GreaterThanOrEqual(within.column, within.least)
+            if within.below is not None:
+                condition = _is.And(condition, _is.LessThan(within.column, within.below))
+        scan = table.scan(condition, tuple(columns))
+        tasks = [each for each in scan.plan_files() if files is None or each.file.file_path in files]
+        reading = ArrowScan(table.metadata, table.io, scan.projection(), condition)
+        for batch in reading.to_record_batches(tasks):
+            yield batch.select(list(columns))
+
+    def files(self) -> tuple[list[str], int]:
+        found = [each.file for each in self._open().scan().plan_files()]
+        return [each.file_path for each in found], sum(each.file_size_in_bytes for each in found)
+
+    def _open(self) -> StaticTable:
+        return StaticTable.from_metadata(self.location, dict(self.properties))
