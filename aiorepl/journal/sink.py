@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 
 from anyio import to_thread
 
-from aiorepl.durable import storage_error
+from aiorepl.durable import storage_error, transient
+from aiorepl.errors import JournalError, TransientError
 from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.writer import JournalWriter
 from aiorepl.lsn import LSN
@@ -108,3 +109,7 @@ class JournalSink(Sink):
             yield
         except OSError as error:
             raise storage_error(error, f"journal {self.url}: cannot {doing}") from error
+        except JournalError as error:
+            if transient(error):  # a read that may succeed later
+                raise TransientError(f"journal {self.url}: cannot {doing}: {error}") from error
+            raise

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait, run_until_set
 from aiorepl.delivery.batching import BatchPolicy
@@ -22,6 +22,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import SinkWorker
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
@@ -31,7 +32,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.journal_follower import JournalFollower
-from aiorepl.pipeline.progress import CursorProgress
+from aiorepl.pipeline.progress import CursorProgress, read_again
 from aiorepl.pipeline.snapshot_progress import SnapshotProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
@@ -48,6 +49,7 @@ HISTORY: Final = "history"
 _WATCH_SECONDS: Final = 5.0
 # How often the log says again that a sink has stopped, because its cursor keeps segments.
 _REMINDER_SECONDS: Final = 300.0
+_T = TypeVar("_T")
 
 
 class JournaledFanOut(FanOut):
@@ -103,7 +105,8 @@ class JournaledFanOut(FanOut):
         """
         self._capture.deliver_prepared()
         snapshot = self._snapshot
-        recorded = await asyncio.to_thread(JournalReader(self._store).recorded_position)
+        reader = JournalReader(self._store)
+        recorded = await self._read_again(JOURNAL, self._journal, reader.recorded_position)
         previous = LSN(0) if recorded is None else recorded.lsn
         snapshot.require_empty(previous)
         options = await snapshot.prepare()
@@ -131,7 +134,7 @@ class JournaledFanOut(FanOut):
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
-        self._journal_start = await asyncio.to_thread(_start_of, JournalReader(self._store))
+        self._journal_start = await self._read_again(JOURNAL, self._journal, partial(_start_of, reader))
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._compact:
             await self._compact_beside(begin, cleanup)
@@ -253,16 +256,20 @@ class JournaledFanOut(FanOut):
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
         # No rewind: the journal never loses accepted data.
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
-        self._end = (await asyncio.to_thread(JournalReader(self._store).end)).lsn
+        end = await self._read_again(JOURNAL, self._journal, JournalReader(self._store).end)
+        self._end = end.lsn
         for follower in self._followers:
             follower.end_at(self._end)
+
+    async def _read_again(self, name: str, delivery: ResolvedDelivery, read: Callable[[], _T]) -> _T:
+        return await read_again(delivery.retry, f"sink {name}: reading the journal", read)
 
     async def _register(self, name: str, begin: Position) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
         cursors = self._cursors[name]
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
-            kept = await asyncio.to_thread(cursors.get, name)
+            kept = await self._read_again(name, self._sinks[name], partial(cursors.get, name))
             at = begin.at(LSN(0) if kept is None else kept.lsn)
             await CursorProgress(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
@@ -316,8 +323,12 @@ class JournaledFanOut(FanOut):
         :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
         """
         reader = JournalReader(self._store)
-        chain = await asyncio.to_thread(reader.chain)
-        first = await asyncio.to_thread(lambda: chain.first_readable)
+
+        def look() -> tuple[Chain, LSN]:
+            chain = reader.chain()
+            return chain, chain.first_readable
+
+        chain, first = await self._read_again(name, self._sinks[name], look)
         start = own or at
         # A snapshot that begins with a TRUNCATE replaces everything before it.
         truncates = self._snapshot.truncates

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
-from aiorepl.durable import storage_error
-from aiorepl.errors import SlotError
+from aiorepl.durable import storage_error, transient
+from aiorepl.errors import JournalError, SlotError, TransientError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.continuity import GAP_ADVICE
 from aiorepl.source.ledger import Ledger
+
+_T = TypeVar("_T")
 
 
 class LedgerProgress:
@@ -80,3 +83,25 @@ class CursorProgress:
             move(self._name, position)
         except OSError as error:
             raise storage_error(error, f"cursor {self._name!r} of journal {self._cursors.url}") from error
+        except JournalError as error:
+            if transient(error):
+                raise TransientError(str(error)) from error
+            raise
+
+
+async def read_again(retry: RetryPolicy, call: str, read: Callable[[], _T]) -> _T:
+    """Read from the journal in a thread, and again while its folder or its store is unavailable.
+
+    :param call: the reader, for the log.
+    :raises JournalError: the journal is damaged, or retries are pointless.
+    :raises TransientError: retries are spent.
+    """
+    async for attempt in retry.sink(call):
+        with attempt:
+            try:
+                return await asyncio.to_thread(read)
+            except JournalError as error:
+                if transient(error):
+                    raise TransientError(str(error)) from error
+                raise
+    raise AssertionError("the last attempt returns or raises")

@@ -19,6 +19,7 @@ from aiorepl import (
     SnapshotOptions,
 )
 from aiorepl.journal import Cursors, JournalReader, JournalSink
+from aiorepl.objects import client
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -78,6 +79,36 @@ async def test_an_outage(published, bucket, layer):
         await sink.wait_for_changes(2)
         await published.confirmed_past(await published.wal())
     assert [1, 2] == keys(sink)
+
+
+async def test_reads_that_fail_for_a_while(published, bucket, layer, fault, monkeypatch):
+    """If the journal or a cursor cannot be read for a while, neither the pipeline nor a sink stops."""
+    monkeypatch.setattr(client, "RETRIES", 0)
+    await published.create_slot()
+    sink, place = MemorySink(), bucket.location(endpoint=layer.endpoint)
+    kinds = ("journal.json", "position.json", "start.json", "cursors/sink.json", "list-type", "segments/")
+    faults = [fault("GET", path, status=503, times=2) for path in kinds]
+    layer.faults += faults
+    options = {
+        "journal": place,
+        "batches": SOON,
+        "retry": RetryPolicy(attempts=None, wait_initial=0.01, wait_max=0.05),
+    }
+    async with Pipeline(published.source(), {"sink": sink}, **options) as pipeline:
+        await published.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        again = fault("GET", "cursors/sink.json", status=503, times=3)
+        layer.faults.append(again)
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(2, durable=True)
+        cursor = functools.partial(asyncio.to_thread, Cursors(bucket.location()).get, "sink")
+        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+        assert pipeline.statistics().sinks["sink"].failed is None
+    assert [1, 2] == keys(sink)
+    assert {"cursors/sink.json", "position.json", "list-type"} <= {
+        one.path for one in faults if one.hits == 2
+    }
+    assert 3 == again.hits
 
 
 async def _soon(value):
