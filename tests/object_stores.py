@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -169,6 +170,7 @@ class Fault:
     :param status: the answer instead of the server's.
     :param lost: the server does it, but its answer is lost.
     :param meanwhile: called when such a request has come, or with ``lost`` when it was done.
+    :param late: seconds until the server's answer is passed on.
     """
 
     method: str
@@ -178,6 +180,7 @@ class Fault:
     lost: bool = False
     times: int = 1
     meanwhile: Callable[[], None] | None = None
+    late: float = 0.0
     hits: int = field(default=0, init=False)
 
 
@@ -189,10 +192,12 @@ class FaultyLayer:
         self.requests: list[tuple[str, str]] = []
         self.answered = 0
         """How many answers the server has given."""
+        # S3Proxy compares and then writes, and reads an object's size before its bytes. So there is only one request for an
+        # object at a time.
+        self.exclusive: dict[str, threading.Lock] = {}
         self._under_way, self._settled = 0, threading.Condition()
         layer, target = self, urlsplit(endpoint).netloc
-        # S3Proxy compares and then writes, so only one conditional write is under way at a time.
-        lock, conditional = threading.Lock(), threading.Lock()
+        lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -222,10 +227,9 @@ class FaultyLayer:
                     answer = f"<Error><Code>{fault.code}</Code><Message>no</Message></Error>".encode()
                     self.reply(fault.status, {"content-type": "application/xml", "etag": '"0"'}, answer)
                     return
-                compares = {"if-match", "if-none-match"} & {name.lower() for name in self.headers}
                 connection = http.client.HTTPConnection(target, timeout=60)
                 try:
-                    with conditional if compares else nullcontext():
+                    with layer.exclusive.setdefault(urlsplit(self.path).path, threading.Lock()):
                         connection.request(self.command, self.path, body, dict(self.headers.items()))
                         response = connection.getresponse()
                         answer = response.read()
@@ -240,6 +244,8 @@ class FaultyLayer:
                     self.close_connection = True
                     self.connection.close()
                     return
+                if fault is not None and fault.late:
+                    time.sleep(fault.late)
                 self.reply(response.status, headers, answer)
 
             def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:

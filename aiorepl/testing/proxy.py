@@ -82,6 +82,10 @@ class CuttingProxy:
         """Forward the next ``count`` bytes from the server one by one, as the slowest network would."""
         self._dripping = count
 
+    def redirect(self, host: str, port: int) -> None:
+        """Forward new connections to another server."""
+        self._host, self._port = host, port
+
     def refuse(self) -> None:
         """Close every new connection at once, until ``accept``."""
         self._refusing = True

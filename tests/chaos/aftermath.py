@@ -1,7 +1,7 @@
 """Damages the slot or the journal at the end of a program; the next start must be refused with the reason.
 
-Once the round is judged, the clients write more changes. Then the slot is dropped, moved, created again or loses its WAL, or the
-journal's folder is replaced by an older copy. The next start must end with an error that names the slot or the journal, and deliver
+Once the round is judged, the clients write more changes. Then the slot is dropped, moved, created again or loses its WAL, the
+journal's folder is replaced by an older copy, or a standby is promoted that lacks the slot or the last transactions. The next start must end with an error that names the slot or the journal, and deliver
 nothing. A start with ``resnapshot`` or ``accept_gap`` must then continue.
 """
 
@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+from cluster import Cluster
 from processes import Process
 from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch
 
 from aiorepl import LSN
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
-from aiorepl.testing import EmbeddedServer
+from aiorepl.journal.store import Location
 from aiorepl.testing.verify import Delivered, History, Promise, Workload, verify
 from aiorepl.testing.verify.tables import KEYS, SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
+# A standby is promoted that does not have the slot, or that lacks the last transactions.
+PROMOTIONS = ("promotion", "late standby")
 REMEDIES = ("resnapshot", "accept_gap")
 # Seconds for a refusal, and for the start that continues.
 _REFUSED = 60.0
@@ -36,25 +39,30 @@ _REFUSALS = ("SlotError", "JournalError", "DamagedJournal", "ConfigurationError"
 class Aftermath:
     """The damage to a round's slot or journal, and how the pipeline continues.
 
+    :param journal: where the journal is.
     :param start: starts the process with further options of ``Pipeline``.
     :param last_error: returns the last error of a process.
+    :param forget: called while no server answers.
     """
 
     def __init__(
         self,
-        server: EmbeddedServer,
-        dsn: str,
+        cluster: Cluster,
         slot: str,
         folder: Path,
+        journal: Location,
         watches: dict[str, Watch],
         start: Callable[[dict[str, Any]], Awaitable[Process]],
         last_error: Callable[[], str],
+        forget: Callable[[], None],
     ) -> None:
         self.violations: list[str] = []
-        self._server = server
-        self._dsn = dsn
+        self._cluster = cluster
+        self._forget = forget
+        self._dsn = cluster.dsn_for(slot)
         self._slot = slot
         self._folder = folder
+        self._journal = journal
         self._watches = watches
         self._start = start
         self._last_error = last_error
@@ -102,6 +110,9 @@ class Aftermath:
         """Damage the slot or the journal. Return whether that was possible."""
         if damage == "older copy":
             return await self._replace_journal()
+        if damage in PROMOTIONS:
+            await self._promote(damage)
+            return True
         connection = await asyncpg.connect(self._dsn)
         try:
             if damage == "invalidate":
@@ -117,6 +128,14 @@ class Aftermath:
         finally:
             connection.terminate()
         return True
+
+    async def _promote(self, damage: str) -> None:
+        if damage == "promotion":
+            await self._cluster.caught_up()
+        await self._cluster.promote(self._forget)
+        # Otherwise the start is refused, because new transactions would get the LSNs of lost ones.
+        found = await asyncio.to_thread(JournalReader(self._journal).position)
+        await self._cluster.skip_wal(LSN(0) if found is None else found.lsn)
 
     async def _replace_journal(self) -> bool:
         journal, copy = self._folder / "journal", self._folder / "copy"
@@ -154,10 +173,9 @@ class Aftermath:
 
     async def _go_on(self, damage: str, remedy: str, workload: Workload) -> None:
         """Start with the remedy, and wait until new changes have arrived in every sink."""
-        journal = self._folder / "journal"
-        position = await asyncio.to_thread(JournalReader(journal).position)
+        position = await asyncio.to_thread(JournalReader(self._journal).position)
         after = LSN(0) if position is None else position.lsn
-        watch = JournalWatch(lambda: None, journal, lambda: True)
+        watch = JournalWatch(lambda: None, self._journal, lambda: True)
         self._watches["the journal"] = watch
         connection = await asyncpg.connect(self._dsn)
         initial = await contents(connection)
@@ -191,7 +209,7 @@ class Aftermath:
             )
         self.violations += watch.violations
         if remedy == "resnapshot" and not self.violations:
-            history = await workload.finish()
+            history = await workload.finish(promoted=damage in PROMOTIONS)
             self._compare(History(dict(KEYS), initial, history.transactions, history.final), watch)
 
     def _compare(self, history: History, watch: Watch) -> None:
@@ -203,7 +221,7 @@ class Aftermath:
         marks = [one for one in history.transactions if one.writer == 0]
         history.transactions = [one for one in marks if one.xid in streamed]
         for one in marks:
-            if one.xid not in streamed:
+            if one.xid not in streamed and one.outcome == "committed":
                 key = one.writer, one.number
                 history.initial["ledger"][key] = dict(zip(("writer", "number"), key, strict=True))
         verdict = verify(history, watch.log, Promise(snapshot=True), final=history.final)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
 from program import Program, Run
-from strikes import KINDS
+from strikes import KINDS, OUTAGE, PROMOTE, SECOND
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
 _PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
@@ -26,6 +27,12 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     # Other sinks write their files with functions that the disk does not record.
     power = chance.random() < 0.35
     source, pipeline = _source(chance, version), _pipeline(chance, version, power=power)
+    paired = chance.random() < 0.25
+    if paired:
+        _boundaries(chance, version, source, pipeline)
+    promotion = ""
+    if chance.random() < (0.06 if short else 0.12):
+        promotion = _promotion(chance, version, source, pipeline)
     if pipeline.get("snapshot"):
         source.pop("interface", None)  # only a replication connection exports a snapshot
     if pipeline.get("connect"):
@@ -33,7 +40,9 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     else:
         sinks = {f"sink{number}": _sink(chance, power=power) for number in range(chance.choice([1, 1, 2, 3]))}
         # There is only one target.
-        for name in [name for name, sink in sinks.items() if sink["type"] == "postgres"][1:]:
+        mirrors = [name for name, sink in sinks.items() if sink["type"] == "postgres"]
+        # The target is on the same server, and would be promoted as well.
+        for name in mirrors if promotion else mirrors[1:]:
             sinks[name] = {"type": "jsonl", "rotate_bytes": 2_000}
     for sink in sinks.values() if pipeline.get("snapshot") else ():
         if sink["type"] == "postgres":
@@ -58,26 +67,53 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         "prepared": chance.random() < 0.8,
         "streamed": chance.choice([0.1, 0.4]) if source.get("streaming") else 0.0,
     }
+    if paired:
+        mixture |= {"pairs": 0.8, "prepared": True}
     # Version 13 has no messages in its stream; the SQL interface exports no snapshot for tables without a key.
     signals = version >= 14 and source.get("interface") != "sql"
     named = _reached(source, pipeline, sinks)
+    kinds = _kinds(pipeline, signals=signals)
     lives = tuple(
-        _run(chance, named, signals=signals, power=power)
+        _run(chance, named, kinds, power=power, paired=paired)
         for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300
     limit = 2_000 if slow else 20_000
     if short:
-        limit = 1_000
+        limit = 30_000 if paired else 1_000
     elif not slow and chance.random() < 0.03:
         mixture |= {"savepoints": 50_000} if chance.random() < 0.5 else {"rows": 100_000}
         limit = 200_000
     limits = chance.choice([{}, {}, {}, {}, {}, {}, {"files": 30}, {"memory": 200_000_000}])
-    writers = chance.choice([1, 2, 3])
+    # A second writer would leave no pause between pairs.
+    writers = 1 if paired else chance.choice([1, 2, 3])
     aftermath: tuple[str, ...] = ()
     if pipeline["journal"] and version >= 14 and source.get("interface") != "sql" and chance.random() < 0.25:
         aftermath = chance.choice(DAMAGES), chance.choice(REMEDIES)
+    if pipeline.get("store"):
+        # These limits end obstore's threads.
+        limits, aftermath = {}, () if "older copy" in aftermath else aftermath
+    if promotion == "follows":
+        number = chance.randrange(len(lives))
+        strike = PROMOTE, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)
+        lives = tuple(
+            replace(one, strikes=(*one.strikes, strike)) if at == number else one
+            for at, one in enumerate(lives)
+        )
+    elif promotion:
+        aftermath = promotion, chance.choice(REMEDIES)
     return Program(seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath)
+
+
+def _promotion(chance: random.Random, version: int, source: dict[str, Any], pipeline: dict[str, Any]) -> str:
+    """Draw how a standby is promoted: the pipeline ``follows``, or a damage at the end; empty: there is none."""
+    if (version >= 18 or (version == 17 and not source.get("two_phase"))) and chance.random() < 0.7:
+        source["failover"] = True
+        if chance.random() < 0.7:
+            return "follows"
+    if not pipeline["journal"] or version < 14 or source.get("interface") == "sql":
+        return ""
+    return "late standby" if source.get("failover") else chance.choice(["promotion", "late standby"])
 
 
 def _source(chance: random.Random, version: int) -> dict[str, Any]:
@@ -115,7 +151,29 @@ def _pipeline(chance: random.Random, version: int, *, power: bool) -> dict[str, 
     if options["journal"] and not power and chance.random() < 0.4:
         # After a power failure, the journal is read from its start.
         options["retention"] = chance.choice(["0s", "20kb", "1s 50kb"])
+    if options["journal"] and chance.random() < 0.15:
+        options["store"] = True
     return options
+
+
+def _boundaries(
+    chance: random.Random, version: int, source: dict[str, Any], pipeline: dict[str, Any]
+) -> None:
+    """Draw again what matters at the boundary between two transactions: how soon and how often positions are confirmed.
+
+    A large transaction takes several batches, and positions before it are flushed and confirmed meanwhile.
+    """
+    if version >= 15 and source.get("interface") != "sql" and chance.random() < 0.8:
+        source |= {"proto_version": max(3, source["proto_version"]), "two_phase": True}
+    if not pipeline.get("connect") and not pipeline["journal"] and chance.random() < 0.5:
+        pipeline["journal"] = True
+    pipeline |= {
+        "max_bytes": chance.choice([2_000, 10_000]),
+        "flush_seconds": chance.choice([0.05, 0.2, 0.4]),
+    }
+    pipeline.pop("flush_bytes", None)
+    if chance.random() < 0.7:
+        pipeline["flush_bytes"] = chance.choice([5_000, 20_000])
 
 
 def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
@@ -171,9 +229,22 @@ def _reached(source: dict[str, Any], pipeline: dict[str, Any], sinks: dict[str, 
     return points + [point for point, there in reached.items() if there]
 
 
-def _run(chance: random.Random, named: list[str], *, signals: bool, power: bool) -> Run:
+def _kinds(pipeline: dict[str, Any], *, signals: bool) -> dict[str, int]:
+    """Return the faults from outside that a program can have, each with its weight."""
+    kinds = {kind: often for kind, often in KINDS.items() if signals or kind != "resnapshot"}
+    if pipeline["journal"] and not pipeline.get("snapshot"):
+        kinds[SECOND] = 1
+    if pipeline.get("store"):
+        kinds |= {OUTAGE: 4, SECOND: 4}
+    return kinds
+
+
+def _run(chance: random.Random, named: list[str], kinds: dict[str, int], *, power: bool, paired: bool) -> Run:
     arms = []
-    if power and chance.random() < 0.9:
+    if paired and chance.random() < 0.7:
+        action = "power" if power else "kill"
+        arms.append({"at": _CONFIRM, "nth": _nth(chance, _CONFIRM), "action": action})
+    elif power and chance.random() < 0.9:
         # Most of them soon after a position was confirmed.
         at = chance.choice([_CONFIRM, _CONFIRM, "file", "await", *(f"name:{name}" for name in named)])
         arms.append({"at": at, "nth": _nth(chance, at), "action": "power"})
@@ -183,16 +254,24 @@ def _run(chance: random.Random, named: list[str], *, signals: bool, power: bool)
         arms.append({"at": at, "nth": _nth(chance, at), "action": action})
     if chance.random() < 0.15:
         arms.append(
-            {"at": "await", "nth": _nth(chance, "await"), "action": chance.choice(["block", "clock"])}
+            {
+                "at": "await",
+                "nth": _nth(chance, "await"),
+                "action": chance.choice(["block", "clock", "wake"]),
+            }
         )
     for _ in range(chance.choice([0, 0, 1, 3])):
         action = chance.choice([*ERRORS, "slow"])
         arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 7)), "action": action})
-    drawn = {kind: often for kind, often in KINDS.items() if signals or kind != "resnapshot"}
-    kinds = chance.choices(list(drawn), list(drawn.values()), k=chance.choice([0, 2, 4, 8, 12]))
-    strikes = tuple((kind, round(chance.uniform(0, 0.2), 3), round(chance.random(), 3)) for kind in kinds)
+    # Between faults from outside, a pair needs time.
+    count = chance.choice([0, 0, 2] if paired else [0, 2, 4, 8, 12])
+    drawn = chance.choices(list(kinds), list(kinds.values()), k=count)
+    strikes = tuple((kind, round(chance.uniform(0, 0.2), 3), round(chance.random(), 3)) for kind in drawn)
     return Run(
-        tuple(arms), strikes, round(chance.uniform(0.2, 1.5), 3), chance.choice(["kill", "kill", "stop"])
+        tuple(arms),
+        strikes,
+        round(chance.uniform(0.2, 1.5) + paired, 3),
+        chance.choice(["kill", "kill", "stop"]),
     )
 
 

@@ -125,6 +125,8 @@ class Arms:
             time.sleep(_BLOCKED_SECONDS)
         elif action == "clock":
             _jump()
+        elif action == "wake":
+            _wake()
         elif action == "cancel":
             self.cancel()
 
@@ -133,6 +135,13 @@ def _jump() -> None:
     """Set the wall clock of this process forward or back by an hour."""
     now, hours = time.time, random.choice([-1, 1])
     time.time = lambda: now() + hours * 3600
+
+
+def _wake() -> None:
+    """Set both clocks forward by hours, as after a suspended virtual machine: all timers expire at once."""
+    now, steady, hours = time.time, time.monotonic, random.choice([1, 12])
+    time.time = lambda: now() + hours * 3600
+    time.monotonic = lambda: steady() + hours * 3600
 
 
 def install(arms: Arms) -> None:

@@ -16,7 +16,7 @@ from watch import FolderWatch, TableWatch, Watch
 
 from aiorepl import LSN, DeadLetters, Delivery
 from aiorepl.delivery.redelivery import redeliver
-from aiorepl.journal.store import LocalStore
+from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.verification import problems
 from aiorepl.testing.verify import Delivered, History, Operation, Promise, Tables, Verdict, tables, verify
 from aiorepl.testing.verify.tables import SCHEMA
@@ -27,13 +27,21 @@ class Judge:
     """Adds what it finds to an outcome.
 
     :param folder: of the round.
+    :param journal: where its journal is.
     :param target: the DSN of the target of a ``postgres`` sink.
     :param watches: the logs.
     """
 
     def __init__(
-        self, program: Program, folder: Path, target: str, watches: dict[str, Watch], outcome: Outcome
+        self,
+        program: Program,
+        folder: Path,
+        journal: Location,
+        target: str,
+        watches: dict[str, Watch],
+        outcome: Outcome,
     ) -> None:
+        self._journal = journal
         self._program = program
         self._folder = folder
         self._target = target
@@ -97,7 +105,7 @@ class Judge:
             )
 
     async def _judge_journal(self, history: History) -> None:
-        watch, store = self._watches["the journal"], LocalStore(self._folder / "journal")
+        watch, store = self._watches["the journal"], open_store(self._journal)
         promise = replace(promised({}, self._program), defaults=history.defaults)
         self._add("the journal", watch, verify(history, watch.log, promise, final=history.final))
         found = await asyncio.to_thread(list, problems(store))
@@ -134,7 +142,7 @@ class Judge:
         self._outcome.transactions += len(final["ledger"])
 
 
-def uncompacted(store: LocalStore, watch: Watch) -> list[str]:
+def uncompacted(store: Store, watch: Watch) -> list[str]:
     """Compact the rest of a journal, and compare the history with what a reader of the journal has read."""
     # Imported here, because they import pyarrow.
     import pyarrow.parquet as pq

@@ -68,6 +68,16 @@ class Program:
     aftermath: tuple[str, ...] = ()
 
     @property
+    def promotes(self) -> bool:
+        """Whether the standby is promoted while the writers write."""
+        return any(kind == "promote" for run in self.runs for kind, *_ in run.strikes)
+
+    @property
+    def standby(self) -> bool:
+        """Whether the server has a standby."""
+        return self.promotes or bool({"promotion", "late standby"} & {*self.aftermath})
+
+    @property
     def power(self) -> bool:
         """Whether the power fails. Then unsynced data may be lost, so nothing is read until the process is restarted."""
         return any(arm["action"] == "power" for run in self.runs for arm in run.arms)

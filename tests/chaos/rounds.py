@@ -15,13 +15,15 @@ from typing import Any
 
 import asyncpg
 from aftermath import Aftermath
+from bucket import FailingLayer
+from cluster import Cluster
 from destinations import letters
 from judge import Judge
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
 from report import Outcome
-from strikes import Striker
+from strikes import SECOND, Striker
 from watch import (
     Confirmation,
     FolderWatch,
@@ -37,22 +39,27 @@ from watch import (
 
 from aiorepl import LSN, AioreplError, errors
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.testing import CuttingProxy, EmbeddedServer
+from aiorepl.journal.store import Location
 from aiorepl.testing.verify import (
     Mixture,
     Workload,
     tables,
 )
 
-# Time limits for catching up and for a whole round, in seconds.
+# Time limits for catching up and for a whole round, in seconds, and the rows that take another second.
 DEADLINE = 120.0
 LONGEST = 240.0
+_ROWS_PER_SECOND = 2_000
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # A process may end with these errors even if no system call has failed.
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "ServerError")
 # A SlotError needs one of these: a killed process's connection may still hold the slot.
 _BUSY = ("is in use by process", "another consumer is connected")
+# A second pipeline writes the journal, or has written it.
+_FENCED = ("another writer has taken over", "another process writes")
+# A start meets a standby before its promotion.
+_SYNCHRONIZING = ("is being synchronized from the primary on this standby",)
 # After a failed call of the operating system, an error has one of these.
 _ADVICE = ("make room", "raise the process's limit", "check the disk")
 # Damages of the journal, not of the slot.
@@ -61,9 +68,8 @@ _AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Interna
 
 
 class Round:
-    """One program on one server.
-
-    :param server: runs; it may be restarted and killed.
+    """One program on one server, or on a primary and its standby.
+    :param layer: leads to the object store of the journal.
     :param processes: starts the process under test.
     :param folder: the folder for all files of the round.
     :param sabotage: a bug to put into the process, see ``sabotage``.
@@ -72,27 +78,29 @@ class Round:
     def __init__(
         self,
         program: Program,
-        server: EmbeddedServer,
+        cluster: Cluster,
+        layer: FailingLayer | None,
         processes: Processes,
         folder: Path,
         sabotage: str | None = None,
     ) -> None:
         self._sabotage = sabotage
         self._program = program
-        self._server = server
+        self._cluster = cluster
         self._processes = processes
         self._folder = folder
+        self._layer = layer
+        # Where the verifier reads the journal, without faults.
+        self._journal: Location = folder / "journal" if layer is None else layer.place(direct=True)
         # The name of the slot, and of the database.
         self._slot = f"chaos_{program.seed}"
-        self._dsn = server.dsn_for(self._slot)
-        self._target = server.dsn_for(f"{self._slot}_target")
         self._outcome = Outcome()
         self._watches: dict[str, Watch] = {}
-        self._proxy = CuttingProxy("127.0.0.1", server.port)
-        self._striker = Striker(server, self._proxy, self._slot, self._dsn, self._forget)
+        self._striker = Striker(cluster, layer, self._slot, self._forget, self._struck, self._run_second)
         self._receiver = Receiver(program.seed, self._received, self._struck)
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
+        self._longer = program.mixture.get("rows", 0) / _ROWS_PER_SECOND
         # Whether the writers may write.
         self._writing = not self._snapshot
         # If the power fails, only from the last life on.
@@ -102,7 +110,7 @@ class Round:
         """Run the program, and drop everything that it created on the server."""
         began = time.monotonic()
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(LONGEST + self._longer):
                 await self._run()
         except TimeoutError:
             seconds = time.monotonic() - began
@@ -112,13 +120,15 @@ class Round:
         except (ValueError, AioreplError) as error:
             # The files on disk cannot be read.
             self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
+        if self._layer is not None:
+            self._outcome.faults += self._layer.struck
         self._outcome.seconds = time.monotonic() - began
         return self._outcome
 
     async def _run(self) -> None:
         (self._folder / "stderr").touch()
         await self._receiver.listener.listen()
-        async with self._database(), self._proxy:
+        async with self._cluster, self._database():
             workload = Workload(
                 self._dsn,
                 seed=self._program.seed,
@@ -143,12 +153,16 @@ class Round:
                         await self._live(run)
                         if not number and "older copy" in self._program.aftermath:
                             await Aftermath.copy(self._folder)
+                    if "late standby" in self._program.aftermath:
+                        await self._cluster.hold_back()
                     caught_up = await self._catch_up(workload, watching)
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
-                judge = Judge(self._program, self._folder, self._target, self._watches, self._outcome)
-                await judge.judge(await workload.finish())
+                judge = Judge(
+                    self._program, self._folder, self._journal, self._target, self._watches, self._outcome
+                )
+                await judge.judge(await workload.finish(promoted=self._program.promotes))
                 if self._program.aftermath and not self._outcome.violations:
                     await self._aftermath(workload)
         self._receiver.listener.close()
@@ -160,16 +174,25 @@ class Round:
         damage, remedy = self._program.aftermath
         self._outcome.faults[damage if damage in _OF_JOURNALS else f"slot: {damage}"] += 1
         aftermath = Aftermath(
-            self._server,
-            self._dsn,
+            self._cluster,
             self._slot,
             self._folder,
+            self._journal,
             self._watches,
             partial(self._start, Run()),
             self._last_error,
+            self._forget,
         )
         await aftermath.run(damage, remedy, workload)
         self._outcome.violations += aftermath.violations
+
+    @property
+    def _dsn(self) -> str:
+        return self._cluster.dsn_for(self._slot)
+
+    @property
+    def _target(self) -> str:
+        return self._cluster.dsn_for(f"{self._slot}_target")
 
     @property
     def _snapshot(self) -> bool:
@@ -182,7 +205,7 @@ class Round:
 
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[None]:
-        connection = await asyncpg.connect(self._server.dsn)
+        connection = await asyncpg.connect(self._cluster.dsn_for())
         for name in self._databases:
             await connection.execute(f"CREATE DATABASE {name}")
         await connection.execute(f"ALTER DATABASE {self._slot} SET wal_sender_timeout = '900ms'")
@@ -192,39 +215,44 @@ class Round:
         finally:
             for connection in self._connections.values():
                 connection.terminate()
-            await self._free()
-            connection = await asyncpg.connect(self._server.dsn)
-            terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE $1 || '%'"
-            await connection.fetch(terminate, self._slot)
-            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"
-            await connection.fetch(drop, self._slot)
-            for name in self._databases:
-                await connection.execute(f"DROP DATABASE {name}")
-            connection.terminate()
+            if not self._program.standby:
+                await self._drop()
+
+    async def _drop(self) -> None:
+        await self._free()
+        connection = await asyncpg.connect(self._cluster.dsn_for())
+        terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE $1 || '%'"
+        await connection.fetch(terminate, self._slot)
+        drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"
+        await connection.fetch(drop, self._slot)
+        for name in self._databases:
+            await connection.execute(f"DROP DATABASE {name}")
+        connection.terminate()
 
     async def _prepare(self) -> None:
         """Publish the tables, create the slot and the target, and begin to watch."""
         connection = await asyncpg.connect(self._dsn)
         await connection.execute("CREATE PUBLICATION verify FOR ALL TABLES")
         if not self._snapshot:
-            two_phase = ", false, true" if self._program.source.get("two_phase") else ""
-            create = f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase})"
+            source = self._program.source
+            two_phase = f", false, {source.get('two_phase', False)}" if self._program.version >= 14 else ""
+            failover = ", true" if source.get("failover") else ""
+            create = f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase}{failover})"
             await connection.fetch(create, self._slot)
         connection.terminate()
         if len(self._databases) > 1:
             target = await asyncpg.connect(self._target)
             await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
             target.terminate()
-        journal = self._folder / "journal"
         for name, options in self._program.sinks.items():
             confirmed: Confirmation = (
-                cursor(journal, name) if self._program.pipeline["journal"] else self._confirmation
+                cursor(self._journal, name) if self._program.pipeline["journal"] else self._confirmation
             )
             self._watches[name] = self._watch(name, options, confirmed)
             if "rejects" in options:
                 self._watches[letters(name)] = LettersWatch(confirmed, self._folder / letters(name))
         if self._program.pipeline["journal"]:
-            self._watches["the journal"] = JournalWatch(self._confirmation, journal, self._slot_stays)
+            self._watches["the journal"] = JournalWatch(self._confirmation, self._journal, self._slot_stays)
 
     def _watch(self, name: str, options: dict[str, Any], confirmed: Confirmation) -> Watch:
         kind = options["type"]
@@ -311,7 +339,7 @@ class Round:
         code = await ended
         struck = fired.read_text()[before:].splitlines() if fired.exists() else []
         self._outcome.faults.update(struck)
-        self._note_end(code, struck)
+        self._note_end(code, struck, fenced=any(kind == SECOND for kind, *_ in run.strikes))
         for watch in self._watches.values():
             watch.restarted()
 
@@ -327,15 +355,38 @@ class Round:
             self._outcome.violations.append("the process does not stop when it is asked to")
             process.kill()
 
-    def _note_end(self, code: int, struck: list[str]) -> None:
+    async def _run_second(self, seconds: float) -> None:
+        """Run a second pipeline on the same slot and journal, without sinks. One of the two must be refused."""
+        folder = self._folder / "second"
+        folder.mkdir(exist_ok=True)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            plan = self._plan(Run(), {})
+            program = plan["program"]
+            program["sinks"] = {}
+            for option in ("snapshot", "compact", "retention"):
+                program["pipeline"].pop(option, None)
+            (folder / "plan.json").write_text(json.dumps(plan | {"folder": str(folder)}))
+            (folder / "stderr").touch()
+            process = self._processes.start(folder / "plan.json", folder / "stderr")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await process.wait()
+            process.kill()
+            self._note_end(await process.wait(), [], fenced=True, stderr=folder / "stderr")
+
+    def _note_end(
+        self, code: int, struck: list[str], *, fenced: bool = False, stderr: Path | None = None
+    ) -> None:
         if code in (0, -signal.SIGKILL):
             self._outcome.ends["killed" if code else "stopped"] += 1
             return
-        error = self._last_error()
+        error = self._last_error(stderr)
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
-        busy = kind == "SlotError" and any(text in error for text in _BUSY)
-        if kind in _EXCUSED or busy or "memory" in self._program.limits:
+        busy = kind == "SlotError" and any(text in error for text in (*_BUSY, *_SYNCHRONIZING))
+        fenced = fenced and kind == "JournalError" and any(text in error for text in _FENCED)
+        if kind in _EXCUSED or busy or fenced or "memory" in self._program.limits:
             # Without memory, a process may end in any way.
             return
         if not any(line.startswith("E") for line in struck):
@@ -351,35 +402,40 @@ class Round:
             return "the error does not name the file or its folder"
         return "" if any(advice in error for advice in _ADVICE) else "the error does not say what to do"
 
-    def _last_error(self) -> str:
-        told = (self._folder / "stderr").read_text().splitlines()
+    def _last_error(self, stderr: Path | None = None) -> str:
+        told = (stderr or self._folder / "stderr").read_text().splitlines()
         return told[-1][:500] if told else "it says nothing"
 
     async def _start(self, run: Run, options: dict[str, Any] | None = None) -> Process:
         await self._free()
         plan = self._folder / "plan.json"
-        told = {
+        plan.write_text(json.dumps(self._plan(run, options or {})))
+        return self._processes.start(plan, self._folder / "stderr")
+
+    def _plan(self, run: Run, options: dict[str, Any]) -> dict[str, Any]:
+        return {
             "program": asdict(self._program),
-            "dsn": self._proxy.dsn_for(self._dsn),
+            "dsn": self._cluster.proxy.dsn_for(self._dsn),
             "target": self._target,
             "receiver": self._receiver.listener.port,
             "slot": self._slot,
             "folder": str(self._folder),
+            "journal": str(self._folder / "journal"),
             "fired": str(self._folder / "fired"),
+            "early": str(self._folder / "early"),
             "arms": run.arms,
-            "options": options or {},
+            "options": options,
             "limits": self._program.limits if run in self._program.runs else {},
             "sabotage": self._sabotage,
+            "store": None if self._layer is None else _configured(self._layer),
         }
-        plan.write_text(json.dumps(told))
-        return self._processes.start(plan, self._folder / "stderr")
 
     async def _free(self) -> None:
         """Wait until the server answers and has released the slot."""
         async with asyncio.timeout(DEADLINE):
             while True:
                 with contextlib.suppress(*_AWAY):
-                    connection = await asyncpg.connect(self._server.dsn)
+                    connection = await asyncpg.connect(self._cluster.dsn_for())
                     try:
                         query = "SELECT count(*) FROM pg_replication_slots WHERE database = $1 AND active"
                         if not await connection.fetchval(query, self._slot):
@@ -391,13 +447,14 @@ class Round:
     async def _strike_all(self, run: Run, process: Process) -> None:
         for kind, after, size in run.strikes:
             await asyncio.sleep(after)
-            self._outcome.faults[kind] += 1
             with contextlib.suppress(*_AWAY, ProcessLookupError):
                 await self._striker.strike(kind, size, process)
 
     async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:
         """Run the process without faults until everything is delivered."""
         self._receiver.failing = False
+        if self._layer is not None:
+            self._layer.failing = False
         if not self._looking:
             self._looking = True
             watching += [
@@ -409,7 +466,7 @@ class Round:
         for _ in range(_STARTS):
             process = await self._start(Run())
             try:
-                async with asyncio.timeout(DEADLINE):
+                async with asyncio.timeout(DEADLINE + self._longer):
                     while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
                     if workload.running:
@@ -447,3 +504,9 @@ class Round:
                 if failed or set(states.values()) <= {"complete"}:
                     return
             await asyncio.sleep(0.05)
+
+
+def _configured(layer: FailingLayer) -> dict[str, Any]:
+    """Return the places of the journal for the process under test: with faults, and without."""
+    places = {"faulty": layer.place(), "direct": layer.place(direct=True)}
+    return {name: {"url": place.url, "config": dict(place.config)} for name, place in places.items()}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import asyncpg
+from bucket import FailingLayer
+from cluster import Cluster
 from processes import Process
 
-from aiorepl.testing import CuttingProxy, EmbeddedServer
 from aiorepl.testing.verify.tables import SCHEMA
 
 # The weight of each. ``resnapshot`` is not a fault, but may happen at any time as well.
@@ -29,6 +30,8 @@ KINDS = {
     "crash": 1,
     "resnapshot": 4,
 }
+# Only in some programs: with a standby, an object store, or a journal.
+PROMOTE, OUTAGE, SECOND = "promote", "outage", "second pipeline"
 _TABLES = ("accounts", "entries", "parts_0", "notes")
 
 
@@ -36,24 +39,37 @@ class Striker:
     """Strikes at one database.
 
     :param database: its name, which is also the slot's.
-    :param dsn: of the database.
     :param forget: called while the server is down, because it may have lost confirmed positions.
+    :param struck: called with each fault.
+    :param second: runs a second pipeline on the same slot and journal, for some seconds.
     """
 
     def __init__(
-        self, server: EmbeddedServer, proxy: CuttingProxy, database: str, dsn: str, forget: Any
+        self,
+        cluster: Cluster,
+        layer: FailingLayer | None,
+        database: str,
+        forget: Callable[[], None],
+        struck: Callable[[str], None],
+        second: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._server = server
-        self._proxy = proxy
+        self._layer = layer
+        self._second = second
+        self._cluster = cluster
+        self._proxy = cluster.proxy
         self._database = database
-        self._dsn = dsn
         self._forget = forget
+        self._struck = struck
 
     async def strike(self, kind: str, size: float, process: Process) -> None:
         """Strike once.
 
         :param size: the length or amount, from 0 to 1.
         """
+        if kind == PROMOTE:
+            await self._promote(early=size > 0.5)
+            return
+        self._struck(kind)
         if kind in ("walsender", "backends"):
             await self._terminate(kind)
         elif kind == "cut":
@@ -64,18 +80,35 @@ class Striker:
             self._proxy.drip(int(size * 5_000))
         elif kind == "resnapshot":
             await self._resnapshot(_TABLES[int(size * len(_TABLES))])
+        elif kind == SECOND:
+            seconds = asyncio.create_task(self._second(0.5 + 2 * size))
+            await asyncio.sleep(0.2)
+            await self._terminate("walsender")
+            await seconds
+        elif kind == OUTAGE:
+            assert self._layer is not None
+            self._layer.away = True
+            await asyncio.sleep(size * 2)
+            self._layer.away = False
         elif kind in ("restart", "crash"):
-            await asyncio.to_thread(self._server.restart if kind == "restart" else self._server.kill)
+            server = self._cluster.server
+            await asyncio.to_thread(server.restart if kind == "restart" else server.kill)
             # Before version 17, even an orderly shutdown may lose confirmed positions.
             self._forget()
             if kind == "crash":
-                await asyncio.to_thread(self._server.start)
+                await asyncio.to_thread(server.start)
         else:
             await self._for_a_while(kind, size, process)
 
+    async def _promote(self, *, early: bool) -> None:
+        # A standby without the slot cannot replace the server; that is a damage, see ``aftermath``.
+        if self._cluster.standby is not None and await self._cluster.synchronized(self._database):
+            self._struck(PROMOTE)
+            await self._cluster.promote(self._forget, early=early)
+
     async def _terminate(self, kind: str) -> None:
         only = "AND backend_type = 'walsender'" if kind == "walsender" else ""
-        connection = await asyncpg.connect(self._server.dsn)
+        connection = await asyncpg.connect(self._cluster.dsn_for())
         # The connections of the writers and the verifier have no application name.
         await connection.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -86,7 +119,7 @@ class Striker:
 
     async def _resnapshot(self, table: str) -> None:
         signalled = {"slot": self._database, "snapshot": [f"{SCHEMA}.{table}"]}
-        connection = await asyncpg.connect(self._dsn)
+        connection = await asyncpg.connect(self._cluster.dsn_for(self._database))
         emit = "SELECT pg_logical_emit_message(false, 'aiorepl.signal', $1)"
         await connection.fetch(emit, json.dumps(signalled))
         connection.terminate()

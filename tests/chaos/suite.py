@@ -14,10 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import bucket
+from bucket import FailingLayer
+from cluster import Cluster, pair
 from drawing import VERSIONS, draw
 from processes import Processes
 from program import Program
@@ -41,6 +44,8 @@ class Servers:
 
     def __init__(self) -> None:
         self._running: dict[int, EmbeddedServer] = {}
+        self._others = ExitStack()
+        self._store: str | None = None
 
     def __call__(self, version: int) -> EmbeddedServer:
         """Return the running server of this version."""
@@ -51,8 +56,33 @@ class Servers:
             self._running[version] = server
         return self._running[version]
 
+    @contextmanager
+    def cluster(self, program: Program) -> Iterator[Cluster]:
+        """The server of a program, or two new ones if it promotes a standby."""
+        if program.standby:
+            version = program.version
+            with pair(version, programs(version), SETTINGS, waits=program.promotes) as cluster:
+                yield cluster
+        else:
+            yield Cluster(self(program.version))
+
+    @contextmanager
+    def layer(self, program: Program) -> Iterator[FailingLayer | None]:
+        """The object store of a program's journal; ``None`` if it has none."""
+        if not program.pipeline.get("store"):
+            yield None
+            return
+        if self._store is None:
+            self._store = self._others.enter_context(bucket.store())
+        layer = FailingLayer(self._store, f"{program.seed}-{time.time_ns()}", program.seed)
+        try:
+            yield layer
+        finally:
+            layer.stop()
+
     def stop(self) -> None:
         """Stop all servers."""
+        self._others.close()
         for server in self._running.values():
             server.stop()
 
@@ -89,7 +119,8 @@ def run(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
     (folder / "program.json").write_text(program.to_json())
-    outcome = asyncio.run(Round(program, servers(program.version), processes, folder, sabotage).run())
+    with servers.cluster(program) as cluster, servers.layer(program) as layer:
+        outcome = asyncio.run(Round(program, cluster, layer, processes, folder, sabotage).run())
     if outcome.violations and keep:
         sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
     else:

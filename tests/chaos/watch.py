@@ -15,6 +15,7 @@ from aiorepl import DeadLetters
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
 from aiorepl.journal.cursors import Cursors
+from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 from aiorepl.testing.verify.tables import SCHEMA
@@ -23,6 +24,8 @@ CURSOR = "watch"
 """The name of the cursor with which a journal is watched."""
 Confirmation = Callable[[], LSN | None]
 """Reads the position up to which a consumer is confirmed; ``None`` before the first one."""
+# Seconds between two requests to an object store.
+_REQUESTS = 0.2
 
 
 class Watch:
@@ -210,13 +213,15 @@ class TableWatch(Watch):
 class JournalWatch(Watch):
     """The log of a journal: the changes that a reader in another process gets. None may come twice, whatever is restarted.
 
-    :param folder: the journal.
+    :param journal: the journal.
     :param stays: whether the slot will not be created again.
     """
 
-    def __init__(self, confirmed: Confirmation, folder: Path, stays: Callable[[], bool]) -> None:
+    def __init__(self, confirmed: Confirmation, journal: Location, stays: Callable[[], bool]) -> None:
         super().__init__(confirmed)
-        self._folder = folder
+        self._journal = journal
+        self._reader = JournalReader(journal)
+        self._looked = 0.0
         self._stays = stays
         # The slot's start; an initial snapshot comes before it.
         self._first: LSN | None = None
@@ -224,10 +229,13 @@ class JournalWatch(Watch):
     def look(self) -> None:
         """Compare the journal's end with the slot."""
         confirmed = self._confirmed()
-        if confirmed is None or not (self._folder / "position.json").exists():
+        if confirmed is None or not _is_due(self._journal, self._looked):
             return
-        position = JournalReader(self._folder).position()
-        end = LSN(0) if position is None else position.lsn
+        self._looked = time.monotonic()
+        position = self._reader.recorded_position()
+        if position is None:
+            return
+        end = position.lsn
         if self._first is None or not self._stays():
             self._first = confirmed
         if confirmed > max(end, self._first):
@@ -246,10 +254,10 @@ class JournalWatch(Watch):
         :param after: where to begin.
         """
         form = named("native")
-        while not (self._folder / "position.json").exists():
-            await asyncio.sleep(0.02)
+        reader, cursors = self._reader, Cursors(self._journal)
         try:
-            reader, cursors = JournalReader(self._folder), Cursors(self._folder)
+            while await asyncio.to_thread(reader.recorded_position) is None:
+                await asyncio.sleep(0.02)
             begin = reader.source()
             await asyncio.to_thread(cursors.advance, CURSOR, begin.at(after))
             moved = time.monotonic()
@@ -263,17 +271,26 @@ class JournalWatch(Watch):
             self.violations.append(f"the journal cannot be read: {type(error).__name__}: {error}")
 
 
-def cursor(folder: Path, name: str) -> Callable[[], LSN | None]:
-    """Read a cursor of a journal."""
-    path = folder / "cursors" / f"{name}.json"
+def cursor(journal: Location, name: str) -> Confirmation:
+    """Read a cursor of a journal. One in an object store may be that of a moment ago, which is a weaker claim."""
+    store, file = open_store(journal), f"cursors/{name}.json"
+    known: LSN | None = None
+    looked = 0.0
 
     def read() -> LSN | None:
-        try:
-            return LSN.parse(json.loads(path.read_bytes().splitlines()[0])["position"]["lsn"])
-        except FileNotFoundError:
-            return None
+        nonlocal known, looked
+        if _is_due(journal, looked):
+            looked = time.monotonic()
+            with contextlib.suppress(FileNotFoundError):
+                known = LSN.parse(json.loads(store.read(file).splitlines()[0])["position"]["lsn"])
+        return known
 
     return read
+
+
+def _is_due(journal: Location, looked: float) -> bool:
+    """Whether to read a file of the journal again. Requests take longer than files."""
+    return isinstance(journal, Path) or time.monotonic() > looked + _REQUESTS
 
 
 def _order(path: Path) -> tuple[str, int]:

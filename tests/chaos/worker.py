@@ -30,8 +30,11 @@ from aiorepl import Pipeline, RetryPolicy, SnapshotOptions, Source, connect
 from aiorepl.durable import storage_error
 from aiorepl.errors import AioreplError
 from aiorepl.formats import named
-from aiorepl.journal import JournalReader, retention
+from aiorepl.journal import Cursors, JournalReader, retention
+from aiorepl.journal.store import Location
 from aiorepl.lsn import ZERO
+from aiorepl.objects import client
+from aiorepl.objects.location import ObjectStore
 from aiorepl.pipeline import journaled
 from aiorepl.source.feedback import schedule, status_updates
 from aiorepl.transactions import in_progress
@@ -58,7 +61,7 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
         SABOTAGES[told["sabotage"]]()
     prepare(told)
     if told["program"]["pipeline"].get("journal"):
-        check_confirmations(Path(told["folder"]), arms)
+        check_confirmations(place(told, direct=True), Path(told["early"]), arms)
     install(arms)
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
@@ -77,11 +80,12 @@ def prepare(plan: dict[str, Any]) -> None:
     for name in ("spill", *made):
         Path(folder, name).mkdir(exist_ok=True)
     schedule._MIN_INTERVAL = 0.02
+    client.REQUEST_SECONDS, client.RETRIES, client.RETRY_SECONDS = 1, 2, 1
     retention._MIN_PAUSE = 0.1
     if program["pipeline"].get("retention"):
-        watched(folder / "journal")
+        watched(place(plan, direct=True))
     if program["pipeline"].get("compact"):
-        compact_within(folder / "journal", folder / "compaction", plan["limits"])
+        compact_within(place(plan), folder / "compaction", plan["limits"])
     limit(plan["limits"])
 
 
@@ -99,28 +103,38 @@ def limit(limits: dict[str, int]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + limits["memory"], used + limits["memory"]))
 
 
-def record(error: Exception, path: Path) -> None:
+def record(error: BaseException, path: Path) -> None:
     """Append a traceback to a file, with a call without faults."""
     with open(path, "a") as file:  # noqa: PTH123
         traceback.print_exception(error, file=file)
 
 
-def check_confirmations(folder: Path, arms: Arms) -> None:
+def place(plan: dict[str, Any], *, direct: bool = False) -> Location:
+    """Return the place of the journal.
+
+    :param direct: without the faults of an object store.
+    """
+    if plan["store"] is None:
+        return Path(plan["journal"])
+    return ObjectStore(**plan["store"]["direct" if direct else "faulty"])
+
+
+def check_confirmations(journal: Location, early: Path, arms: Arms) -> None:
     """Compare each confirmed LSN with the journal on disk. Polling from outside misses states that last a few milliseconds.
 
-    :param folder: of the round; what is confirmed too early goes to its file ``early``.
+    :param early: the file for what is confirmed too early.
     :param arms: strike nothing meanwhile.
     """
-    report = status_updates.StatusUpdates.report
+    report, reader = status_updates.StatusUpdates.report, JournalReader(journal)
 
     def checked(updates: Any) -> None:
         ledger, active = updates._ledger, arms.active
         confirmed, arms.active = ledger.confirm(), False
         try:
-            found = JournalReader(folder / "journal").position()
+            found = reader.position()
             durable = max(ZERO if found is None else found.lsn, ledger._slot_lsn)
             if confirmed > durable:
-                with open(folder / "early", "a") as file:  # noqa: PTH123
+                with open(early, "a") as file:  # noqa: PTH123
                     file.write(f"{confirmed} is confirmed, and the journal on disk ends at {durable}\n")
         except (AioreplError, OSError):
             pass  # there are few descriptors
@@ -131,19 +145,19 @@ def check_confirmations(folder: Path, arms: Arms) -> None:
     status_updates.StatusUpdates.report = checked
 
 
-def watched(journal: Path) -> None:
+def watched(journal: Location) -> None:
     """Prune the journal only once the cursor of the watching process protects its unread segments."""
-    keep_pruned, cursor = journaled.keep_pruned, journal / "cursors" / f"{CURSOR}.json"
+    keep_pruned, cursors = journaled.keep_pruned, Cursors(journal)
 
     async def keep(store: Any, limits: Any) -> None:
-        while not await asyncio.to_thread(cursor.exists):
+        while CURSOR not in await asyncio.to_thread(cursors.names):
             await asyncio.sleep(0.02)
         await keep_pruned(store, limits)
 
     journaled.keep_pruned = keep
 
 
-def compact_within(journal: Path, told: Path, limits: dict[str, int]) -> None:
+def compact_within(journal: Location, told: Path, limits: dict[str, int]) -> None:
     """Run compaction in a thread of this process, where faults strike it, too.
 
     :param told: the file for errors that are not aiorepl's.
@@ -188,8 +202,7 @@ async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     if task.cancelled():
         return 0
     if (error := task.exception()) is not None:
-        if not isinstance(error, AioreplError):
-            traceback.print_exception(error)
+        record(error, Path(plan["folder"], "tracebacks"))
         sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1
     return 0
@@ -237,7 +250,8 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
         )
     for name in ("max_bytes", "flush_bytes", "flush_seconds"):
         options.pop(name, None)
-    journal = folder / "journal" if options.pop("journal", False) else None
+    options.pop("store", None)
+    journal = place(plan) if options.pop("journal", False) else None
     chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
     state = {} if journal else {"state": str(folder / "state")}
     return Pipeline(

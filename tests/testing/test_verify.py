@@ -296,6 +296,17 @@ def test_what_the_database_contradicts():
         history.resolve([(1, 1), (2, 1), (2, 2)])
 
 
+def test_transactions_that_a_promotion_lost():
+    """A promoted standby may lack transactions that had committed: then they must not be delivered. It cannot add one."""
+    history = written()
+    history.resolve([(1, 1), (2, 1), (2, 2)], promoted=True)
+    assert any("was rolled back" in text for text in verify(history, GOOD).violations)
+
+    history.resolve([(1, 1), (2, 1), (2, 2)])
+    with pytest.raises(AssertionError, match="has lost or invented transaction 3 of writer 1"):
+        history.resolve([(1, 1), (2, 1), (2, 2), (1, 3)], promoted=True)
+
+
 def test_unknown_outcomes():
     """The ledger decides on transactions whose end their writer did not learn."""
     history = written()

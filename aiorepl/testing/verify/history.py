@@ -85,16 +85,17 @@ class History:
     final: Tables | None = None
     defaults: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def resolve(self, ledger: Iterable[tuple[int, int]]) -> None:
+    def resolve(self, ledger: Iterable[tuple[int, int]], *, promoted: bool = False) -> None:
         """Decide the transactions whose outcome is unknown.
 
         :param ledger: writer and number of each committed transaction.
+        :param promoted: whether a standby was promoted, which may lack the last transactions. Those count as rolled back.
         :raises AssertionError: the ledger contradicts the database's answer to a writer, so nothing can be verified.
         """
         committed = set(ledger)
         for one in self.transactions:
             there = (one.writer, one.number) in committed
-            if one.outcome != "unknown":
+            if one.outcome != "unknown" and not (promoted and not there):
                 assert (one.outcome == "committed") == there, f"the database has lost or invented {one}"
             one.outcome = "committed" if there else "aborted"
 

@@ -88,14 +88,17 @@ class Workload:
                 f"the tables in the schema {self._schema} were written to before: drop the schema, and create it again"
             )
 
-    async def finish(self) -> History:
-        """Return the resolved history. Call ``mark`` before."""
+    async def finish(self, *, promoted: bool = False) -> History:
+        """Return the resolved history. Call ``mark`` before.
+
+        :param promoted: whether a standby was promoted meanwhile, see ``History.resolve``.
+        """
         final = await self._contents()
         self._history.final = final
         self._history.transactions = [one for writer in self._writers for one in writer.transactions]
         added = {name: value for writer in self._writers for name, value in writer.added.items()}
         self._history.defaults = {"accounts": added}
-        self._history.resolve(final["ledger"])
+        self._history.resolve(final["ledger"], promoted=promoted)
         return self._history
 
     async def _contents(self) -> Tables:
@@ -113,7 +116,7 @@ class Workload:
         if self._marker not in self._writers:
             self._writers.append(self._marker)
         await self._marker.mark()
-        return 0, len(self._marker.transactions)
+        return 0, self._marker.transactions[-1].number
 
     @property
     def running(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +31,9 @@ _AWAY: Final = (
 _ENTRIES: Final = 10_000_000
 # Rows of a savepoint that exceed 64 kB in the walsender's memory.
 _STREAMED: Final = 500
+# The pauses before a pair of transactions, in seconds, and the numbers of rows of the large one.
+_PAUSES: Final = (0.05, 0.3, 0.6)
+_LARGE_ROWS: Final = (300, 1000, 3000)
 # The number of the transaction that is largest; the next one has the most rows.
 _LARGE: Final = 4
 
@@ -47,6 +51,8 @@ class Mixture:
         ``logical_decoding_work_mem`` is 64 kB.
     :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
     :param rows: the number of rows of one statement of the first writer; 0: no such statement.
+    :param pairs: the portion of transactions that come as a pair: after a pause, a small one of some kind, such as a prepared
+        one, and at once a large one. In the pause, consumers flush everything before.
     :param pause: the longest pause between two transactions, in seconds.
     """
 
@@ -58,6 +64,7 @@ class Mixture:
     streamed: float = 0.0
     savepoints: int = 0
     rows: int = 0
+    pairs: float = 0.0
     pause: float = 0.02
 
 
@@ -90,7 +97,10 @@ class Writer:
                 await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '60s'")
             if self._prepared is not None:
                 await self._end_prepared(self._prepared)
-            await self._transaction()
+            if self.chance.random() < self.mixture.pairs:
+                await self._pair()
+            else:
+                await self._transaction()
         except _AWAY:
             self.close()
             await asyncio.sleep(0.05)
@@ -121,15 +131,30 @@ class Writer:
         # One name for all transactions of the writer, because transaction managers may reuse names.
         return f"aiorepl_verify_{self.number}"
 
+    @property
+    def _number(self) -> int:
+        """The number of the next transaction. Those of a pair may be in the other order."""
+        return max((one.number for one in self.transactions[-2:]), default=0) + 1
+
     async def _transaction(self) -> None:
         chance = self.chance
-        number = len(self.transactions) + 1
+        async with self._begun(self._number) as (one, scope):
+            one.operations += await self._large(scope, one.number)
+            for _ in range(chance.choice([1, 1, 2, 4])):
+                one.operations += await self._savepoint(scope, chance.choice([0, 0, 0, 1, 2]))
+        await self._end(one)
+        if self.mixture.pause:
+            await asyncio.sleep(chance.uniform(0, self.mixture.pause))
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, number: int) -> AsyncIterator[tuple[Transaction, actions.Scope]]:
+        """Begin a transaction, with its row of the ledger."""
         one = Transaction(self.number, number)
         self.transactions.append(one)
         scope = actions.Scope(
             self._connection,
             self.schema,
-            chance,
+            self.chance,
             f"{self.number}.{number}",
             self.mixture.keys,
             self.mixture.largest,
@@ -139,22 +164,55 @@ class Writer:
         await self._connection.execute("BEGIN")
         try:
             await self._record(one)
-            one.operations += await self._large(scope, number)
-            for _ in range(chance.choice([1, 1, 2, 4])):
-                one.operations += await self._savepoint(scope, chance.choice([0, 0, 0, 1, 2]))
+            yield one, scope
         finally:
             self._next_entry = scope.next_entry - self.number * _ENTRIES
-        await self._end(one)
-        if self.mixture.pause:
-            await asyncio.sleep(chance.uniform(0, self.mixture.pause))
+
+    async def _pair(self) -> None:
+        """Run a small transaction and at once a large one, after a pause in which consumers flush."""
+        chance, number = self.chance, self._number
+        await asyncio.sleep(chance.choice(_PAUSES))
+        kinds = ["nothing", "changes", "rolled back", "truncate"]
+        if self.mixture.prepared:
+            kinds += ["prepared", "prepared", "prepared", "prepared and rolled back"]
+        kind = chance.choice(kinds)
+        # It commits after the large one, and the transactions of a writer are numbered in commit order.
+        later = kind == "prepared"
+        if kind == "nothing":
+            await self._connection.execute(
+                "BEGIN; CREATE TEMPORARY TABLE nothing (n int) ON COMMIT DROP; COMMIT"
+            )
+        else:
+            async with self._begun(number + later) as (small, scope):
+                small.operations += await (actions.truncate if kind == "truncate" else actions.update)(scope)
+            if kind.startswith("prepared"):
+                self._prepared = small
+                await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
+            if kind == "prepared and rolled back":
+                await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
+                self._prepared, small.outcome = None, "aborted"
+            elif kind == "rolled back":
+                await self._connection.execute("ROLLBACK")
+                small.outcome = "aborted"
+            elif not later:
+                await self._commit(small, "COMMIT")
+            number += not later
+        async with self._begun(number) as (large, scope):
+            rows = chance.choice(_LARGE_ROWS)
+            if chance.random() < 0.3:
+                await self._connection.execute("SAVEPOINT large")
+                await actions.add_entries(scope, rows)
+                await self._connection.execute("ROLLBACK TO SAVEPOINT large")
+            large.operations += await actions.add_entries(scope, rows)
+        await self._commit(large, "COMMIT")
+        if self._prepared is not None:
+            await self._end_prepared(self._prepared)
 
     async def mark(self) -> None:
         """Commit a transaction that only inserts into the ledger."""
         self._connection = await asyncpg.connect(self.dsn)
-        one = Transaction(self.number, len(self.transactions) + 1)
-        self.transactions.append(one)
-        await self._connection.execute("BEGIN")
-        await self._record(one)
+        async with self._begun(self._number) as (one, _):
+            pass
         await self._commit(one, "COMMIT")
         self.close()
 
