@@ -46,7 +46,7 @@ MODULES: Final = (
     "transactions.rows",
     "transactions.changes",
     "transactions.slices",
-    "transactions.table_counts",
+    "transactions.row_counts",
     "transactions.spooled_changes",
     "transactions.pending",
     "transactions.assembler",

@@ -15,7 +15,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.histogram import Histogram
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
-from aiorepl.transactions.table_counts import MOST_TABLES, OTHER
+from aiorepl.transactions.row_counts import MOST_TABLES, OTHER
 
 
 @dataclass(frozen=True, slots=True)

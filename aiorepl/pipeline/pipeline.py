@@ -330,7 +330,7 @@ class Pipeline:
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
             tables=tuple(self._capture.counts.tables()),
-            transaction_rows=self._capture.transaction_rows,
+            transaction_rows=self._capture.counts.transactions,
             buffers={name: buffer.statistics() for name, buffer in fan_out.buffers.items()},
             sinks=dict(fan_out.statistics),
             lags=fan_out.lags(),

@@ -14,7 +14,7 @@ from aiorepl.snapshot.statistics import SnapshotStatistics
 from aiorepl.source.continuity import Gap
 from aiorepl.source.heartbeat import HeartbeatStatistics
 from aiorepl.source.session import TransactionBufferStatistics
-from aiorepl.transactions.table_counts import TableCount
+from aiorepl.transactions.row_counts import TableCount
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
-from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
@@ -27,16 +26,15 @@ from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
+from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.table_counts import TableCounts
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
 
 _log = logging.getLogger("aiorepl.capture")
 
 NOW: Final = "now"
-_TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
 
 # Used for a connection that this process has dropped itself, even if the user wants no reconnects.
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
@@ -75,11 +73,8 @@ class Capture:
         """Whether the stream ends at the end of WAL at the start, and can be read on."""
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
-        self.counts = TableCounts()
-        """The received rows of each table, over all connections."""
-        self.transaction_rows = Histogram(_TRANSACTION_ROWS)
-        """A histogram of the number of changes in a received transaction."""
-        self._rows_of_transaction = 0
+        self.counts = RowCounts()
+        """The received rows, over all connections."""
         self._connection: Connection | None = None
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
@@ -232,19 +227,8 @@ class Capture:
             self._continuity, self._claims = None, []
             self.ledger.confirm_at_most(None)
         self._progress.remember(self._received)
-        self._measure(self._received)
         slices, self._received = self._received, None
         return slices
-
-    def _measure(self, slices: list[Slice]) -> None:
-        for part in slices:
-            if part.transaction is None:
-                continue
-            rows = len(part.changes) + (0 if part.first else self._rows_of_transaction)
-            self._rows_of_transaction = rows
-            # The outcome of a prepared transaction has none.
-            if part.last and rows:
-                self.transaction_rows.observe(rows)
 
     async def _abandon(self, error: Exception | None = None) -> None:
         """Drop the connection, and its slices that were not returned yet."""

@@ -92,7 +92,7 @@ class Ledger:
             # If a sink lags, as nearly always under load, ``flushed`` does not move.
             lagging = self._flushed < self._end and not self._holds
             self._end = end_lsn
-            self.receive(end_lsn)
+            self._received = max(self._received, end_lsn)
             if not lagging:
                 self._advance()
 

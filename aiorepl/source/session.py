@@ -22,9 +22,9 @@ from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.table_counts import TableCounts
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
@@ -75,7 +75,7 @@ class Session:
         columns: ColumnLookups | None = None,
         until: LSN | None = None,
         spool: Spool | None = None,
-        counts: TableCounts | None = None,
+        counts: RowCounts | None = None,
     ) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Session:
         # Where the server begins to send.
         self._begins = resume.after
         self._spool = Spool(source.spill_dir) if spool is None else spool
-        self._counts = TableCounts() if counts is None else counts
+        self._counts = RowCounts() if counts is None else counts
         # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
         self._assembler: Assembler

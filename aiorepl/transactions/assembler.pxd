@@ -3,7 +3,7 @@ cimport cython
 from aiorepl.pgoutput.rows cimport RowMessage
 from aiorepl.transactions.changes cimport RowChange, row_change
 from aiorepl.transactions.rows cimport Layout, Layouts
-from aiorepl.transactions.table_counts cimport TableCount, TableCounts
+from aiorepl.transactions.row_counts cimport TableCount, RowCounts
 
 cdef Py_ssize_t _OVERHEAD
 
@@ -15,7 +15,7 @@ cdef class Assembler:
     cdef object _resume, _begins, _begin, _transaction, _origin, _trace, _pending, _preparing, _snapshot
     cdef bint _deliver_prepared, _user_messages, _first, _skip
     cdef readonly Layouts layouts
-    cdef TableCounts _counts
+    cdef RowCounts _counts
     cdef dict _handlers
     cdef list _relations, _slices, _changes
     cdef Py_ssize_t _size, _ordinal, _known, _slice_bytes

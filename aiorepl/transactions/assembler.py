@@ -20,11 +20,11 @@ from aiorepl.transactions.control_messages import is_control
 from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.states import TRANSITIONS, State, guard
-from aiorepl.transactions.table_counts import TableCounts
 from aiorepl.transactions.trace import TraceContext, traced
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
@@ -49,7 +49,7 @@ class Assembler:
     :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     :param snapshot: the part of a snapshot that plain transactions are; ``None`` for those of a server.
-    :param counts: counts the rows of each table as they are received; new ones by default.
+    :param counts: counts the rows as they are received; new ones by default.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Assembler:
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
         snapshot: SnapshotChunk | None = None,
-        counts: TableCounts | None = None,
+        counts: RowCounts | None = None,
     ) -> None:
         self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
         self._slice_bytes = slice_bytes
@@ -76,7 +76,7 @@ class Assembler:
         self._deliver_prepared = deliver_prepared
         self._snapshot = snapshot
         self._user_messages = messages
-        self._counts = TableCounts() if counts is None else counts
+        self._counts = RowCounts() if counts is None else counts
         self._state = State.BETWEEN
         self.layouts = Layouts(types, binary=binary)
         self._relations: list[tuple[Relation, int]] = []
@@ -264,6 +264,8 @@ class Assembler:
                 field="commit LSN",
             )
         self._emit(LSN(commit.end_lsn))
+        if self._ordinal and not self._skip:
+            self._counts.transactions.observe(self._ordinal)
         self._begin = self._transaction = None
 
     def _emit(self, end_lsn: LSN | None) -> None:
@@ -375,6 +377,9 @@ class Assembler:
             if two_phase is not None:
                 self._two_phase_step(None, two_phase)
             return
+        if len(pending):
+            # The outcome of a delivered prepared transaction has no changes.
+            self._counts.transactions.observe(len(pending))
         first = known == 0
         # One slice is held back, because only the last one has the end LSN.
         held: Slice | None = None

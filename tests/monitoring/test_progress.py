@@ -17,7 +17,7 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pipeline.statistics import Lag, PipelineState, PipelineStatistics
 from aiorepl.source.session import TransactionBufferStatistics
-from aiorepl.transactions.table_counts import TableCounts
+from aiorepl.transactions.row_counts import RowCounts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -114,7 +114,7 @@ def test_rows_by_table():
     def row(payload: bytes) -> RowMessage:
         return RowMessage(relation(0, ""), "", 0, 0, payload, None)
 
-    counts = TableCounts(most=2)
+    counts = RowCounts(most=2)
     for oid, payload in enumerate((b"I123", b"U12", b"D1", b"I1")):
         counts.of(relation(oid, f"t{oid}")).add(row(payload))
     counts.of(relation(1, "renamed")).add(row(b"D"))

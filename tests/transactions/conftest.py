@@ -19,6 +19,7 @@ from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES, Assembler
 from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.pending import SLICE_BYTES
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
 from aiorepl.values import Types
@@ -45,6 +46,7 @@ class Wire:
         id_type: int = TEXT,
     ) -> None:
         self.decoder = Decoder(streaming)
+        self.counts = RowCounts()
         self.assembler = Assembler(
             Types(),
             resume=resume,
@@ -55,6 +57,7 @@ class Wire:
             spool=spool,
             slice_bytes=slice_bytes,
             binary=binary,
+            counts=self.counts,
         )
         self.in_progress = self.assembler.in_progress
         columns = (

@@ -12,10 +12,11 @@ cdef class TableCount:
     cpdef void add(self, RowMessage row)
 
 
-cdef class TableCounts:
+cdef class RowCounts:
     cdef Py_ssize_t _most
     cdef dict _by_oid
     cdef TableCount _other
+    cdef readonly object transactions
 
     @cython.locals(count=TableCount)
     cpdef TableCount of(self, object relation)

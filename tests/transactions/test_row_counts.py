@@ -1,0 +1,39 @@
+"""The number of changes in a transaction is counted once it is known that the transaction committed."""
+
+from __future__ import annotations
+
+from aiorepl.lsn import LSN
+from aiorepl.transactions.replay import ReplayFilter
+
+
+def test_committed(cramped, say):
+    """Plain, streamed and prepared transactions count at their commit, without subtransactions that rolled back."""
+    counts = cramped.counts.transactions
+    cramped.feed(say.plain(5, 0x10, say.row("a"), say.row("b")))
+    assert (1, 2) == (counts.count, counts.sum)
+
+    cramped.feed(
+        say.block(6, say.row("c", 6), say.row("d", 7)),
+        say.abort(6, 7),
+        say.prepare("p", 8, 0x20, say.row("e")),
+    )
+    assert (1, 2) == (counts.count, counts.sum)
+
+    cramped.feed(say.commit(6, 0x30), say.commit_prepared("p", 8, 0x40))
+    assert (3, 4) == (counts.count, counts.sum)
+
+
+def test_rolled_back_known_or_empty(wired, say):
+    """Transactions that rolled back, that an earlier connection has received, or without changes do not count."""
+    wire = wired(resume=ReplayFilter(LSN(0x18)))
+    wire.feed(
+        say.plain(5, 0x10, say.row("a")), say.plain(6, 0x20), say.block(7, say.row("b", 7)), say.abort(7)
+    )
+    assert 0 == wire.counts.transactions.count
+
+
+def test_delivered_at_prepare(wired, say):
+    """A transaction that is delivered at its PREPARE counts once."""
+    wire = wired(deliver_prepared=True)
+    wire.feed(say.prepare("p", 5, 0x10, say.row("a")), say.commit_prepared("p", 5, 0x20))
+    assert (1, 1) == (wire.counts.transactions.count, wire.counts.transactions.sum)
