@@ -27,7 +27,7 @@ from aiorepl.durable import (
     write_file,
 )
 from aiorepl.errors import AioreplError, ConfigurationError, PermanentError
-from aiorepl.journal.index import dump_type, load_type
+from aiorepl.journal.index import dump_chunk, dump_type, load_chunk, load_type
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import without_xid
@@ -179,6 +179,7 @@ def _dump(
                 "origin": header.origin,
                 "gid": header.gid,
             },
+            "snapshot": _dump_snapshot(part),
             "end_lsn": str(part.end_lsn or (header.commit_lsn if header is not None else LSN(0))),
             "binary": any(isinstance(change, c.RowChange) and change.layout.binary for change in changes),
             "types": [dump_type(info) for info in types.values()],
@@ -186,6 +187,15 @@ def _dump(
         },
         option=orjson.OPT_INDENT_2,
     )
+
+
+def _dump_snapshot(part: Slice) -> dict[str, Any] | None:
+    """Return the chunk of a snapshot whose rows these are. Only its last slice can complete the table."""
+    header = part.transaction
+    if header is None or header.snapshot is None:
+        return None
+    chunk = header.snapshot
+    return dump_chunk(chunk if part.last else replace(chunk, last_of_table=False, last=False))
 
 
 def _dump_change(change: c.Change) -> dict[str, Any]:
@@ -219,8 +229,15 @@ def _parse(file: Path, fields: dict[str, Any]) -> Letter:
     if fields["format"] != _FORMAT:
         raise ConfigurationError(f"{file} has format {fields['format']}; this version reads format {_FORMAT}")
     header = fields["transaction"]
+    # Letters of earlier releases lack it.
+    chunk = fields.get("snapshot")
     transaction = (
-        None if header is None else Transaction(**{**header, "commit_lsn": LSN.parse(header["commit_lsn"])})
+        None
+        if header is None
+        else Transaction(
+            **{**header, "commit_lsn": LSN.parse(header["commit_lsn"])},
+            snapshot=None if chunk is None else load_chunk(chunk),
+        )
     )
     decoder, types = Decoder(), Types(map(load_type, fields["types"]))
     layouts: dict[bytes, Layout] = {}

@@ -173,7 +173,7 @@ def dump(index: SegmentIndex) -> bytes:
             "descriptions": [_dump_description(item) for item in index.descriptions],
             "types": [dump_type(info) for info in index.types],
             "blocks": [_dump_block(block) for block in index.blocks],
-            "chunk": None if index.chunk is None else _dump_chunk(index.chunk),
+            "chunk": None if index.chunk is None else dump_chunk(index.chunk),
         }
     ) + footer(index.offset)
 
@@ -205,7 +205,7 @@ def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentInde
         descriptions=tuple(map(_load_description, fields["descriptions"])),
         types=tuple(map(load_type, fields["types"])),
         blocks=tuple(map(_load_block, fields["blocks"])),
-        chunk=None if fields["chunk"] is None else _load_chunk(fields["chunk"]),
+        chunk=None if fields["chunk"] is None else load_chunk(fields["chunk"]),
         location=location,
     )
     if index.offset != offset:
@@ -237,11 +237,13 @@ def _require_consistent(index: SegmentIndex) -> None:
             raise ValueError("it is not one transaction, as a chunk of a snapshot is")
 
 
-def _dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
+def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
+    """Return a chunk as JSON."""
     return {**asdict(chunk), "snapshot_lsn": str(chunk.snapshot_lsn)}
 
 
-def _load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+    """Read what ``dump_chunk`` wrote."""
     return SnapshotChunk(
         snapshot_lsn=lsn(fields, "snapshot_lsn"),
         oid=integer(fields, "oid", _UINT32),

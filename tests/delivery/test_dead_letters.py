@@ -19,6 +19,7 @@ from aiorepl import (
     SinkError,
 )
 from aiorepl.delivery.redelivery import redeliver
+from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.formats.native import NativeFormat
 from aiorepl.sink import SinkContext
 from aiorepl.testing import MemorySource
@@ -74,6 +75,25 @@ def test_what_was_refused_comes_back(letters, binary):
     events = [list(NativeFormat(boundaries=True).events(each.slices)) for each in (batch, letter.batch)]
     assert events[0] == events[1]
     assert stream.position == letter.source
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["chunk", "row"])
+def test_rows_of_a_snapshot_come_back(letters, whole):
+    """Rows of a chunk are replayed as reads of its snapshot, and a letter without the chunk's end completes no table."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.snapshot(table, table.insert("1"), table.insert("2"))
+    batch = Batch(tuple(stream.slices()))
+    if not whole:
+        batch = Batch((replace(batch.slices[0], changes=batch.slices[0].changes[1:], end_lsn=None),))
+    letters.open(SinkContext("s", stream.position))
+    letters.write(batch)
+    (letter,) = letters.letters()
+    events = [list(DebeziumFormat().events(each.slices)) for each in (batch, letter.batch)]
+    assert events[0] == events[1]
+    (part,) = letter.batch.slices
+    assert {"read"} == {change.kind for change in part.changes}
+    assert (whole, whole) == (part.transaction.snapshot.last_of_table, part.transaction.snapshot.last)
 
 
 def test_refused_again_is_the_same_letter(letters):
