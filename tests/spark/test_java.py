@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session import java
+from aiorepl.spark.session import cluster, java
 from aiorepl.spark.session.java import ensure_java, java_version
 
 OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
@@ -215,3 +217,26 @@ def test_spark_on_a_machine_without_java(tmp_path):
     assert f"{sys.prefix}/share/aiorepl/java-home" == said["home"]
     assert "25" == said["java"].split(".")[0]
     assert "499500" == said["rows"]
+
+
+def test_secrets_are_no_arguments_of_java(monkeypatch) -> None:
+    """Java is started without the settings that hold secrets, because other users can see its arguments."""
+    started: dict[str, str] = {}
+
+    def launch(conf: Any) -> None:
+        started.update(conf.getAll())
+        raise InterruptedError
+
+    monkeypatch.setattr(cluster, "ensure_java", Path)
+    monkeypatch.setattr(cluster, "launch_gateway", launch)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    conf = {
+        "spark.hadoop.fs.s3a.secret.key": "planted",
+        "spark.x.accessKey": "planted",
+        "spark.executor.memory": "1g",
+    }
+    with pytest.raises(InterruptedError):
+        cluster.cluster_session("name", "local[1]", conf)
+    assert started["spark.executor.memory"] == "1g"
+    assert "planted" not in started.values()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
+from typing import Final
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.python import worker_python
+
+# Spark's own spark.redaction.regex.
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
 def cluster_session(
@@ -20,9 +29,19 @@ def cluster_session(
     :raises ConfigurationError: there is no Java.
     """
     ensure_java()
-    builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
+    settings = {"spark.app.name": name, "spark.sql.session.timeZone": "UTC"}
     if master is not None:
-        builder = builder.master(master)
-    for key, value in (conf or {}).items():
+        settings["spark.master"] = master
+        if master.startswith("local"):
+            # Workers on this machine must use this Python, unless the user has chosen another one.
+            os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+    settings |= conf or {}
+    if SparkContext._gateway is None:
+        # PySpark starts Java with the settings as arguments, which other users can see.
+        shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
+        launched = SparkConf().setAll(shown)
+        SparkContext._ensure_initialized(gateway=launch_gateway(launched), conf=launched)  # type: ignore[no-untyped-call]
+    builder = SparkSession.builder
+    for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -87,7 +87,7 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
 
 def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
     """Start Java with its output in a file, so that the JVM and its Python workers do not write to this terminal."""
-    file: IO[bytes] = tempfile.TemporaryFile() if log is None else Path(log).open("ab")  # noqa: SIM115 - Java writes to it
+    file: IO[bytes] = tempfile.TemporaryFile() if log is None else _private(log)  # noqa: SIM115 - Java writes to it
     with file:
         try:
             return launch_gateway(conf, {"stderr": file, "stdout": file})  # type: ignore[no-untyped-call]
@@ -99,3 +99,8 @@ def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
             raise ConfigurationError(
                 f"Spark's Java did not start; the last line of its output: {line}"
             ) from error
+
+
+def _private(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for appending; a new one is private, because Spark's messages may quote values."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
