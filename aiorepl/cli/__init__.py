@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 import click
 
@@ -87,6 +88,8 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except AioreplError as error:
+        if os.environ.get("AIOREPL_DEBUG"):
+            traceback.print_exception(error)
         return _fail(
             log, *(error.lines if isinstance(error, InvalidFile) else [str(error)]), code=error.exit_code
         )

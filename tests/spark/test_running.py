@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from aiorepl.errors import ConfigurationError, JournalError, SinkError
 from aiorepl.retry import RetryPolicy
 from aiorepl.spark.mirroring.applying import TableFailed
+from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.mirror import Batches, Stopped
 from aiorepl.spark.mirroring.running import MirrorRunner
 
@@ -99,6 +103,35 @@ def test_out_of_attempts() -> None:
     lost = Mirror(*failed, raised=JournalError("a staged file was lost"))
     with pytest.raises(JournalError):
         runner(lost).run()
+
+
+def test_spark_gets_no_rows() -> None:
+    """Spark gets an error's text without its causes; of another library's error, which may quote rows, only the type."""
+
+    class Failing:
+        def apply(self, batch: Any, number: int) -> None:
+            cause = ValueError("a row")
+            raise (TableFailed("public.t: ValueError") if number else cause) from cause
+
+    class Rows:
+        def collect(self) -> list[Any]:
+            return []
+
+    for number, text in enumerate(["ValueError (its text", "public.t: ValueError"]):
+        batches = Batches(Failing())  # type: ignore[arg-type]
+        with mock.patch.object(Batch, "of", list), pytest.raises(SinkError, match=re.escape(text)) as raised:
+            batches(Rows(), number)  # type: ignore[arg-type]
+        assert "a row" not in "".join(traceback.format_exception(raised.value))
+        assert "a row" in "".join(traceback.format_exception(batches.error))
+
+
+def test_the_workers_python() -> None:
+    """A Python without aiorepl ends the mirror at once, with what to do."""
+    mirror = Mirror(RuntimeError("[X] Traceback\nModuleNotFoundError: No module named 'aiorepl.spark'\n"))
+    with pytest.raises(
+        ConfigurationError, match=r"no module aiorepl\.spark: install aiorepl there, or set PYSPARK_PYTHON"
+    ):
+        runner(mirror).run()
 
 
 def test_stop_between_batches() -> None:

@@ -144,7 +144,7 @@ class Applying:
             if aside.pop(table, None) is not None:
                 _log.info("%s is mirrored again", table)
         for table, error in failed.items():
-            problem = _text(error)
+            problem = error_text(error)
             _log.error("%s is set aside: %s", table, problem)
             aside[table] = self._set_aside(
                 aside.get(table), _beginning(head) if table in added else head.start, problem
@@ -222,7 +222,7 @@ class Applying:
         return replace(behind, problem=problem)
 
     def _failure(self, failed: dict[Table, Exception]) -> TableFailed:
-        named = "; ".join(f"{table}: {_text(error)}" for table, error in failed.items())
+        named = "; ".join(f"{table}: {error_text(error)}" for table, error in failed.items())
         return TableFailed(
             f"{named}. The other tables of the batch were written. Repair it and start the mirror again; or set on_error to "
             "set_aside, and it continues without the table until it is repaired"
@@ -264,10 +264,10 @@ def _of_table(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, others)
 
 
-def _text(error: Exception) -> str:
-    """Return the text of an error; for other libraries' errors only the type, because their texts may quote values."""
+def error_text(error: Exception) -> str:
+    """Return the text of an error; for other libraries' errors only the type, because their texts may quote rows."""
     if isinstance(error, AioreplError):
         return str(error)
     if isinstance(error, OSError):
         return reason(error)
-    return f"{type(error).__name__} (its text is in the traceback)"
+    return f"{type(error).__name__} (its text may quote rows; AIOREPL_DEBUG=1 shows it)"

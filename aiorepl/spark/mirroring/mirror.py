@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from aiorepl.errors import SinkError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
@@ -26,7 +27,7 @@ from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import Lake, Layout, Mode, Upkeep
-from aiorepl.spark.mirroring.applying import Applying, clean
+from aiorepl.spark.mirroring.applying import Applying, clean, error_text
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
@@ -52,7 +53,7 @@ class Batches:
     :ivar stopping: if it is set, the query ends instead of applying another batch.
     :ivar busy: whether a batch is being applied.
     :ivar done: the number of the last batch that was applied; -1 if none was.
-    :ivar error: why the last batch was not applied. Spark only passes on its text.
+    :ivar error: why the last batch was not applied, with its causes. Spark gets only a text without rows.
     """
 
     def __init__(self, applying: Applying) -> None:
@@ -68,9 +69,12 @@ class Batches:
             if self.stopping:
                 raise Stopped
             self._applying.apply(Batch.of(rows.collect()), number)
-        except Exception as error:
-            self.error = error
+        except Stopped:
             raise
+        except Exception as error:  # noqa: BLE001 - it becomes another one
+            self.error = error
+            # Spark writes the error with its causes to its log, UI and event log, and other libraries' texts quote rows.
+            raise SinkError(error_text(error)) from None
         finally:
             self.busy = False
         self.done = number

@@ -31,6 +31,8 @@ _log = logging.getLogger("aiorepl.spark")
 _LOOK_SECONDS: Final = 0.2
 # The planning process passes on errors as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
+# The workers' Python is not this one.
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # After these errors the same query would fail again.
 _LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError)
 
@@ -78,16 +80,16 @@ class MirrorRunner:
         while not self._stopping.is_set():
             try:
                 self._attempt()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it becomes another one
                 if self._stopping.is_set():
                     return
                 cause = self._cause(error)
                 if isinstance(cause, _LASTING):
-                    raise cause from error
+                    raise cause from cause.__cause__ or error
                 done = -1 if self._batches is None else self._batches.done
                 pause = self._back_off.pause(LSN(done + 1))
                 if pause is None:
-                    raise cause from error
+                    raise cause from cause.__cause__ or error
                 _log.warning("the mirror starts again in %.1f s: %s", pause, cause)
                 self._stopping.wait(pause)
             else:
@@ -123,6 +125,11 @@ class MirrorRunner:
                     return kind(found[2])
                 except TypeError:
                     return SinkError(found[2])
+        if (found := _MISSING.search(str(error))) is not None:
+            return ConfigurationError(
+                f"the Python of Spark's workers has no module {found[1]}: install aiorepl there, or set PYSPARK_PYTHON to the "
+                "Python that has it"
+            )
         # Spark's messages may quote values and plans.
         first = str(error).strip().partition("\n")[0][:200]
         return SinkError(f"Spark ended the query: {type(error).__name__}: {first}")
