@@ -11,6 +11,7 @@ import pytest
 
 from aiorepl import Batch, DeadLetters, PermanentError, SinkContext, TransientError, durable
 from aiorepl.errors import SpoolError
+from aiorepl.history.opening import open_compaction
 from aiorepl.journal import Cursors, JournalSink
 from aiorepl.retry import may_pass
 from aiorepl.testing.messages import column
@@ -86,6 +87,7 @@ async def test_rows_are_for_their_owner_alone(tmp_path, keep):
     await kept.deliver()
     if isinstance(kept.sink, JournalSink):
         Cursors(kept.sink.url).advance("sink", kept.stream.position)
+        open_compaction(kept.sink.url).run()
     made = list(tmp_path.rglob("*"))
     assert any(path.is_file() for path in made)
     assert {(True, 0o700), (False, 0o600)} == {(path.is_dir(), path.stat().st_mode & 0o777) for path in made}

@@ -308,6 +308,17 @@ def test_every_download_is_verified():
     assert all(step.startswith("--require-hashes -r ") or step == "--no-deps -e ." for step in steps), steps
 
 
+def test_workflows_pin_actions_by_commit():
+    """A tag can be moved to other code; a commit cannot."""
+    used = [
+        action
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for action in re.findall(r"uses: (\S+)", path.read_text())
+    ]
+    assert used
+    assert [] == [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)]
+
+
 def pins(lock):
     """The pinned version of each package."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", lock, re.MULTILINE)

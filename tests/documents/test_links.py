@@ -52,3 +52,15 @@ def test_every_alert_is_explained(root):
     page = (root / "docs/operations/alerts.md").read_text(encoding="utf-8")
     rules = (root / "examples/deployment/alerts.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r"alert: (\w+)", rules)) == set(re.findall(r"`(Aiorepl\w+)`", page))
+
+
+def test_every_test_that_is_named_exists(root):
+    """SECURITY.md names the test of each promise; the files and the functions exist."""
+    text, missing, file = (root / "SECURITY.md").read_text(encoding="utf-8"), [], root
+    named = re.findall(r"`((?:tests/[\w/.]+)?)(?:::(\w+))?`", text)
+    for path, function in named:
+        file = root / path if path else file
+        if not file.exists() or (function and f"def {function}(" not in file.read_text(encoding="utf-8")):
+            missing.append((path, function))
+    assert len(named) > 30
+    assert [] == missing
