@@ -60,6 +60,11 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
 
 
+def loggable(error: BaseException) -> str:
+    """Return what may be logged of an error: the class's name unless it is aiorepl's, because the text of others may quote rows."""
+    return str(error) if isinstance(error, AioreplError) else type(error).__name__
+
+
 class AioreplError(Exception):
     """The base class of all exceptions that aiorepl raises.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.durable import reason
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, loggable
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.wire.kept_connection import KeptConnection
@@ -131,7 +131,7 @@ class Watch:
         try:
             row = await self._connection.fetchrow(_QUERY, self._name)
         except Exception as error:  # noqa: BLE001 - the pipeline does not depend on it
-            text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+            text = loggable(error)
             before = self.slot or SlotStatus()
             if before.error is None:
                 _log.warning("cannot read the state of slot %s: %s", self._name, text)

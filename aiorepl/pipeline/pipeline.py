@@ -21,7 +21,7 @@ from aiorepl.cancellation import cancel_and_wait, require_asyncio
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import ConfigurationError, loggable
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
@@ -201,7 +201,7 @@ class Pipeline:
             if isinstance(error, Exception):
                 # The mark is for a program that reports what ``run`` raises itself.
                 _log.error(
-                    "pipeline %s has failed: %s", self._source.slot, _reason(error), extra={"fatal": True}
+                    "pipeline %s has failed: %s", self._source.slot, loggable(error), extra={"fatal": True}
                 )
             raise
         finally:
@@ -321,7 +321,7 @@ class Pipeline:
         fan_out, ledger = self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
             state=self.state,
-            error=_reason(self._error) if isinstance(self._error, Exception) else None,
+            error=loggable(self._error) if isinstance(self._error, Exception) else None,
             received=fan_out.received,
             accepted=LSN(0) if ledger is None else ledger.accepted,
             flushed=self._flushed,
@@ -394,11 +394,6 @@ class Pipeline:
         await self.started()
         assert self._heartbeat is not None
         await self._heartbeat.run()
-
-
-def _reason(error: Exception) -> str:
-    """Return what may be logged of an error: other exceptions than ours may quote rows."""
-    return str(error) if isinstance(error, AioreplError) else type(error).__name__
 
 
 def _table_lookups(source: Source, sinks: Mapping[str, ResolvedDelivery]) -> TableLookups | None:

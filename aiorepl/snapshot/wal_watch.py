@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aiorepl.errors import AioreplError
+from aiorepl.errors import loggable
 from aiorepl.snapshot.statistics import WalRetention, shown_bytes
 from aiorepl.wire.kept_connection import KeptConnection
 
@@ -72,8 +72,7 @@ class WalWatch:
             row = await self._connection.fetchrow(_RETAINED, self._slot)
         except Exception as error:  # noqa: BLE001 - the snapshot does not depend on it
             if not self._failing:
-                text = str(error) if isinstance(error, AioreplError) else type(error).__name__
-                _log.warning("cannot read how much WAL slot %s keeps: %s", self._slot, text)
+                _log.warning("cannot read how much WAL slot %s keeps: %s", self._slot, loggable(error))
             self._failing = True
             return
         self._failing = False

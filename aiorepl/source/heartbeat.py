@@ -13,7 +13,7 @@ from typing import Final
 
 import asyncpg
 
-from aiorepl.errors import AioreplError
+from aiorepl.errors import loggable
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.slices import Slice
@@ -84,7 +84,7 @@ class Heartbeat:
             text = (
                 str(connect_error(error, "the server"))
                 if isinstance(error, asyncpg.PostgresError)
-                else _text(error)
+                else loggable(error)
             )
             # Logged once, and not for every heartbeat that fails.
             if statistics.error is None:
@@ -100,7 +100,3 @@ class Heartbeat:
         if statistics.error is not None:
             _log.info("heartbeats succeed again")
             statistics.error = None
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, AioreplError) else type(error).__name__

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, loggable
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
@@ -181,7 +181,7 @@ class Snapshots:
                 group.create_task(self._complete_tables(), name="aiorepl snapshots durable")
         except* Exception as errors:  # noqa: BLE001 - the stream does not depend on snapshots
             error = errors.exceptions[0]
-            text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+            text = loggable(error)
             self._end = f"no tables are read until the next start: {text}"
             _log.error("%s", self._end, exc_info=error)
         finally:

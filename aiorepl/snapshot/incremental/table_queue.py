@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from aiorepl.errors import AioreplError, PermanentError
+from aiorepl.errors import AioreplError, PermanentError, loggable
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.incremental.completion import Completion
 from aiorepl.snapshot.incremental.table_names import Name
@@ -192,7 +192,7 @@ class TableQueue:
 
     async def fail(self, table: TableProgress, error: BaseException) -> None:
         """Record that a table cannot be read."""
-        text = str(error) if isinstance(error, AioreplError) else type(error).__name__
+        text = loggable(error)
         _log.error("table %s could not be read: %s", table, text)
         if not isinstance(error, AioreplError):
             _log.debug("table %s", table, exc_info=error)
