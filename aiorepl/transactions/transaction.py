@@ -66,8 +66,8 @@ class Transaction:
     :param prepared: whether the changes are delivered at the PREPARE, with its LSN and time. The outcome is delivered
         later, as a slice without changes, with the outcome's own LSN and time.
     :param snapshot: the part of a snapshot that this is; else ``None``.
-    :param trace: the trace context that the writer has given in a logical message; ``None`` without one. Of a transaction
-        that was not streamed, the changes before the message have another header, without it.
+    :param trace: the trace context from the writer's logical message, or ``None``. If the transaction is not streamed, slices
+        that were delivered before this message have another header, without the trace context.
     """
 
     xid: int
