@@ -31,38 +31,11 @@ from aiorepl.testing.walsender import (
 from aiorepl.wire import frames, opening
 from aiorepl.wire.connection import ReplicationConnection
 
+from .scripted import QUICK, Remember, transaction
+
 # Real ones take a minute.
 SECONDS = 0.3
 MEMORY = 64 << 20
-RELATION = build.relation(oid=7, name="orders", columns=[build.column("id", 23, key=True)])
-QUICK = {
-    "pg_settings": [
-        {"name": "wal_level", "setting": "logical"},
-        {"name": "wal_sender_timeout", "setting": "900"},
-    ]
-}
-
-
-class Remember(Sink):
-    """A sink that keeps the keys of its rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[object] = []
-
-    async def write(self, batch) -> None:
-        self.rows += [change.new["id"] for change in batch.changes]
-
-
-def transaction(number: int, *, commit: int | None = None) -> list[Step]:
-    """Return a transaction of one row that ends 0x80 after its commit record."""
-    at = 0x100 * number
-    payloads = [
-        build.begin(final_lsn=at, xid=number),
-        RELATION,
-        build.insert(relation=7, new=[str(number)]),
-        build.commit(commit_lsn=at if commit is None else commit, end_lsn=at + 0x80),
-    ]
-    return [Data(payload, start=at, end=at) for payload in payloads]
 
 
 def claim(kind: bytes, length: int, body: bytes = b"") -> bytes:
@@ -99,7 +72,7 @@ def answered(data: Raw | Endless, match: str, error: type[AioreplError] = Protoc
 
 def streamed(*steps: Step, match: str, error: type[AioreplError] = ProtocolError, **options: object) -> Lie:
     """After a good transaction."""
-    return Lie(error, match, [*transaction(1), *steps, *transaction(9)], rows=[1], options=options)
+    return Lie(error, match, [*transaction(1), *steps, *transaction(9)], rows=[100], options=options)
 
 
 def content(*payloads: bytes, match: str, **options: object) -> Lie:
@@ -186,7 +159,7 @@ LIES = {
         ConnectionLost,
         "sent nothing|silent|not answered|in the middle of a frame",
         [*transaction(1), Raw(claim(b"d", 2**30 - 1, b"w" + bytes(24)))],
-        rows=[1],
+        rows=[100],
     ),
     "stream: a gigabyte of row description": streamed(Raw(claim(b"T", 2**30 - 1)), match="claims 1073741823"),
     "stream: unknown kind": streamed(Raw(frame(b"?", b"")), match=r"frame \?"),
@@ -260,17 +233,17 @@ LIES = {
         build.begin(final_lsn=0x300, xid=3), build.insert(relation=7, new=["1", "2"]), match="Insert"
     ),
     "message: a commit of another place": Lie(
-        ProtocolError, "Begin announced", [*transaction(1), *transaction(2, commit=0x999)], rows=[1]
+        ProtocolError, "Begin announced", [*transaction(1), *transaction(2, commit=0x999)], rows=[100]
     ),
     # Positions.
     "position: commits run backwards": Lie(
-        ProtocolError, "ran backwards", [*transaction(1), *transaction(3), *transaction(2)], rows=[1, 3]
+        ProtocolError, "ran backwards", [*transaction(1), *transaction(3), *transaction(2)], rows=[100, 300]
     ),
     "position: a commit again": Lie(
-        ProtocolError, "ran backwards", [*transaction(1), *transaction(2), *transaction(2)], rows=[1, 2]
+        ProtocolError, "ran backwards", [*transaction(1), *transaction(2), *transaction(2)], rows=[100, 200]
     ),
     "position: before the server's own keepalive": Lie(
-        ProtocolError, "ran backwards", [*transaction(1), Keepalive(0x900), *transaction(2)], rows=[1]
+        ProtocolError, "ran backwards", [*transaction(1), Keepalive(0x900), *transaction(2)], rows=[100]
     ),
 }
 
@@ -315,7 +288,7 @@ async def test_a_lie(lie):
     async with ScriptedWalsender(lie.script, answers=QUICK | lie.answers, login=lie.login) as server:
         with bounded_memory(), pytest.raises(lie.error, match=lie.match):
             await pipeline(server.dsn, sink, **lie.options).run()
-    assert lie.rows == sink.rows
+    assert lie.rows == sink.ids
 
 
 @pytest.mark.timeout(30)
@@ -327,7 +300,7 @@ async def test_byte_for_byte(size):
     async with ScriptedWalsender(script, answers=QUICK) as server:
         with pytest.raises(ProtocolError, match=r"frame d\.length at 0/200: claims 3 bytes"):
             await pipeline(server.dsn, sink).run()
-    assert [1, 2] == sink.rows
+    assert [100, 200] == sink.ids
 
 
 @contextlib.asynccontextmanager

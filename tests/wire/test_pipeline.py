@@ -20,55 +20,14 @@ from aiorepl.testing.walsender import (
     Step,
 )
 
+from .scripted import QUICK, Remember, transaction
+
 pytestmark = pytest.mark.both_loops
-
-RELATION = build.relation(
-    oid=7, name="orders", columns=[build.column("id", 23, key=True), build.column("note")]
-)
-# The server asks for a status thrice a second, so that no test waits for one.
-QUICK = {
-    "pg_settings": [
-        {"name": "wal_level", "setting": "logical"},
-        {"name": "wal_sender_timeout", "setting": "900"},
-    ]
-}
-
-
-class Remember(Sink):
-    """A sink that keeps its slices."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, object]] = []
-        self.closed = False
-
-    async def write(self, batch) -> None:
-        self.rows += [dict(change.new) for change in batch.changes]
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-def transaction(number: int, rows: int = 1) -> list[Data]:
-    """Return transaction ``number``: its commit record is at 0x100 times the number, and ends 0x80 later."""
-    at = 0x100 * number
-    inserts = [build.insert(relation=7, new=[str(100 * number + row), "x"]) for row in range(rows)]
-    payloads = [
-        build.begin(final_lsn=at, xid=number),
-        RELATION,
-        *inserts,
-        build.commit(commit_lsn=at, end_lsn=at + 0x80),
-    ]
-    return [Data(payload, start=at, end=at) for payload in payloads]
 
 
 def pipeline(server: ScriptedWalsender, sink: Sink, reconnect: RetryPolicy | None = None) -> Pipeline:
     """A factory of pipelines that read the server's stream."""
     return Pipeline(Source(server.dsn, slot="orders", publication="orders"), [sink], reconnect=reconnect)
-
-
-def ids(sink: Remember) -> list[object]:
-    """Return the keys of the rows in the order of delivery."""
-    return [row["id"] for row in sink.rows]
 
 
 async def test_delivered_and_confirmed():
@@ -82,7 +41,7 @@ async def test_delivered_and_confirmed():
     async with ScriptedWalsender(script, answers=QUICK) as server, pipeline(server, sink):
         await server.status(lambda status: status.flushed == 0x280)
 
-    assert [100, 101, 102, 200] == ids(sink)
+    assert [100, 101, 102, 200] == sink.ids
     assert sink.closed
     assert ["CopyDone", "Terminate"] == server.endings
     assert [0x280] == [status.flushed for status in server.statuses[-1:]]
@@ -98,7 +57,7 @@ async def test_stopped():
         await server.status(lambda status: status.flushed == 0x180)
         assert 0x180 == running.statistics().flushed
 
-    assert [100] == ids(sink)
+    assert [100] == sink.ids
     assert ["CopyDone", "Terminate"] == server.endings
 
 
@@ -109,10 +68,10 @@ async def test_split_anywhere():
     async with ScriptedWalsender(script, answers=QUICK) as server, pipeline(server, sink):
         await server.status(lambda status: status.flushed == 0x280)
 
-    assert [100, 101, 200] == ids(sink)
+    assert [100, 101, 200] == sink.ids
 
 
-INSERT = build.insert(relation=7, new=["1", "x"])
+INSERT = build.insert(relation=7, new=["1"])
 DAMAGE = {
     "a message cut short": (Data(INSERT[:-1], start=0x300), "Insert.TupleData at 0/300: "),
     "bytes behind a message": (
@@ -150,8 +109,8 @@ async def test_damage(bad, expected, together):
             await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
     assert expected in str(caught.value)
-    assert [100, 101] == ids(sink)[:2]
-    assert 300 not in ids(sink)
+    assert [100, 101] == sink.ids[:2]
+    assert 300 not in sink.ids
     assert {status.flushed for status in server.statuses} <= {0, 0x180}
     assert 1 == len([sql for sql in server.queries if sql.startswith("START_REPLICATION")])
 
@@ -174,7 +133,7 @@ async def test_an_error_of_the_server():
         told.where,
         told.constraint,
     )
-    assert [100] == ids(sink)
+    assert [100] == sink.ids
 
 
 @pytest.mark.parametrize(
@@ -200,7 +159,7 @@ async def test_reconnecting(end):
     ):
         await server.status(lambda status: status.flushed == 0x380)
 
-    assert [100, 200, 201, 202, 300] == ids(sink)
+    assert [100, 200, 201, 202, 300] == sink.ids
     starts = [sql.split(" (")[0] for sql in server.queries if sql.startswith("START_REPLICATION")]
     assert [f'START_REPLICATION SLOT "orders" LOGICAL 0/{at}' for at in ("0", "180")] == starts
 
@@ -220,5 +179,5 @@ async def test_a_publication_that_the_server_passes_over(before):
         ):
             await pipeline(server, sink, reconnect=RetryPolicy(wait_initial=0.01)).run()
 
-    assert [100][:before] == ids(sink)
+    assert [100][:before] == sink.ids
     assert {status.flushed for status in server.statuses} <= {0, 0x180}
