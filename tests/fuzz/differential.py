@@ -38,24 +38,14 @@ from aiorepl.testing.conformance.samples import SAMPLES
 from aiorepl.testing.messages import Binary, column
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.rows import Layout
-from aiorepl.values import Format, TypeInfo, Types
+from aiorepl.values import Format, Types
 from aiorepl.values.types import BUILTIN
 from aiorepl.wire.copy_frames import CopyFrames
 from aiorepl.wire.frames import FrameBuffer
+from tests.values.user_types import USER_TYPES  # noqa: TID251 - data, and no test
 
 HERE = Path(__file__).parent
 BLOCK = 100
-USER_TYPES = (
-    TypeInfo(70001, "public", "pair", "c", fields=(("a", 23), ("b", 1009))),
-    TypeInfo(70002, "public", "_pair", "a", 70001),
-    TypeInfo(70003, "public", "positive", "d", 23),
-    TypeInfo(70004, "public", "mood", "e"),
-    TypeInfo(70005, "public", "pairrange", "r", 70001),
-    TypeInfo(70006, "public", "pairmultirange", "m", 70005),
-    TypeInfo(70007, "public", "hstore", "b"),
-    TypeInfo(70008, "public", "ltree", "b"),
-    TypeInfo(70009, "public", "deep", "c", fields=(("p", 70002), ("r", 70005), ("d", 70003), ("n", 1231))),
-)
 TYPES = Types(USER_TYPES)
 PIECES = (
     *(

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiorepl.values import Format, Range, TypeInfo, Types
+from aiorepl.values import Format, Range, Types
 from aiorepl.values.types import BUILTIN
 
-USER_TYPES = (
-    TypeInfo(70001, "public", "pair", "c", fields=(("a", 23), ("b", 1009))),
-    TypeInfo(70002, "public", "_pair", "a", 70001),
-    TypeInfo(70003, "public", "positive", "d", 23),
-    TypeInfo(70004, "public", "mood", "e"),
-    TypeInfo(70005, "public", "pairrange", "r", 70001),
-    TypeInfo(70006, "public", "pairmultirange", "m", 70005),
-    TypeInfo(70007, "public", "hstore", "b"),
-    TypeInfo(70008, "public", "ltree", "b"),
-)
+from .user_types import USER_TYPES
+
 TYPES = Types(USER_TYPES)
 OIDS = [*BUILTIN, *(info.oid for info in USER_TYPES)]
 
