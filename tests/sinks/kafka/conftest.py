@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from aiokafka.errors import KafkaError
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.testing import LossyProxy
+from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
 
 JARS = Path(sys.prefix, "servers", "kafka")
 LISTENERS = {
@@ -105,8 +104,8 @@ def _framed(data: bytearray) -> Iterator[bytes]:
         del data[: 4 + length]
 
 
-class Broker:
-    """A broker that is its own controller, whose data outlives its process.
+class Broker(ServerProcess):
+    """A broker that is its own controller.
 
     At ``urls["SASL_…"]`` it wants user ``u`` with password ``right``, or ``s`` with ``salted`` under SCRAM; at
     ``urls["MUTUAL"]`` a certificate. ``urls["LOSSY"]`` is behind ``proxy``, which loses answers when it is told to.
@@ -119,8 +118,7 @@ class Broker:
         free_port: Callable[[], int],
         spawn: Callable[..., subprocess.Popen[Any]],
     ) -> None:
-        self._spawn = spawn
-        self.folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+        super().__init__(spawn, "kafka")
         ports = {name: free_port() for name in LISTENERS}
         # The certificate is for a name; plain connections spare themselves the look-up.
         hosts = {name: "localhost" if "SSL" in kind else "127.0.0.1" for name, kind in LISTENERS.items()}
@@ -153,7 +151,6 @@ class Broker:
             *("-cp", jars),
             f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties",
         ]
-        self._process: subprocess.Popen[bytes] | None = None
         identity = ("-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", str(self.folder / "server.properties"))
         formatting = [*self._java, "kafka.tools.StorageTool", "format", *identity]
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -180,13 +177,6 @@ class Broker:
                 assert not gone, (self.folder / "out").read_text()[-2000:]
                 time.sleep(0.02)
 
-    def kill(self) -> None:
-        """Kill the broker, as a power cut does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
     @contextmanager
     def away(self) -> Iterator[None]:
         """Within it the broker does not answer."""
@@ -200,10 +190,9 @@ class Broker:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """For good."""
-        self.kill()
+        """Kill it, and remove its data."""
         self.proxy.close()
-        shutil.rmtree(self.folder)
+        super().stop()
 
     async def create(self, topic: str, partitions: int = 1, **options: str) -> None:
         """Create a topic."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +14,22 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
+from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
 
-class Server:
-    """A NATS server with JetStream, whose data outlives its process."""
+
+class Server(ServerProcess):
+    """A NATS server with JetStream."""
 
     def __init__(
         self, spawn: Callable[..., subprocess.Popen[Any]], program: Path, port: int, configuration: str = ""
     ) -> None:
-        self._spawn = spawn
-        self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
+        super().__init__(spawn, "nats")
         self.port = port
         self.url = f"nats://127.0.0.1:{self.port}"
         self.folder.joinpath("nats.conf").write_text(
             f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.folder}" }}\n{configuration}'
         )
         self._command = [str(program), "-c", str(self.folder / "nats.conf"), "-l", str(self.folder / "log")]
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
@@ -43,27 +40,6 @@ class Server:
         while not log.exists() or "Server is ready" not in log.read_text():
             assert self._process.poll() is None, "NATS did not start"
             time.sleep(0.01)
-
-    def kill(self) -> None:
-        """Kill the server, as a power cut does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Stop the server within the context."""
-        self.kill()
-        try:
-            yield
-        finally:
-            self.start()
-
-    def stop(self) -> None:
-        """For good."""
-        self.kill()
-        shutil.rmtree(self.folder)
 
     def create(self, name: str, *subjects: str, **options: Any) -> None:
         """Create a stream."""

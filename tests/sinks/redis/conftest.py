@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,13 +11,14 @@ from typing import Any
 import pytest
 import redis
 
+from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
 
-class Server:
-    """A Redis on a socket, whose data outlives its process."""
+
+class Server(ServerProcess):
+    """A Redis on a socket."""
 
     def __init__(self, spawn: Callable[..., subprocess.Popen[Any]], program: Path, *options: str) -> None:
-        self._spawn = spawn
-        self.folder = Path(tempfile.mkdtemp(prefix="redis-"))
+        super().__init__(spawn, "redis")
         self.url = f"unix://{self.folder}/socket"
         # What is acknowledged outlives a kill: with everysec Redis may hold it back while the disk is slow.
         self._command = [
@@ -28,7 +26,6 @@ class Server:
             *("--unixsocket", f"{self.folder}/socket", "--dir", str(self.folder)),
             *("--appendonly", "yes", "--appendfsync", "always", "--save", "", *options),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def client(self) -> redis.Redis:
@@ -48,27 +45,6 @@ class Server:
                     assert self._process.poll() is None, "Redis did not start"
                 else:
                     return
-
-    def kill(self) -> None:
-        """Kill the server, as a power cut does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Stop the server within the context."""
-        self.kill()
-        try:
-            yield
-        finally:
-            self.start()
-
-    def stop(self) -> None:
-        """For good."""
-        self.kill()
-        shutil.rmtree(self.folder)
 
 
 @pytest.fixture(scope="session")
