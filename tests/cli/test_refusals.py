@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from aiorepl.testing import EmbeddedServer
-
 FLAGS = ["--slot", "s", "--publication", "p"]
 NOWHERE = ["--dsn", "postgresql://u:s3cret@127.0.0.1:1/d", *FLAGS]
 
@@ -113,9 +111,9 @@ async def test_no_replication_privilege(refused, servers, version, slot_name):
         await connection.close()
 
 
-async def test_wal_level_is_not_logical(refused):
+async def test_wal_level_is_not_logical(refused, servers):
     """A server that keeps too little in its WAL."""
-    with EmbeddedServer(settings={"wal_level": "replica"}) as server:
+    with servers.new(18, wal_level="replica") as server:
         await refused(2, "set wal_level = logical", "tail", "--dsn", server.dsn, *FLAGS, "--create-slot")
 
 

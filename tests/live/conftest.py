@@ -72,6 +72,22 @@ class Published:
             "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1", self.slot
         )
 
+    async def lose_slot(self) -> None:
+        """Write WAL until the server of ``limited`` has removed what the slot needs."""
+
+        async def status() -> str | None:
+            await self.execute(
+                "SELECT pg_switch_wal()",
+                "INSERT INTO items VALUES (2)",
+                "DELETE FROM items WHERE id = 2",
+                "CHECKPOINT",
+            )
+            return await self.connection.fetchval(
+                "SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1", self.slot
+            )
+
+        await self.until(status, lambda found: found == "lost")
+
     async def until(
         self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], seconds: float = DEADLINE
     ) -> Any:
@@ -147,6 +163,14 @@ async def publish(slot_name: str) -> AsyncIterator[Callable[[str], Awaitable[Pub
     yield publish
     for connection in connections:
         connection.terminate()
+
+
+@pytest.fixture
+async def limited(publish: Callable[[str], Awaitable[Published]], servers: Any) -> AsyncIterator[Published]:
+    """A published database on a server of its own, which soon removes WAL that a slot needs."""
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with servers.new(18, **settings) as server:
+        yield await publish(server.dsn)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from aiorepl import (
 )
 from aiorepl.journal.reader import JournalReader
 from aiorepl.source.continuity import Gap
-from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)
@@ -202,30 +201,17 @@ async def test_a_position_that_the_server_has_not_reached(published):
         await deliver(published, sink, accept_gap=True)
 
 
-async def test_a_lost_slot(publish, tmp_path):
+async def test_a_lost_slot(limited, tmp_path):
     """A slot whose WAL was removed is refused with the ways to continue; loading the tables again works."""
-    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with EmbeddedServer(settings=settings) as server:
-        published = await publish(server.dsn)
-        sink, journal = MemorySink(), str(tmp_path)
-        await published.execute("INSERT INTO items VALUES (1)")
-        await deliver(published, sink, journal=journal, snapshot=True)
-
-        async def status():
-            await published.execute(
-                "SELECT pg_switch_wal()",
-                "INSERT INTO items VALUES (2)",
-                "DELETE FROM items WHERE id = 2",
-                "CHECKPOINT",
-            )
-            return await published.connection.fetchval("SELECT wal_status FROM pg_replication_slots")
-
-        await published.until(status, lambda found: found == "lost")
-        with pytest.raises(SlotError, match=r"is lost .*--resnapshot.*--accept-gap"):
-            await deliver(published, sink, journal=journal, accept_gap=True)
-        await published.execute("INSERT INTO items VALUES (3)")
-        await deliver(published, sink, journal=journal, resnapshot=True)
-        assert {1, 3} == mirror(sink.changes)
+    sink, journal = MemorySink(), str(tmp_path)
+    await limited.execute("INSERT INTO items VALUES (1)")
+    await deliver(limited, sink, journal=journal, snapshot=True)
+    await limited.lose_slot()
+    with pytest.raises(SlotError, match=r"is lost .*--resnapshot.*--accept-gap"):
+        await deliver(limited, sink, journal=journal, accept_gap=True)
+    await limited.execute("INSERT INTO items VALUES (3)")
+    await deliver(limited, sink, journal=journal, resnapshot=True)
+    assert {1, 3} == mirror(sink.changes)
 
 
 def test_choices_that_exclude_each_other(published):

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline, RetryPolicy, SlotError
-from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
@@ -125,32 +124,19 @@ async def test_a_publication_that_is_made_anew(published, interface, running, pu
     assert await published.confirmed() < passed_over
 
 
-async def test_a_slot_that_is_invalidated_under_the_stream(publish):
+async def test_a_slot_that_is_invalidated_under_the_stream(limited):
     """The server ends the walsender; the error says why, and names the ways to continue."""
-    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with EmbeddedServer(settings=settings) as server:
-        published = await publish(server.dsn)
-        await published.create_slot()
-        sink = MemorySink()
-        parts = urlsplit(server.dsn)
-        async with CuttingProxy(parts.hostname, parts.port) as proxy:
-            pipeline = Pipeline(published.source(proxy.dsn_for(server.dsn)), [sink], reconnect=QUICK)
-            work = asyncio.create_task(pipeline.run())
-            await published.execute("INSERT INTO items VALUES (1)")
-            await sink.wait_for_changes(1)
-            # The walsender cannot send, so the slot falls behind.
-            proxy.stall()
-
-            async def ended():
-                await published.execute(
-                    "SELECT pg_switch_wal()",
-                    "INSERT INTO items VALUES (2)",
-                    "DELETE FROM items WHERE id = 2",
-                    "CHECKPOINT",
-                )
-                return await published.connection.fetchval("SELECT wal_status FROM pg_replication_slots")
-
-            await published.until(ended, lambda status: status == "lost")
-            proxy.resume()
-            with pytest.raises(SlotError, match=r"is lost .*--resnapshot"):
-                await work
+    await limited.create_slot()
+    sink = MemorySink()
+    parts = urlsplit(limited.dsn)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        pipeline = Pipeline(limited.source(proxy.dsn_for(limited.dsn)), [sink], reconnect=QUICK)
+        work = asyncio.create_task(pipeline.run())
+        await limited.execute("INSERT INTO items VALUES (1)")
+        await sink.wait_for_changes(1)
+        # The walsender cannot send, so the slot falls behind.
+        proxy.stall()
+        await limited.lose_slot()
+        proxy.resume()
+        with pytest.raises(SlotError, match=r"is lost .*--resnapshot"):
+            await work

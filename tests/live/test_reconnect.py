@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, ServerError, SlotError
-from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
@@ -175,9 +174,9 @@ async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
-async def test_a_server_that_restarts(publish, how):
+async def test_a_server_that_restarts(publish, servers, how):
     """The pipeline continues after a fast or immediate shutdown, which does not wait for it."""
-    with EmbeddedServer() as server:
+    with servers.new(18) as server:
         published = await publish(server.dsn)
         await published.create_slot()
         sink = MemorySink()

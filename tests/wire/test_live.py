@@ -14,7 +14,7 @@ from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, S
 from aiorepl.errors import AioreplError, ConnectionLost
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Options
-from aiorepl.testing import EmbeddedServer, MemorySink
+from aiorepl.testing import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import connect_sql
 from aiorepl.wire.sql import SqlConnection
@@ -153,9 +153,9 @@ async def test_slot_in_use(dsn, slot_name):
     assert "is in use by process" in str(error)
 
 
-async def test_wal_level():
+async def test_wal_level(servers):
     """The error names wal_level and how to change it."""
-    with EmbeddedServer(settings={"wal_level": "replica"}) as server:
+    with servers.new(18, wal_level="replica") as server:
         error = await refused(server.dsn)
         async with walsender(server.dsn) as connection:
             with pytest.raises(ConfigurationError, match="set wal_level = logical"):

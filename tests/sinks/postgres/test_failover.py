@@ -16,9 +16,9 @@ PATIENT = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
-async def test_a_failover_of_the_target(pairs, tmp_path, journal):
+async def test_a_failover_of_the_target(pairs, servers, tmp_path, journal):
     """With a journal the missing commits are delivered again; without one the slot is past them."""
-    with EmbeddedServer() as primary, EmbeddedServer(standby_of=primary) as standby:
+    with servers.new(18) as primary, EmbeddedServer(standby_of=primary) as standby:
         pair = await pairs()
         await pair.source.execute(LOG)
         inside = await asyncpg.connect(primary.dsn)

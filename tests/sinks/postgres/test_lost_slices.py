@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source, TransientError
-from aiorepl.testing import CuttingProxy, EmbeddedServer
+from aiorepl.testing import CuttingProxy
 from aiorepl.testing.faults import FaultySink, MemorySink
 
 LOG = "CREATE TABLE log (id int, line text)"
@@ -208,9 +208,9 @@ async def test_two_targets_are_lost_in_turns(pairs):
     assert await pair.rows(pair.source, "log") == await other.rows(other.target, "log")
 
 
-async def test_the_target_restarts(pairs):
+async def test_the_target_restarts(pairs, servers):
     """If the target restarts within a transaction, in order or by a crash, the whole transaction arrives."""
-    with EmbeddedServer() as target:
+    with servers.new(18) as target:
         pair = await pairs()
         pair.target_dsn = target.dsn
         await pair.source.execute(LOG)

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from random import Random
+from typing import Any
 
 import asyncpg
 import pytest
@@ -154,9 +155,9 @@ class Scenario:
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[EmbeddedServer]:
+def own_server(servers: Any) -> Iterator[EmbeddedServer]:
     """A server that the test may stop."""
-    with EmbeddedServer(settings={"debug_logical_replication_streaming": "immediate"}) as server:
+    with servers.new(18, debug_logical_replication_streaming="immediate") as server:
         yield server
 
 
