@@ -359,6 +359,45 @@ def test_one_data_frame(spark, evolved, far) -> None:
         whole.collect()
 
 
+def test_ranges(spark, make_journal, tmp_path) -> None:
+    """A range without rows is empty, a value outside the range is no error, and a folder's name is no pattern."""
+    journal = make_journal()
+    journal.folder = tmp_path / "odd [1] {a,b}*\\ 10%20?"
+    t = journal.stream.table("t", ID, column("day", 1082))
+    for key, day in (("1", "infinity"), ("2", "2026-11-22"), ("3", None)):
+        journal.stream.transaction(t.insert(key, day))
+        journal.write()
+    compact(journal)
+    first, second, third = map(str, journal.stream.ends)
+
+    def ids(**positions: str) -> list[int]:
+        rows = changes(spark, journal.folder, "public.t", **positions).collect()
+        return sorted(row["id"] for row in rows)
+
+    assert [2, 3] == ids(start=first)
+    assert [2] == ids(start=first, end=second)
+    assert [] == ids(start=third) == ids(start=third, end=first)
+    assert [] == ids(end=str(journal.stream.position.lsn)) == ids(start="earliest", end="0/1")
+    with pytest.raises(Exception, match="does not fit into its column's type"):
+        ids()
+
+
+def test_a_data_frame_that_is_too_old(spark, evolved) -> None:
+    """Rows that were pruned since the DataFrame was made are missed, not left out; so is a column that was dropped since."""
+    whole = changes(spark, evolved.folder, "public.t")
+    number = {"id": Attribute(1), "text": Attribute(2), "day": Attribute(3), "n": Attribute(5)}
+    names = [column("id", 20, key=True), column("text"), column("day", 1082), column("n", 23)]
+    t = evolved.stream.table("t", *names, replaces=evolved.table)
+    evolved.stream.transaction(t.insert("6", "six", None, "1"))
+    evolved.write(number)
+    with pytest.raises(Exception, match=r"column 'n' of public\.t is another one now"):
+        whole.collect()
+    whole = changes(spark, evolved.folder, "public.t")
+    pruned(evolved, 1)
+    with pytest.raises(Exception, match="those segments were pruned"):
+        whole.collect()
+
+
 def test_documentation(spark, journal, tmp_path, capsys) -> None:
     """The examples of reading in docs/spark.md run as they are, but for their folders."""
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ is kept for a day.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
@@ -27,12 +28,15 @@ from aiorepl.spark.reading.compacted_plan import covering
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
 from aiorepl.spark.reading.options import Options
-from aiorepl.spark.reading.planner import CHOOSE_START, Planner
+from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
 from aiorepl.spark.reading.typed import GONE
 
 _MAP: Final = MapType(StringType(), StringType())
+_PATTERN: Final = re.compile(r"[][{}*?\\]")
 _LITERALS: Final = (bool, int, float, str, Decimal)
+# The session's setting could be LEGACY, for files that Spark 2 wrote.
+_OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true", "datetimeRebaseMode": "CORRECTED"}
 _NO_FILE_SYSTEM: Final = (
     "No FileSystem for scheme",
     "ClassNotFoundException",
@@ -86,10 +90,12 @@ def changes(
             )
         wanted = described_schema(described.relation, described.kinds)
     planner = Planner(options, wanted)
-    begin = planner.start(reader).lsn
+    first = begin = planner.start(reader).lsn
     chain = planner.readable(reader, begin, "a new query", CHOOSE_START)
     last = planner.last(reader, chain)
-    found = None if described is None else covering(options.journal, options.table, chain, begin, last)
+    found = None
+    if described is not None and begin < last:
+        found = covering(options.journal, options.table, chain, begin, last)
     parts: list[DataFrame] = []
     if found is not None and described is not None:
         stop = min(found.end, last)
@@ -104,20 +110,29 @@ def changes(
             if file.last[0] >= native:
                 key = file.description, file.schema.serialize().to_pybytes()
                 versions.setdefault(key, []).append(file)
+        within = (f.col(COMMIT_LSN) >= int(native)) & (f.col(COMMIT_LSN) < int(stop))
         scans = [
             _scan(
-                spark, found.url, listed, FileColumns(typed, listed[0], described.types), wanted, options.null
+                spark,
+                found.url,
+                listed,
+                FileColumns(typed, listed[0], described.types),
+                wanted,
+                within,
+                null=options.null,
             )
             for listed in versions.values()
         ]
         if None not in scans:
             if native > begin:
                 parts.append(_source(spark, texts, wanted, begin, min(native, stop)))
-            range_ = (f.col(COMMIT_LSN) >= int(native)) & (f.col(COMMIT_LSN) < int(stop))
-            parts += [scan.where(range_) for scan in scans if scan is not None]
+            log_gaps(chain, native, stop)
+            parts += filter(None, scans)
             begin = stop
-    if begin < last or not parts:
-        parts.append(_source(spark, texts, wanted, begin, max(begin, last)))
+    if begin < last:
+        parts.append(_source(spark, texts, wanted, begin, last))
+    if not parts:
+        parts.append(_source(spark, texts, wanted, first, first))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -141,7 +156,10 @@ def _options(
 def _source(
     spark: SparkSession, options: dict[str, str], schema: StructType, begin: LSN, end: LSN
 ) -> DataFrame:
-    positions = {"startingPosition": str(begin) if begin else "earliest", "endingPosition": str(end)}
+    positions = {"endingPosition": str(end)}
+    if begin:
+        # Without it, the source begins at the journal's beginning, or fails; earliest would be what is kept when the rows are read.
+        positions["startingPosition"] = str(begin)
     return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
 
 
@@ -168,16 +186,21 @@ def _scan(
     files: Sequence[HistoryFile],
     columns: FileColumns,
     wanted: StructType,
+    within: Column,
+    *,
     null: bool,
 ) -> DataFrame | None:
-    """Read files of one version; ``None`` if Spark has no file system for them."""
+    """Read files of one version; ``None`` if Spark has no file system for them.
+
+    :param within: which rows.
+    """
     own = [
         StructField(columns.field(name).name, of_arrow(columns.field(name).type)) for name in columns.indexes
     ]
     schema = StructType([*own, *META.fields]).add(UNREPRESENTABLE, _MAP)
     try:
-        frame = spark.read.schema(schema).option("parquet.page.verify-checksum.enabled", "true")
-        read = frame.parquet(*(f"{_hadoop(url)}/{file.path}" for file in files))
+        frame = spark.read.schema(schema).options(**_OPTIONS)
+        read = frame.parquet(*(f"{_hadoop(url)}/{file.path}" for file in files)).where(within)
         assert read.schema
     except Exception as error:
         if "://" in url and any(text in str(error) for text in _NO_FILE_SYSTEM):
@@ -194,7 +217,8 @@ def _scan(
                 "source, or set unrepresentable to null"
             )
         )
-        read = read.where(fits | refused.cast("boolean"))
+        # Spark may evaluate conditions in any order, and a value outside the range is no error.
+        read = read.where(f.when(within, fits | refused.cast("boolean")))
     return read.select(*(_column(columns, field) for field in wanted.fields))
 
 
@@ -218,10 +242,10 @@ def _column(columns: FileColumns, field: StructField) -> Column:
 
 
 def _hadoop(url: str) -> str:
-    """The folder as Spark's file systems name it."""
-    scheme, mark, rest = url.partition("://")
+    """The folder as Spark's file systems name it, without a character that makes it a pattern."""
+    scheme, mark, rest = _PATTERN.sub(r"\\\g<0>", url).partition("://")
     if not mark:
-        return f"file:{url}"
+        return f"file:{scheme}"
     return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
 
 

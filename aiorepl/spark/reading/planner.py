@@ -22,6 +22,7 @@ from aiorepl.journal.completeness import Gap
 from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.spark.reading.blocks import Span, TableName, latest, plan
 from aiorepl.spark.reading.compacted import Compacted, FileSpan
@@ -30,7 +31,7 @@ from aiorepl.spark.reading.described import Described, describe
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.generic import Generic
 from aiorepl.spark.reading.options import Options
-from aiorepl.spark.reading.schema import GENERIC, require_readable
+from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 from aiorepl.spark.reading.typed import Newest, Typed
 from aiorepl.values.types import TypeInfo
@@ -72,6 +73,7 @@ class Planner:
         """The LSN up to which incomplete tables were logged for a new query."""
         self._inferred = inferred
         self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._numbers = {field.name: (field.metadata or {}).get(NUMBER) for field in schema.fields}
         self._shape: Typed | Generic
         self._newest: tuple[Described | None, Newest] | None = None
         if options.table is None:
@@ -236,11 +238,25 @@ class Planner:
             described = None if table is None else describe(reader, self.options.journal, table)
             newest = Newest()
             if described is not None:
+                if self._inferred is None:
+                    self._require_same(described.relation)
                 newest = Newest.of(
                     described.relation, described.registry, self._arrow, null=self.options.null
                 )
             self._newest = described, newest
         return self._newest
+
+    def _require_same(self, relation: Relation) -> None:
+        """Check that columns whose numbers the user's schema has, as that of another DataFrame, still have them.
+
+        :raises ConfigurationError: one was dropped, and another one has its name now.
+        """
+        for name, found in relation.attributes.items():
+            number = self._numbers.get(name)
+            if number is not None and number != str(found.number):
+                raise ConfigurationError(
+                    f"column {name!r} of {relation} is another one now than in .schema(...) or when the DataFrame was made: make it again"
+                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor, perhaps more than once."""
