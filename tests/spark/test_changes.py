@@ -382,6 +382,17 @@ def test_ranges(spark, make_journal, tmp_path) -> None:
         ids()
 
 
+def test_names_that_differ_in_case(spark, journal) -> None:
+    """A table whose columns differ in case only is read by the source, also the compacted part."""
+    t = journal.stream.table("t", ID, column("ID", 23), column("_OP"))
+    for key in "12":
+        journal.stream.transaction(t.insert(key, "7", "x"))
+        journal.write()
+        compact(journal) if key == "1" else None
+    rows = changes(spark, journal.folder, "public.t").collect()
+    assert sorted(tuple(row)[:4] for row in rows) == [(1, 7, "x", "insert"), (2, 7, "x", "insert")]
+
+
 def test_a_data_frame_that_is_too_old(spark, evolved) -> None:
     """Rows that were pruned since the DataFrame was made are missed, not left out; so is a column that was dropped since."""
     whole = changes(spark, evolved.folder, "public.t")
