@@ -41,7 +41,7 @@ test-fast: $(STAMP)
 
 # Random programs of workloads, configurations and faults, verified: ARGS="--minutes 60 --seed 1", or ARGS="--replay 1".
 chaos: compiled servers
-	$(BIN)/python tests/chaos/suite.py --report chaos.md $(ARGS)
+	$(BIN)/python tests/chaos/suite.py --kill-points --report chaos.md $(ARGS)
 
 # Lines and branches, in plain Python because compiled code is not traced; ARGS choose tests.
 coverage: $(STAMP) servers

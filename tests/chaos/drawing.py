@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import mirrored
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
 from program import Program, Run
@@ -102,7 +103,10 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         )
     elif promotion:
         aftermath = promotion, chance.choice(REMEDIES)
-    return Program(seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath)
+    program = Program(
+        seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath
+    )
+    return program if short else mirrored.with_mirror(program)
 
 
 def _promotion(chance: random.Random, version: int, source: dict[str, Any], pipeline: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 from destinations import letters, redelivered
+from mirrored import MirrorLives, operations
 from program import Program
 from report import Outcome
 from watch import FolderWatch, TableWatch, Watch
@@ -30,6 +31,7 @@ class Judge:
     :param journal: where its journal is.
     :param target: the DSN of the target of a ``postgres`` sink.
     :param watches: the logs.
+    :param mirror: the Spark mirror, if there is one.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class Judge:
         journal: Location,
         target: str,
         watches: dict[str, Watch],
+        mirror: MirrorLives | None,
         outcome: Outcome,
     ) -> None:
         self._journal = journal
         self._program = program
+        self._mirror = mirror
         self._folder = folder
         self._target = target
         self._watches = watches
@@ -65,6 +69,11 @@ class Judge:
                 await self._judge_letters(name, history, promise)
         if self._program.pipeline["journal"]:
             await self._judge_journal(history)
+        if self._mirror is not None:
+            found = await asyncio.to_thread(
+                self._mirror.compare, history.final, self._watches["the journal"].log
+            )
+            self._outcome.violations += [f"the mirror: {problem}" for problem in found]
 
     def _add(self, name: str, watch: Watch, verdict: Verdict) -> None:
         self._outcome.violations += [f"{name}: {text}" for text in (*watch.violations, *verdict.violations)]
@@ -92,8 +101,8 @@ class Judge:
         await redeliver(name, Delivery(sink), DeadLetters(folder))
         again = FolderWatch(lambda: None, self._folder / redelivered(name))
         again.look()
-        wanted = {change.identity for change in watch.log if isinstance(change, Delivered)}
-        found = {change.identity for change in again.log if isinstance(change, Delivered)}
+        wanted = {(*change.identity, change.kind) for change in watch.log if isinstance(change, Delivered)}
+        found = {(*change.identity, change.kind) for change in again.log if isinstance(change, Delivered)}
         if found != wanted:
             self._outcome.violations.append(
                 f"{name}: {len(wanted - found)} changes of dead letters were not delivered again, "
@@ -156,7 +165,7 @@ def uncompacted(store: Store, watch: Watch) -> list[str]:
     for change in watch.log:
         if isinstance(change, Delivered) and change.commit_lsn < until:
             for table in change.tables:
-                rows = {(*change.identity, kind) for kind in _kinds(change)}
+                rows = {(*change.identity, kind) for kind in operations(change)}
                 wanted.setdefault(table, set()).update(rows)
     violations = [f"the history: {problem}" for problem in verification.problems(store)]
     for schema, table in sorted({*listed_tables(store), *((SCHEMA, name) for name in wanted)}):
@@ -173,15 +182,6 @@ def uncompacted(store: Store, watch: Watch) -> list[str]:
                 f"{twice} are there twice"
             )
     return violations
-
-
-def _kinds(change: Delivered) -> tuple[str, ...]:
-    """Return the operations of a history's rows: an UPDATE that changes the key has two, except with REPLICA IDENTITY FULL."""
-    if change.kind != "update" or change.old is None or change.new is None:
-        return (change.kind,)
-    key = tables.KEYS[change.tables[0]]
-    moved = len(change.old) == len(key) and any(change.old[column] != change.new[column] for column in key)
-    return ("delete", "insert") if moved else ("update",)
 
 
 def promised(options: dict[str, Any], program: Program) -> Promise:

@@ -52,6 +52,7 @@ class Program:
     :param sinks: each sink's options, see ``worker``.
     :param mixture: options of ``Mixture``.
     :param limits: limits of the process, see ``worker``.
+    :param mirror: the options of a Spark mirror of the journal, see ``mirrored``; empty: none.
     :param aftermath: the damage after everything else, and the remedy; empty: none.
     """
 
@@ -66,6 +67,7 @@ class Program:
     runs: tuple[Run, ...] = field(default=())
     limits: dict[str, int] = field(default_factory=dict)
     aftermath: tuple[str, ...] = ()
+    mirror: dict[str, Any] = field(default_factory=dict)
 
     @property
     def promotes(self) -> bool:
@@ -103,7 +105,7 @@ class Program:
         quiet = tuple(replace(run, strikes=()) for run in self.runs)
         unarmed = tuple(replace(run, arms=()) for run in self.runs)
         simplest = {"limit": self.limit // 4} if self.limit > _LEAST else {}
-        simplest |= {"writers": 1, "aftermath": (), "limits": {}}
+        simplest |= {"writers": 1, "aftermath": (), "limits": {}, "mirror": {}}
         for change in (
             {"runs": quiet},
             {"runs": unarmed},
@@ -115,6 +117,9 @@ class Program:
         for name in self.sinks if len(self.sinks) > 1 else ():
             yield replace(self, sinks={other: sink for other, sink in self.sinks.items() if other != name})
         yield from self._fewer_faults()
+        lives = self.mirror.get("lives", ())
+        for number in range(len(lives)):
+            yield replace(self, mirror={**self.mirror, "lives": [*lives[:number], *lives[number + 1 :]]})
         for part in ("source", "pipeline", "mixture"):
             options = getattr(self, part)
             for name in options.keys() - _NEEDED:
@@ -156,6 +161,8 @@ class Program:
             lines.append(f"run: {', '.join([*arms, *strikes, f'{run.end} after {run.seconds} s'])}")
         if self.limits:
             lines.append(f"limits: {_listed(self.limits)}")
+        if self.mirror:
+            lines.append(f"mirror: {_listed(self.mirror)}")
         if self.aftermath:
             lines.append(f"finally: {', then '.join(self.aftermath)}")
         return "\n".join(lines)

@@ -41,16 +41,20 @@ class Report:
     def add(self, program: Program, outcome: Outcome) -> None:
         """Add a round."""
         self.rounds += 1
-        self.seconds += outcome.seconds
         self.transactions += outcome.transactions
         self.changes += outcome.changes
         self.duplicates += outcome.duplicates
         self.rows += outcome.rows
-        self.faults += outcome.faults
         self.ends += outcome.ends
         self.versions[program.version] += 1
+        self.add_faults(program.seed, outcome)
+
+    def add_faults(self, seed: int, outcome: Outcome) -> None:
+        """Add the faults and violations of a round, or of another program of the suite."""
+        self.seconds += outcome.seconds
+        self.faults += outcome.faults
         if outcome.violations:
-            self.violations.append((program.seed, outcome.violations))
+            self.violations.append((seed, outcome.violations))
 
     def line(self, program: Program, outcome: Outcome) -> str:
         """Return a line about a round."""

@@ -19,6 +19,7 @@ from bucket import FailingLayer
 from cluster import Cluster
 from destinations import letters
 from judge import Judge
+from mirrored import MirrorLives
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
@@ -50,6 +51,8 @@ from aiorepl.testing.verify import (
 DEADLINE = 120.0
 LONGEST = 240.0
 _ROWS_PER_SECOND = 2_000
+# A mirror's Java starts up to four times.
+LONGEST_WITH_MIRROR = 1200.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # A process may end with these errors even if no system call has failed.
@@ -98,6 +101,15 @@ class Round:
         self._watches: dict[str, Watch] = {}
         self._striker = Striker(cluster, layer, self._slot, self._forget, self._struck, self._run_second)
         self._receiver = Receiver(program.seed, self._received, self._struck)
+        self._mirror: MirrorLives | None = None
+        if program.mirror:
+            self._mirror = MirrorLives(
+                program.mirror,
+                self._journal if layer is None else layer.place(),
+                folder,
+                self._struck,
+                sabotage=sabotage == "forget mirrored rows",
+            )
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
         self._longer = program.mixture.get("rows", 0) / _ROWS_PER_SECOND
@@ -110,7 +122,8 @@ class Round:
         """Run the program, and drop everything that it created on the server."""
         began = time.monotonic()
         try:
-            async with asyncio.timeout(LONGEST + self._longer):
+            longest = LONGEST if self._mirror is None else LONGEST_WITH_MIRROR
+            async with asyncio.timeout(longest + self._longer):
                 await self._run()
         except TimeoutError:
             seconds = time.monotonic() - began
@@ -144,6 +157,8 @@ class Round:
                 for watch in self._watches.values()
                 if isinstance(watch, JournalWatch) and self._looking
             ]
+            if self._mirror is not None:
+                watching.append(asyncio.create_task(self._mirror.run()))
             try:
                 async with workload:
                     if self._snapshot:
@@ -156,11 +171,19 @@ class Round:
                     if "late standby" in self._program.aftermath:
                         await self._cluster.hold_back()
                     caught_up = await self._catch_up(workload, watching)
+                if self._mirror is not None and caught_up:
+                    await self._mirror.finish()
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
                 judge = Judge(
-                    self._program, self._folder, self._journal, self._target, self._watches, self._outcome
+                    self._program,
+                    self._folder,
+                    self._journal,
+                    self._target,
+                    self._watches,
+                    self._mirror,
+                    self._outcome,
                 )
                 await judge.judge(await workload.finish(promoted=self._program.promotes))
                 if self._program.aftermath and not self._outcome.violations:

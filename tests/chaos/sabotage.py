@@ -172,7 +172,14 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "prune unread": lambda program: "retention" in program.pipeline,
     "compact less": lambda program: "compact" in program.pipeline,
     "forget commits of prepared": _has("prepared"),
+    "forget mirrored rows": lambda program: bool(program.mirror),
 }
+
+
+def forget_mirrored_rows() -> None:
+    """A Spark mirror loses the last row of each merge. ``tests/spark/mirror_process`` has the bug."""
+
+
 SABOTAGES: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
@@ -186,5 +193,6 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         prune_unread,
         compact_less,
         forget_commits_of_prepared,
+        forget_mirrored_rows,
     )
 }

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ import bucket
 from bucket import FailingLayer
 from cluster import Cluster, pair
 from drawing import VERSIONS, draw
+from mirrored import ROOT
 from processes import Processes
 from program import Program
 from report import Outcome, Report
@@ -153,6 +155,21 @@ def shrink(
     return program
 
 
+def kill_points(seed: int) -> Outcome:
+    """End the query of a Spark mirror at every named point, with every loss of its checkpoint (``tests/spark/kill_points``)."""
+    began, outcome = time.monotonic(), Outcome()
+    command = [sys.executable, "-m", "tests.spark.kill_points", "--seed", str(seed)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    for line in told.stdout.splitlines():
+        point, there, _ = line.partition(", ")
+        outcome.faults[f"mirror: {point}"] += bool(there)
+    if told.returncode:
+        last = (told.stderr.splitlines() or ["it says nothing"])[-1]
+        outcome.violations.append(f"python -m tests.spark.kill_points --seed {seed}: {last}")
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
 @contextmanager
 def machinery() -> Iterator[tuple[Servers, Processes]]:
     """The servers, and the server of processes."""
@@ -169,9 +186,17 @@ def main() -> int:
     # These servers have no TLS, and asking for it takes a third of a connection's time.
     os.environ.setdefault("PGSSLMODE", "disable")
     report = Report()
+    if options.kill_points and not (options.replay or options.program or options.sabotage):
+        outcome = kill_points(options.seed)
+        report.add_faults(options.seed, outcome)
+        _say(f"kill points of a mirror: {sum(outcome.faults.values())}, {outcome.seconds:.0f} s")
+        for violation in outcome.violations:
+            _say(f"  VIOLATION: {violation}")
     with machinery() as (servers, processes):
         for program in _programs(options):
             if options.sabotage and not SHOWS[options.sabotage](program):
+                continue
+            if options.mirrored and not program.mirror:
                 continue
             outcome = run(program, servers, processes, options.sabotage)
             report.add(program, outcome)
@@ -204,6 +229,10 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--sabotage", choices=SABOTAGES, help="put a bug into the process, which must be found"
+    )
+    parser.add_argument("--mirrored", action="store_true", help="run only programs with a Spark mirror")
+    parser.add_argument(
+        "--kill-points", action="store_true", help="first strike at every named point of a Spark mirror"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report in Markdown")
     return parser.parse_args()

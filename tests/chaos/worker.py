@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import mirrored
 from destinations import batches, delivery
 from disk import Disk
 from hooks import Arms, install, task_factory
@@ -83,7 +84,8 @@ def prepare(plan: dict[str, Any]) -> None:
     client.REQUEST_SECONDS, client.RETRIES, client.RETRY_SECONDS = 1, 2, 1
     retention._MIN_PAUSE = 0.1
     if program["pipeline"].get("retention"):
-        watched(place(plan, direct=True))
+        names = {CURSOR, mirrored.CURSOR} if program["mirror"] else {CURSOR}
+        watched(place(plan, direct=True), names)
     if program["pipeline"].get("compact"):
         compact_within(place(plan), folder / "compaction", plan["limits"])
     limit(plan["limits"])
@@ -145,12 +147,12 @@ def check_confirmations(journal: Location, early: Path, arms: Arms) -> None:
     status_updates.StatusUpdates.report = checked
 
 
-def watched(journal: Location) -> None:
-    """Prune the journal only once the cursor of the watching process protects its unread segments."""
+def watched(journal: Location, names: set[str]) -> None:
+    """Prune the journal only once the cursors of its other readers protect the segments that they have not read."""
     keep_pruned, cursors = journaled.keep_pruned, Cursors(journal)
 
     async def keep(store: Any, limits: Any) -> None:
-        while CURSOR not in await asyncio.to_thread(cursors.names):
+        while not names <= {*await asyncio.to_thread(cursors.names)}:
             await asyncio.sleep(0.02)
         await keep_pruned(store, limits)
 

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -47,7 +48,11 @@ POINTS: Final[dict[str, tuple[Any, str, int, bool]]] = {
     "before Spark's commit log": (Applying, "apply", 1, True),
 }
 """By name: the class and the method that is interrupted, in which of its calls, and whether after it."""
-LOSSES: Final = ("nothing", "commits", "commits and offsets")
+LOSSES: Final[dict[str, tuple[str, ...]]] = {
+    "nothing": (),
+    "commits": ("commits",),
+    "commits and offsets": ("commits", "offsets"),
+}
 
 
 class Killed(OSError):
@@ -55,22 +60,51 @@ class Killed(OSError):
 
 
 @contextmanager
-def killed(point: str) -> Iterator[Callable[[], bool]]:
-    """Interrupt the first batch at a point; yields whether it was."""
-    owner, name, count, after = POINTS[point]
-    original, calls = getattr(owner, name), []
+def interrupted(point: str, strike: Callable[[], None], later: int = 0) -> Iterator[None]:
+    """Call ``strike`` at a point of the first batch.
+
+    :param later: skip so many passages through the point.
+    """
+    owner, name, number, after = POINTS[point]
+    original, calls = getattr(owner, name), count(1)
 
     def call(*given: Any, **named: Any) -> Any:
-        calls.append(None)
-        if len(calls) == count and not after:
-            raise Killed
+        struck = next(calls) == number + later
+        if struck and not after:
+            strike()
         result = original(*given, **named)
-        if len(calls) == count:
-            raise Killed
+        if struck and after:
+            strike()
         return result
 
     with mock.patch.object(owner, name, call):
-        yield lambda: len(calls) >= count
+        yield
+
+
+@contextmanager
+def killed(point: str) -> Iterator[list[str]]:
+    """End the query at a point of its first batch; yields a list that then has the point."""
+    struck: list[str] = []
+
+    def strike() -> None:
+        struck.append(point)
+        raise Killed
+
+    with interrupted(point, strike):
+        yield struck
+
+
+def lose(checkpoint: Path, loss: str, after: int = 0) -> int:
+    """Lose a part of the newest batch of a checkpoint, and return the batch's number; ``after`` if there is no newer one."""
+    folder = checkpoint / "offsets"
+    last = max((int(each.name) for each in folder.glob("*") if each.name.isdecimal()), default=0)
+    # The offset of the first batch has the query's id.
+    if last <= after:
+        return after
+    for name in LOSSES[loss]:
+        (checkpoint / name / str(last)).unlink(missing_ok=True)
+        (checkpoint / name / f".{last}.crc").unlink(missing_ok=True)
+    return last
 
 
 class Round:
@@ -142,25 +176,14 @@ class Round:
     def strike(self, point: str, loss: str) -> None:
         """End a query at a point, lose a part of the checkpoint, perhaps write more, and let the next query finish."""
         self.write()
-        with killed(point) as was_killed:
+        with killed(point) as struck:
             self.mirror()
-            assert was_killed(), point
-        last = max(self._logged("offsets"))
-        lost = {"nothing": (), "commits": ("commits",), "commits and offsets": ("commits", "offsets")}[loss]
-        for name in lost:
-            # The offset of the first batch has the query's id.
-            if last:
-                (self._lake / "_checkpoint" / name / str(last)).unlink(missing_ok=True)
-                (self._lake / "_checkpoint" / name / f".{last}.crc").unlink(missing_ok=True)
+            assert struck, point
+        lose(self._lake / "_checkpoint", loss)
         if self._random.random() < 0.5:
             self.write()
         assert self.mirror(), (point, loss)
         self.compare(f"{point}, {loss} lost")
-
-    def _logged(self, name: str) -> set[int]:
-        return {
-            int(each.name) for each in (self._lake / "_checkpoint" / name).iterdir() if each.name.isdecimal()
-        }
 
     def compare(self, where: str) -> None:
         """Compare the tables with the rows of the source."""

@@ -1,0 +1,319 @@
+"""A Spark mirror as one more consumer of a program's journal.
+
+It runs in a process of its own beside the pipeline. Its driver, its Java or its Python workers are killed, at random or at a point of
+``tests/spark/kill_points``; then its checkpoint may lose the last commit. At the end, it mirrors the rest of the journal, and its
+tables are compared with the source's, and its changelogs with the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from program import Program
+
+from aiorepl import AioreplError
+from aiorepl.journal import JournalReader
+from aiorepl.journal.store import Location
+from aiorepl.objects.location import ObjectStore
+from aiorepl.testing.verify import Delivered, Tables
+from aiorepl.testing.verify.history import Row, digest
+from aiorepl.testing.verify.tables import COLUMNS, KEYS, SCHEMA
+
+ROOT = Path(__file__).parents[2]
+CURSOR = "mirror"
+"""The name of the mirror's cursor in the journal."""
+MODES = ("current", "current", "soft_delete", "history", "changelog")
+LOSSES = ("nothing", "commits", "commits and offsets")
+POINTS = (
+    "before staging",
+    "after staging",
+    "before the plan is saved",
+    "after the plan is saved",
+    "after the columns of a table",
+    "before the first table's commit",
+    "between two tables' commits",
+    "after the last table's commit",
+    "before the state is saved",
+    "before staged files are deleted",
+    "before Spark's commit log",
+)
+# Seconds for the start of Java, for a kill at a point, and for the last life.
+_STARTS = 240.0
+_STRIKES = 40.0
+_RESTARTS = 5.0
+_ENDS = 300.0
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def with_mirror(program: Program) -> Program:
+    """Give one of five programs a mirror whose journal has all rows. Java takes more time than everything else."""
+    # Beside the program's own choices, which stay as they are.
+    chance = random.Random(f"mirror {program.seed}")
+    whole = program.pipeline["journal"] and program.pipeline.get("snapshot") and not program.power
+    return replace(program, mirror=_drawn(chance)) if whole and chance.random() < 0.2 else program
+
+
+def _drawn(chance: random.Random) -> dict[str, Any]:
+    lives = []
+    for _ in range(chance.choice([1, 2, 3])):
+        at = "random" if chance.random() < 0.4 else chance.choice(POINTS)
+        life: dict[str, Any] = {"at": at, "loss": chance.choice(LOSSES)}
+        if at == "random":
+            life |= {"seconds": round(chance.uniform(0, 12), 1)}
+            life |= {"victim": chance.choice(["driver", "java", "workers"])}
+        else:
+            life |= {"later": int(2 ** chance.uniform(0, 4)) - 1}
+        lives.append(life)
+    return {
+        "mode": {f"{SCHEMA}.{table}": chance.choice(MODES) for table in KEYS},
+        "max_bytes": chance.choice([5_000, 100_000, 2**28]),
+        "partition_bytes": chance.choice([2_000, 2**25]),
+        "whole_transactions": chance.random() < 0.3,
+        "lives": lives,
+    }
+
+
+class MirrorLives:
+    """Runs the mirror of a program.
+
+    :param options: of ``with_mirror``.
+    :param journal: as the mirror reads it, with the faults of its store.
+    :param folder: of the round.
+    :param struck: called with each fault.
+    :param sabotage: whether the mirror loses rows.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        journal: Location,
+        folder: Path,
+        struck: Callable[[str], None],
+        *,
+        sabotage: bool,
+    ) -> None:
+        self._journal = journal
+        self.violations: list[str] = []
+        self._options = {name: value for name, value in options.items() if name != "lives"}
+        self._lives = options["lives"]
+        self._folder = folder
+        self._target = folder / "lake"
+        self._struck = struck
+        self._sabotage = sabotage
+        # What the checkpoint loses before the next life, and the last batch of which it has lost a part: no batch loses two.
+        self._loss = "nothing"
+        self._lost = 0
+        self._lived = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run the lives that end by a kill, once there is a journal."""
+        try:
+            while not await asyncio.to_thread(self._exists):
+                await asyncio.sleep(0.1)
+            for life in self._lives:
+                if not self.violations:
+                    await self._live(life)
+                    self._loss = life["loss"]
+        finally:
+            self._lived.set()
+
+    def _exists(self) -> bool:
+        try:
+            return JournalReader(self._journal).recorded_position() is not None
+        except AioreplError:
+            return False
+
+    async def finish(self) -> None:
+        """Mirror the rest of the journal, after all other lives. No process writes to it."""
+        await self._lived.wait()
+        if self.violations:
+            return
+        process = await self._start(once=True)
+        try:
+            async with asyncio.timeout(_ENDS):
+                await process.wait()
+        except TimeoutError:
+            self.violations.append(f"it does not reach the end of the journal within {_ENDS:.0f} s")
+        else:
+            if process.returncode:
+                self.violations.append(f"it does not reach the end of the journal: {self._last_error()}")
+        finally:
+            _kill([*_descendants(process.pid), process.pid])
+            await process.wait()
+
+    async def _live(self, life: dict[str, Any]) -> None:
+        at, victim = life["at"], life.get("victim", "driver")
+        process = await self._start(point=None if at == "random" else at, later=life.get("later", 0))
+        ended = asyncio.create_task(process.wait())
+        started: list[int] = []
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(_STARTS):
+                line = await process.stdout.readline()
+            self._lost = int(line or self._lost)
+            started = _descendants(process.pid)
+            await asyncio.wait({ended}, timeout=life.get("seconds", _STRIKES))
+            if not ended.done():
+                self._struck(f"mirror: {victim} killed")
+                _kill(_victims(process.pid, victim))
+                # If only workers were killed, it starts its query again.
+                await asyncio.wait({ended}, timeout=_RESTARTS)
+            elif process.returncode == -signal.SIGKILL:
+                self._struck(f"mirror: {at}")
+            else:
+                self.violations.append(f"it ended by itself: {self._last_error()}")
+        except TimeoutError:
+            self.violations.append(f"it does not start within {_STARTS:.0f} s")
+        finally:
+            _kill([*started, *_descendants(process.pid), process.pid])
+            await ended
+
+    async def _start(
+        self, *, once: bool = False, point: str | None = None, later: int = 0
+    ) -> asyncio.subprocess.Process:
+        journal = self._journal
+        plan = {
+            "journal": {"url": journal.url, "config": journal.config}
+            if isinstance(journal, ObjectStore)
+            else str(journal),
+            "mirror": {
+                **self._options,
+                "tables": [f"{SCHEMA}.*"],
+                "target": str(self._target),
+                "keys": {f"{SCHEMA}.{table}": key for table, key in KEYS.items()},
+                "consumer": CURSOR,
+            },
+            "loss": self._loss,
+            "after": self._lost,
+            "log": str(self._folder / "mirror.java"),
+            "once": once,
+            "point": point,
+            "later": later,
+            "sabotage": self._sabotage,
+        }
+        file = self._folder / "mirror.json"
+        file.write_text(json.dumps(plan))
+        with self._stderr.open("ab") as stderr:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.spark.mirror_process", str(file)),
+                cwd=ROOT,
+                env={**os.environ, "JAVA_TOOL_OPTIONS": _JAVA},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+            )
+
+    @property
+    def _stderr(self) -> Path:
+        return self._folder / "mirror.stderr"
+
+    def _last_error(self) -> str:
+        told = self._stderr.read_text(errors="replace").splitlines()
+        return told[-1][:500] if told else "it says nothing"
+
+    def compare(self, final: Tables, journal: Iterable[Any]) -> list[str]:
+        """Compare the mirror's tables.
+
+        :param final: the source's tables.
+        :param journal: the log of the journal's reader.
+        """
+        if self.violations:
+            return self.violations
+        wanted: dict[str, set[Change]] = {table: set() for table in KEYS}
+        for change in journal:
+            if isinstance(change, Delivered):
+                for table in change.tables:
+                    wanted[table] |= {(*change.identity, kind) for kind in operations(change)}
+        found = []
+        for table, rows in final.items():
+            mode = self._options["mode"][f"{SCHEMA}.{table}"]
+            if mode == "changelog":
+                found += self._compare_changes(table, wanted[table])
+            else:
+                found += self._compare_rows(table, mode, rows)
+        return found
+
+    def _compare_rows(self, table: str, mode: str, wanted: dict[Any, Row]) -> list[str]:
+        live = {"soft_delete": lambda row: not row["_deleted"], "history": lambda row: row["_is_current"]}
+        rows = list(filter(live.get(mode), self._read(table)))
+        there = {
+            tuple(row[column] for column in KEYS[table]): {
+                column: digest(row[column]) for column in COLUMNS[table]
+            }
+            for row in rows
+        }
+        problems = {
+            "rows are there twice": len(rows) - len(there),
+            "rows are missing": len(wanted.keys() - there.keys()),
+            "rows are not in the source": len(there.keys() - wanted.keys()),
+            "rows have other values": sum(there[key] != wanted[key] for key in there.keys() & wanted.keys()),
+        }
+        return [f"table {table} in mode {mode}: {count} {text}" for text, count in problems.items() if count]
+
+    def _compare_changes(self, table: str, wanted: set[Change]) -> list[str]:
+        rows = [(row["_commit_lsn"], row["_ordinal"], row["_op"]) for row in self._read(table)]
+        problems = {
+            "changes are there twice": len(rows) - len({*rows}),
+            "changes are missing": len(wanted - {*rows}),
+            "changes are not in the journal": len({*rows} - wanted),
+        }
+        return [f"changelog of {table}: {count} {text}" for text, count in problems.items() if count]
+
+    def _read(self, table: str) -> list[Row]:
+        # Imports pyarrow.
+        from deltalake import DeltaTable
+
+        path = str(self._target / SCHEMA / table)
+        return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(path) else []
+
+
+Change = tuple[int, int, str]
+"""LSN, ordinal and operation."""
+
+
+def operations(change: Delivered) -> tuple[str, ...]:
+    """Return the operations of a changelog's rows: an UPDATE that changes the key has two, except with REPLICA IDENTITY FULL."""
+    if change.kind != "update" or change.old is None or change.new is None:
+        return (change.kind,)
+    key = KEYS[change.tables[0]]
+    moved = len(change.old) == len(key) and any(change.old[column] != change.new[column] for column in key)
+    return ("delete", "insert") if moved else ("update",)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _victims(driver: int, victim: str) -> list[int]:
+    if victim == "driver":
+        return [driver]
+    of_java = [pid for pid in _descendants(driver) if _name(pid) == "java"]
+    return of_java if victim == "java" else [pid for java in of_java for pid in _descendants(java)]
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    # Java starts its workers from any of its threads.
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in thread.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

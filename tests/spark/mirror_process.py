@@ -1,0 +1,73 @@
+"""A mirror in a process of its own, for the random programs in ``tests/chaos``; it may kill itself at a point of ``kill_points``.
+
+python -m tests.spark.mirror_process PLAN
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiorepl import AioreplError, RetryPolicy
+from aiorepl.objects.location import ObjectStore
+from aiorepl.spark import local_session
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.table import Part
+from aiorepl.spark.mirroring.mirror import Mirror
+from aiorepl.spark.mirroring.running import MirrorRunner
+
+from .kill_points import interrupted, lose
+
+
+def main(plan: dict[str, Any]) -> int:
+    """Run a mirror until it is killed, or to the end of the journal.
+
+    Prints the number of the batch of which the checkpoint has lost a part, once Spark runs.
+
+    :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``loss`` and ``after``, what to lose first (``kill_points.lose``);
+        ``log``, the file for Java's output; ``once``, whether to end at the end of the journal; ``point`` and ``later``, where
+        the process kills itself, or ``None``; ``sabotage``, whether to lose rows.
+    """
+    lost = lose(Path(plan["mirror"]["target"], "_checkpoint"), plan["loss"], plan["after"])
+    if plan["sabotage"]:
+        forget_rows()
+    session = partial(local_session, cores=1, memory="512m", log=plan["log"])
+    session()
+    print(lost, flush=True)
+    again = RetryPolicy(timeout=None, wait_initial=0.1, wait_max=1.0)
+    journal = plan["journal"]
+    location = ObjectStore(**journal) if isinstance(journal, dict) else journal
+    runner = MirrorRunner(Mirror(location, **plan["mirror"]), session, again, once=plan["once"])
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    point = plan["point"]
+    with nullcontext() if point is None else interrupted(point, kill, plan["later"]):
+        try:
+            runner.run()
+        except AioreplError as error:
+            sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+            return 1
+    return 0
+
+
+def forget_rows() -> None:
+    """Lose the last row of every part that is merged."""
+    merge = DeltaTarget.merge
+
+    def shorter(part: Part) -> Part:
+        return replace(part, read=lambda: part.read()[:-1])
+
+    def less(self: Any, parts: Any, *given: Any) -> None:
+        merge(self, [shorter(part) for part in parts], *given)
+
+    DeltaTarget.merge = less  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))
