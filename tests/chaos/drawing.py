@@ -28,7 +28,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     # Other sinks write their files with functions that the disk does not record.
     power = chance.random() < 0.35
     source, pipeline = _source(chance, version), _pipeline(chance, version, power=power)
-    paired = chance.random() < 0.25
+    paired = chance.random() < (0.5 if pipeline["journal"] and source.get("two_phase") else 0.2)
     if paired:
         _boundaries(chance, version, source, pipeline)
     promotion = ""
@@ -82,9 +82,18 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     limit = 2_000 if slow else 20_000
     if short:
         limit = 30_000 if paired else 1_000
-    elif not slow and chance.random() < 0.03:
-        mixture |= {"savepoints": 50_000} if chance.random() < 0.5 else {"rows": 100_000}
+    elif not slow and not paired and chance.random() < 0.04:
+        mixture |= chance.choice(
+            [{"savepoints": 50_000}, {"savepoints": 50_000}, {"rows": 100_000}, {"rows": 1_000_000}]
+        )
         limit = 200_000
+    if mixture.get("rows") == 1_000_000:
+        # Time for the transaction; and with more consumers, the verifier needs too much memory.
+        lives = (replace(lives[0], seconds=10.0), *lives[1:])
+        sinks = {"sink0": {"type": "jsonl", "rotate_bytes": 10_000_000}}
+        pipeline = {
+            name: value for name, value in pipeline.items() if name not in ("max_bytes", "compact", "store")
+        }
     limits = chance.choice([{}, {}, {}, {}, {}, {}, {"files": 30}, {"memory": 200_000_000}])
     # A second writer would leave no pause between pairs.
     writers = 1 if paired else chance.choice([1, 2, 3])
@@ -237,9 +246,9 @@ def _kinds(pipeline: dict[str, Any], *, signals: bool) -> dict[str, int]:
     """Return the faults from outside that a program can have, each with its weight."""
     kinds = {kind: often for kind, often in KINDS.items() if signals or kind != "resnapshot"}
     if pipeline["journal"] and not pipeline.get("snapshot"):
-        kinds[SECOND] = 1
+        kinds[SECOND] = 4 if pipeline.get("store") else 1
     if pipeline.get("store"):
-        kinds |= {OUTAGE: 4, SECOND: 4}
+        kinds[OUTAGE] = 4
     return kinds
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,30 +15,22 @@ import asyncpg
 from aftermath import Aftermath
 from bucket import FailingLayer
 from cluster import Cluster
-from destinations import letters
+from ends import Ends
 from judge import Judge
 from mirrored import MirrorLives
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
 from report import Outcome
+from starter import AWAY, Starter
 from strikes import SECOND, Striker
-from watch import (
-    Confirmation,
-    FolderWatch,
-    JournalWatch,
-    LettersWatch,
-    ManifestWatch,
-    PreparedWatch,
-    RequestWatch,
-    TableWatch,
-    Watch,
-    cursor,
-)
+from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
-from aiorepl import LSN, AioreplError, errors
+from aiorepl import LSN, AioreplError
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.journal import JournalReader
 from aiorepl.journal.store import Location
+from aiorepl.journal.verification import problems
 from aiorepl.testing.verify import (
     Mixture,
     Workload,
@@ -55,23 +45,13 @@ _ROWS_PER_SECOND = 2_000
 LONGEST_WITH_MIRROR = 1200.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
-# A process may end with these errors even if no system call has failed.
-_EXCUSED = ("ConnectionFailed", "ConnectionLost", "ServerError")
-# A SlotError needs one of these: a killed process's connection may still hold the slot.
-_BUSY = ("is in use by process", "another consumer is connected")
-# A second pipeline writes the journal, or has written it.
-_FENCED = ("another writer has taken over", "another process writes")
-# A start meets a standby before its promotion.
-_SYNCHRONIZING = ("is being synchronized from the primary on this standby",)
-# After a failed call of the operating system, an error has one of these.
-_ADVICE = ("make room", "raise the process's limit", "check the disk")
 # Damages of the journal, not of the slot.
 _OF_JOURNALS = ("older copy",)
-_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Round:
     """One program on one server, or on a primary and its standby.
+
     :param layer: leads to the object store of the journal.
     :param processes: starts the process under test.
     :param folder: the folder for all files of the round.
@@ -87,10 +67,8 @@ class Round:
         folder: Path,
         sabotage: str | None = None,
     ) -> None:
-        self._sabotage = sabotage
         self._program = program
         self._cluster = cluster
-        self._processes = processes
         self._folder = folder
         self._layer = layer
         # Where the verifier reads the journal, without faults.
@@ -98,8 +76,8 @@ class Round:
         # The name of the slot, and of the database.
         self._slot = f"chaos_{program.seed}"
         self._outcome = Outcome()
+        self._ends = Ends(program, folder, self._outcome)
         self._watches: dict[str, Watch] = {}
-        self._striker = Striker(cluster, layer, self._slot, self._forget, self._struck, self._run_second)
         self._receiver = Receiver(program.seed, self._received, self._struck)
         self._mirror: MirrorLives | None = None
         if program.mirror:
@@ -110,6 +88,12 @@ class Round:
                 self._struck,
                 sabotage=sabotage == "forget mirrored rows",
             )
+        self._starter = Starter(
+            program, cluster, layer, self._receiver, processes, folder, self._ends, sabotage
+        )
+        self._striker = Striker(
+            cluster, layer, self._slot, self._forget, self._struck, self._starter.run_second
+        )
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
         self._longer = program.mixture.get("rows", 0) / _ROWS_PER_SECOND
@@ -202,8 +186,8 @@ class Round:
             self._folder,
             self._journal,
             self._watches,
-            partial(self._start, Run()),
-            self._last_error,
+            partial(self._starter.start, Run()),
+            self._ends.last_error,
             self._forget,
         )
         await aftermath.run(damage, remedy, workload)
@@ -242,7 +226,7 @@ class Round:
                 await self._drop()
 
     async def _drop(self) -> None:
-        await self._free()
+        await self._starter.free()
         connection = await asyncpg.connect(self._cluster.dsn_for())
         terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE $1 || '%'"
         await connection.fetch(terminate, self._slot)
@@ -267,25 +251,9 @@ class Round:
             target = await asyncpg.connect(self._target)
             await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
             target.terminate()
-        for name, options in self._program.sinks.items():
-            confirmed: Confirmation = (
-                cursor(self._journal, name) if self._program.pipeline["journal"] else self._confirmation
-            )
-            self._watches[name] = self._watch(name, options, confirmed)
-            if "rejects" in options:
-                self._watches[letters(name)] = LettersWatch(confirmed, self._folder / letters(name))
-        if self._program.pipeline["journal"]:
-            self._watches["the journal"] = JournalWatch(self._confirmation, self._journal, self._slot_stays)
-
-    def _watch(self, name: str, options: dict[str, Any], confirmed: Confirmation) -> Watch:
-        kind = options["type"]
-        if kind == "jsonl" and options.get("prepared"):
-            return PreparedWatch(confirmed, self._folder / name)
-        if kind == "jsonl":
-            return FolderWatch(confirmed, self._folder / name)
-        if kind == "s3":
-            return ManifestWatch(confirmed, self._folder / name)
-        return RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed)
+        self._watches |= watches(
+            self._program, self._folder, self._journal, self._confirmation, self._slot_stays
+        )
 
     @property
     def _receivers(self) -> list[Watch]:
@@ -316,7 +284,7 @@ class Round:
         """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
-            with contextlib.suppress(*_AWAY):
+            with contextlib.suppress(*AWAY):
                 text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
                 self._confirmed = None if text is None else LSN.parse(text)
                 for watch in self._watches.values() if self._looking else ():
@@ -351,7 +319,7 @@ class Round:
         """Run the process once, with its faults."""
         fired = self._folder / "fired"
         before = fired.stat().st_size if fired.exists() else 0
-        process = await self._start(run)
+        process = await self._starter.start(run)
         striking = asyncio.create_task(self._strike_all(run, process))
         ended = asyncio.create_task(process.wait())
         await asyncio.wait({ended}, timeout=run.seconds)
@@ -362,9 +330,20 @@ class Round:
         code = await ended
         struck = fired.read_text()[before:].splitlines() if fired.exists() else []
         self._outcome.faults.update(struck)
-        self._note_end(code, struck, fenced=any(kind == SECOND for kind, *_ in run.strikes))
+        self._ends.note(code, struck, fenced=any(kind == SECOND for kind, *_ in run.strikes))
         for watch in self._watches.values():
             watch.restarted()
+        await self._verify_journal()
+
+    async def _verify_journal(self) -> None:
+        """Verify every file of the journal, as the end of a process has left them."""
+        reader = JournalReader(self._journal)
+        if (
+            self._program.pipeline["journal"]
+            and await asyncio.to_thread(reader.recorded_position) is not None
+        ):
+            found = await asyncio.to_thread(list, problems(self._journal))
+            self._outcome.violations += [f"the journal after an end: {problem}" for problem in found]
 
     async def _end(self, run: Run, process: Process, ended: asyncio.Task[int]) -> None:
         if run.end == "kill":
@@ -378,99 +357,10 @@ class Round:
             self._outcome.violations.append("the process does not stop when it is asked to")
             process.kill()
 
-    async def _run_second(self, seconds: float) -> None:
-        """Run a second pipeline on the same slot and journal, without sinks. One of the two must be refused."""
-        folder = self._folder / "second"
-        folder.mkdir(exist_ok=True)
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            plan = self._plan(Run(), {})
-            program = plan["program"]
-            program["sinks"] = {}
-            for option in ("snapshot", "compact", "retention"):
-                program["pipeline"].pop(option, None)
-            (folder / "plan.json").write_text(json.dumps(plan | {"folder": str(folder)}))
-            (folder / "stderr").touch()
-            process = self._processes.start(folder / "plan.json", folder / "stderr")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await process.wait()
-            process.kill()
-            self._note_end(await process.wait(), [], fenced=True, stderr=folder / "stderr")
-
-    def _note_end(
-        self, code: int, struck: list[str], *, fenced: bool = False, stderr: Path | None = None
-    ) -> None:
-        if code in (0, -signal.SIGKILL):
-            self._outcome.ends["killed" if code else "stopped"] += 1
-            return
-        error = self._last_error(stderr)
-        kind = error.partition(":")[0]
-        self._outcome.ends[kind] += 1
-        busy = kind == "SlotError" and any(text in error for text in (*_BUSY, *_SYNCHRONIZING))
-        fenced = fenced and kind == "JournalError" and any(text in error for text in _FENCED)
-        if kind in _EXCUSED or busy or fenced or "memory" in self._program.limits:
-            # Without memory, a process may end in any way.
-            return
-        if not any(line.startswith("E") for line in struck):
-            self._outcome.violations.append(f"the pipeline ended by itself: {error}")
-        elif problem := self._unclear(kind, error):
-            self._outcome.violations.append(f"after a failed call, {problem}: {error}")
-
-    def _unclear(self, kind: str, error: str) -> str:
-        """Say what is missing from the error after a call of the operating system has failed; empty if nothing is."""
-        if not issubclass(getattr(errors, kind, object), errors.AioreplError):
-            return "the error is not one of aiorepl"
-        if str(self._folder) not in error:
-            return "the error does not name the file or its folder"
-        return "" if any(advice in error for advice in _ADVICE) else "the error does not say what to do"
-
-    def _last_error(self, stderr: Path | None = None) -> str:
-        told = (stderr or self._folder / "stderr").read_text().splitlines()
-        return told[-1][:500] if told else "it says nothing"
-
-    async def _start(self, run: Run, options: dict[str, Any] | None = None) -> Process:
-        await self._free()
-        plan = self._folder / "plan.json"
-        plan.write_text(json.dumps(self._plan(run, options or {})))
-        return self._processes.start(plan, self._folder / "stderr")
-
-    def _plan(self, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "program": asdict(self._program),
-            "dsn": self._cluster.proxy.dsn_for(self._dsn),
-            "target": self._target,
-            "receiver": self._receiver.listener.port,
-            "slot": self._slot,
-            "folder": str(self._folder),
-            "journal": str(self._folder / "journal"),
-            "fired": str(self._folder / "fired"),
-            "early": str(self._folder / "early"),
-            "arms": run.arms,
-            "options": options,
-            "limits": self._program.limits if run in self._program.runs else {},
-            "sabotage": self._sabotage,
-            "store": None if self._layer is None else _configured(self._layer),
-        }
-
-    async def _free(self) -> None:
-        """Wait until the server answers and has released the slot."""
-        async with asyncio.timeout(DEADLINE):
-            while True:
-                with contextlib.suppress(*_AWAY):
-                    connection = await asyncpg.connect(self._cluster.dsn_for())
-                    try:
-                        query = "SELECT count(*) FROM pg_replication_slots WHERE database = $1 AND active"
-                        if not await connection.fetchval(query, self._slot):
-                            return
-                    finally:
-                        connection.terminate()
-                await asyncio.sleep(0.02)
-
     async def _strike_all(self, run: Run, process: Process) -> None:
         for kind, after, size in run.strikes:
             await asyncio.sleep(after)
-            with contextlib.suppress(*_AWAY, ProcessLookupError):
+            with contextlib.suppress(*AWAY, ProcessLookupError):
                 await self._striker.strike(kind, size, process)
 
     async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:
@@ -487,7 +377,7 @@ class Round:
             ]
         last = (0, 0)
         for _ in range(_STARTS):
-            process = await self._start(Run())
+            process = await self._starter.start(Run())
             try:
                 async with asyncio.timeout(DEADLINE + self._longer):
                     while not workload.running and process.returncode is None:
@@ -502,12 +392,12 @@ class Round:
                 self._outcome.violations.append("the consumers do not catch up")
                 process.kill()
             process.ask_to_stop()
-            self._note_end(await process.wait(), [])
+            self._ends.note(await process.wait(), [])
             for watch in self._watches.values():
                 watch.restarted()
             if all(last in watch.ledger for watch in self._receivers):
                 return True
-        self._outcome.violations.append(f"the process does not start again: {self._last_error()}")
+        self._outcome.violations.append(f"the process does not start again: {self._ends.last_error()}")
         return False
 
     async def _receive(self, process: Process, mark: tuple[int, int]) -> None:
@@ -527,9 +417,3 @@ class Round:
                 if failed or set(states.values()) <= {"complete"}:
                     return
             await asyncio.sleep(0.05)
-
-
-def _configured(layer: FailingLayer) -> dict[str, Any]:
-    """Return the places of the journal for the process under test: with faults, and without."""
-    places = {"faulty": layer.place(), "direct": layer.place(direct=True)}
-    return {name: {"url": place.url, "config": dict(place.config)} for name, place in places.items()}

@@ -147,6 +147,29 @@ def forget_commits_of_prepared() -> None:
     UnsyncedLines.write = lossy
 
 
+def fence_nobody() -> None:
+    """The writer of a journal in an object store replaces whatever is there, also the state of a later writer."""
+    from aiorepl.journal.remote_store import RemoteStore
+
+    def replace(self: Any, name: str, data: bytes, version: str | None) -> str:
+        self.write(name, data)
+        return str(self.load(name)[1])
+
+    RemoteStore.replace = replace
+
+
+def forget_timelines() -> None:
+    """Positions are not compared with the history of a promoted server."""
+    from aiorepl.source import continuity
+
+    continuity.divergence = lambda position, timelines: None
+
+
+def _strikes(kind: str) -> Callable[[Program], bool]:
+    """Whether a fault from outside is in a program."""
+    return lambda program: any(kind == strike for run in program.runs for strike, *_ in run.strikes)
+
+
 def _has(option: str) -> Callable[[Program], bool]:
     """Whether a sink has an option."""
     return lambda program: any(option in sink for sink in program.sinks.values())
@@ -173,6 +196,8 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "compact less": lambda program: "compact" in program.pipeline,
     "forget commits of prepared": _has("prepared"),
     "forget mirrored rows": lambda program: bool(program.mirror),
+    "fence nobody": lambda program: "store" in program.pipeline and _strikes("second pipeline")(program),
+    "forget timelines": lambda program: "late standby" in program.aftermath,
 }
 
 
@@ -194,5 +219,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         compact_less,
         forget_commits_of_prepared,
         forget_mirrored_rows,
+        fence_nobody,
+        forget_timelines,
     )
 }

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from destinations import letters
+from program import Program
+
 from aiorepl import DeadLetters
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
@@ -269,6 +272,34 @@ class JournalWatch(Watch):
                     moved = time.monotonic()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
             self.violations.append(f"the journal cannot be read: {type(error).__name__}: {error}")
+
+
+def watches(
+    program: Program, folder: Path, journal: Location, slot: Confirmation, stays: Callable[[], bool]
+) -> dict[str, Watch]:
+    """Make the watches of a program's sinks, dead letters and journal.
+
+    :param folder: of the round.
+    :param slot: reads the slot's confirmed position.
+    :param stays: see ``JournalWatch``.
+    """
+    made: dict[str, Watch] = {}
+    for name, options in program.sinks.items():
+        confirmed = cursor(journal, name) if program.pipeline["journal"] else slot
+        kind = options["type"]
+        if kind == "jsonl" and options.get("prepared"):
+            made[name] = PreparedWatch(confirmed, folder / name)
+        elif kind == "jsonl":
+            made[name] = FolderWatch(confirmed, folder / name)
+        elif kind == "s3":
+            made[name] = ManifestWatch(confirmed, folder / name)
+        else:
+            made[name] = RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed)
+        if "rejects" in options:
+            made[letters(name)] = LettersWatch(confirmed, folder / letters(name))
+    if program.pipeline["journal"]:
+        made["the journal"] = JournalWatch(slot, journal, stays)
+    return made
 
 
 def cursor(journal: Location, name: str) -> Confirmation:

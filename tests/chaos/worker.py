@@ -50,6 +50,9 @@ LIMITS = {
     "listed": 3,
 }
 
+# A loop over ``aiorepl.connect`` writes at once what is larger.
+_LINES_BYTES = 1_000_000
+
 
 def run(plan: Path, stderr: Path, stop: Connection) -> None:
     """Run as the process under test."""
@@ -67,7 +70,12 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
         loop.set_task_factory(factory)
-    code = loop.run_until_complete(main(told, arms, stop))
+    before = memory("VmRSS")
+    consumer = make_consumer(told, arms)
+    code = loop.run_until_complete(main(consumer, told, arms, stop))
+    started = not isinstance(consumer, Pipeline) or consumer._fan_out.started.is_set()
+    with open(Path(told["folder"], "end.json"), "w") as file:  # noqa: PTH123 - without faults
+        json.dump({"started": started, "bytes": memory("VmHWM") - before}, file)
     sys.stderr.flush()
     os._exit(code)
 
@@ -103,6 +111,13 @@ def limit(limits: dict[str, int]) -> None:
     if "memory" in limits:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + limits["memory"], used + limits["memory"]))
+
+
+def memory(kind: str) -> int:
+    """Return bytes of memory of this process: ``VmRSS``, now, or ``VmHWM``, at most."""
+    with open("/proc/self/status") as file:  # noqa: PTH123 - without faults
+        (line,) = (line for line in file if line.startswith(f"{kind}:"))
+    return int(line.split()[1]) * 1024
 
 
 def record(error: BaseException, path: Path) -> None:
@@ -191,9 +206,8 @@ def compact_within(journal: Location, told: Path, limits: dict[str, int]) -> Non
     beside._FIRST_PAUSE = 0.05
 
 
-async def main(plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
+async def main(consumer: Pipeline | Loop, plan: dict[str, Any], arms: Arms, stop: Connection) -> int:
     """Run until the pipe or the pipeline ends, and return the exit code."""
-    consumer = make_consumer(plan, arms)
     asyncio.get_running_loop().add_reader(stop.fileno(), consumer.stop)
     task = asyncio.create_task(consumer.run())
     arms.cancel, arms.active = task.cancel, True
@@ -288,8 +302,13 @@ class Loop:
             with path.open("wb", buffering=0) as file:
                 async with connect(self._source, reconnect=self._again) as stream:
                     async for transaction in stream:
-                        lines = [form.event(change) async for change in transaction]
-                        file.write(b"".join(line + b"\n" for line in lines))
+                        lines = bytearray()
+                        async for change in transaction:
+                            lines += form.event(change) + b"\n"
+                            if len(lines) > _LINES_BYTES:
+                                file.write(lines)
+                                lines.clear()
+                        file.write(lines)
                         os.fsync(file.fileno())
                         await stream.ack(transaction)
         except asyncio.CancelledError:

@@ -1,0 +1,120 @@
+"""Starts a round's processes: the pipeline under test, and a second one on the same slot and journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from bucket import FailingLayer
+from cluster import Cluster
+from ends import Ends
+from processes import Process, Processes
+from program import Program, Run
+from receiver import Receiver
+
+AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The errors of an own connection to a server that is struck."""
+# Seconds until the server has released the slot.
+_FREE = 120.0
+
+
+class Starter:
+    """Starts the processes of a round; for the parameters, see ``Round``.
+
+    :param receiver: listens.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        layer: FailingLayer | None,
+        receiver: Receiver,
+        processes: Processes,
+        folder: Path,
+        ends: Ends,
+        sabotage: str | None,
+    ) -> None:
+        self._program = program
+        self._cluster = cluster
+        self._layer = layer
+        self._receiver = receiver
+        self._processes = processes
+        self._folder = folder
+        self._ends = ends
+        self._sabotage = sabotage
+        self._slot = f"chaos_{program.seed}"
+
+    async def run_second(self, seconds: float) -> None:
+        """Run a second pipeline on the same slot and journal, without sinks. One of the two must be refused."""
+        folder = self._folder / "second"
+        folder.mkdir(exist_ok=True)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            plan = self._plan(Run(), {})
+            program = plan["program"]
+            program["sinks"] = {}
+            for option in ("snapshot", "compact", "retention"):
+                program["pipeline"].pop(option, None)
+            (folder / "plan.json").write_text(json.dumps(plan | {"folder": str(folder)}))
+            (folder / "stderr").touch()
+            process = self._processes.start(folder / "plan.json", folder / "stderr")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await process.wait()
+            process.kill()
+            self._ends.note(await process.wait(), [], fenced=True, stderr=folder / "stderr")
+
+    async def start(self, run: Run, options: dict[str, Any] | None = None) -> Process:
+        """Start a process once the slot is free.
+
+        :param options: further options of ``Pipeline``.
+        """
+        await self.free()
+        plan = self._folder / "plan.json"
+        plan.write_text(json.dumps(self._plan(run, options or {})))
+        return self._processes.start(plan, self._folder / "stderr")
+
+    def _plan(self, run: Run, options: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "program": asdict(self._program),
+            "dsn": self._cluster.proxy.dsn_for(self._cluster.dsn_for(self._slot)),
+            "target": self._cluster.dsn_for(f"{self._slot}_target"),
+            "receiver": self._receiver.listener.port,
+            "slot": self._slot,
+            "folder": str(self._folder),
+            "journal": str(self._folder / "journal"),
+            "fired": str(self._folder / "fired"),
+            "early": str(self._folder / "early"),
+            "arms": run.arms,
+            "options": options,
+            "limits": self._program.limits if run in self._program.runs else {},
+            "sabotage": self._sabotage,
+            "store": None if self._layer is None else _configured(self._layer),
+        }
+
+    async def free(self) -> None:
+        """Wait until the server answers and has released the slot."""
+        async with asyncio.timeout(_FREE):
+            while True:
+                with contextlib.suppress(*AWAY):
+                    connection = await asyncpg.connect(self._cluster.dsn_for())
+                    try:
+                        query = "SELECT count(*) FROM pg_replication_slots WHERE database = $1 AND active"
+                        if not await connection.fetchval(query, self._slot):
+                            return
+                    finally:
+                        connection.terminate()
+                await asyncio.sleep(0.02)
+
+
+def _configured(layer: FailingLayer) -> dict[str, Any]:
+    """Return the places of the journal for the process under test: with faults, and without."""
+    places = {"faulty": layer.place(), "direct": layer.place(direct=True)}
+    return {name: {"url": place.url, "config": dict(place.config)} for name, place in places.items()}
