@@ -79,7 +79,7 @@ class Striker:
         elif kind == "drip":
             self._proxy.drip(int(size * 5_000))
         elif kind == "resnapshot":
-            await self._resnapshot(_TABLES[int(size * len(_TABLES))])
+            await self._resnapshot(_TABLES[min(int(size * len(_TABLES)), len(_TABLES) - 1)])
         elif kind == SECOND:
             seconds = asyncio.create_task(self._second(0.5 + 2 * size))
             await asyncio.sleep(0.2)
