@@ -1,7 +1,7 @@
 """Forks Python interpreters from one that has imported their modules already, for programs that start Python processes.
 
-``ForkedPython.program`` is started in place of Python, as ``-c CODE`` or ``-m MODULE``. It passes its arguments, environment and
-streams on, and ends when the forked process has ended. pytest-xdist's workers are forked from a process that has collected the
+``ForkedPython.program`` is started in place of Python, as ``-c CODE``, ``-m MODULE`` or with a file. It passes its arguments,
+environment and streams on, and ends with the exit code or by the signal of the forked process. Signals are not passed on. pytest-xdist's workers are forked from a process that has collected the
 tests, because most of the time of a collection is spent on importing tests and libraries, and in a new clone on compiling them. Each
 worker still collects for itself, with the modules that are already imported.
 """
@@ -41,7 +41,11 @@ socket.send_fds(forked, [len(request).to_bytes(4)], [0, 1, 2])
 forked.sendall(request)
 os.close(0)
 os.close(1)
-forked.recv(1)
+ended = forked.recv(2)
+code = int.from_bytes(ended, signed=True) if ended else 1
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
 """
 
 
@@ -120,35 +124,56 @@ def prepare(what: str, arguments: list[str]) -> None:
     os.close(output)
 
 
-def serve(listening: socket.socket) -> tuple[socket.socket, list[Any]] | None:
-    """Fork for each connection until standard input ends. In a forked process, return its connection and its request."""
-    signal.signal(signal.SIGCHLD, reap)
+def serve(listening: socket.socket) -> list[Any] | None:
+    """Fork for each connection until standard input ends. In a forked process, return its request."""
+    running: dict[int, socket.socket] = {}
+    woken, wake = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([listening, 0], [], [])
+        ready, _, _ = select.select([listening, woken, 0], [], [])
+        if woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, 4096)
+            reap(running)
         if 0 in ready:
             return None
+        if listening not in ready:
+            continue
         connection, _ = listening.accept()
         length, streams, _, _ = socket.recv_fds(connection, 4, 3)
         request = connection.recv(int.from_bytes(length), socket.MSG_WAITALL)
-        if len(streams) == 3 and os.fork() == 0:
-            listening.close()
+        pid = os.fork() if len(streams) == 3 else None
+        if pid == 0:
+            for each in (listening, connection, *running.values()):
+                each.close()
+            for descriptor in (woken, wake):
+                os.close(descriptor)
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)
-            return connection, json.loads(request)
+            return json.loads(request)
         for stream in streams:
             os.close(stream)
-        connection.close()
+        if pid is None:
+            connection.close()
+        else:
+            running[pid] = connection
 
 
-def reap(*_: object) -> None:
-    """Reap the processes that have ended, and ignore their exit codes."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def reap(running: dict[int, socket.socket]) -> None:
+    """Tell the programs whose processes have ended how they have ended."""
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with running.pop(pid) as told, suppress(BrokenPipeError):
+                told.send(os.waitstatus_to_exitcode(status).to_bytes(2, signed=True))
 
 
 def become(arguments: list[str], environment: dict[str, str], folder: str) -> None:
@@ -160,14 +185,19 @@ def become(arguments: list[str], environment: dict[str, str], folder: str) -> No
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    while arguments[0] not in ("-c", "-m"):
+    while arguments[0].startswith("-") and arguments[0] not in ("-c", "-m"):
         arguments.pop(0)
-    kind, program, *rest = arguments
-    sys.argv = [kind, *rest]
+    kind, *rest = arguments
     if kind == "-m":
+        program, *sys.argv[1:] = rest
         runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
+    elif kind == "-c":
+        program, *sys.argv[1:] = rest
         exec(program, {"__name__": "__main__"})
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(kind).resolve().parent))
+        runpy.run_path(kind, run_name="__main__")
 
 
 if __name__ == "__main__":
@@ -178,6 +208,4 @@ if __name__ == "__main__":
     gc.freeze()  # a collection would copy every page
     asked = serve(socket.socket(fileno=int(descriptor)))
     if asked is not None:
-        # Its end closes the connection, which ends the requesting program.
-        connection, request = asked
-        become(*request)
+        become(*asked)

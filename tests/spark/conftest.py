@@ -97,7 +97,13 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(forked_python: Callable[..., Path | None]) -> Iterator[Any]:
+def worker_python(forked_python: Callable[..., Path | None]) -> Path:
+    """Python for Spark's processes."""
+    return forked_python(WORKER_MODULES, WORKER_ENVIRONMENT) or Path(sys.executable)
+
+
+@pytest.fixture(scope="session")
+def spark(worker_python: Path) -> Iterator[Any]:
     from pyspark.sql.streaming import DataStreamWriter
 
     from aiorepl.spark import local_session
@@ -107,8 +113,7 @@ def spark(forked_python: Callable[..., Path | None]) -> Iterator[Any]:
     patch.setattr(DataStreamWriter, "start", lambda *given, **named: Query(partial(start, *given, **named)))
     options = [*JAVA_OPTIONS, *(DELTA_OPTIONS if DELTA_JARS else ())]
     patch.setenv("JAVA_TOOL_OPTIONS", " ".join(options))
-    if python := forked_python(WORKER_MODULES, WORKER_ENVIRONMENT):
-        patch.setenv("PYSPARK_PYTHON", str(python))
+    patch.setenv("PYSPARK_PYTHON", str(worker_python))
     if DELTA_JARS:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell")
     with warnings.catch_warnings():

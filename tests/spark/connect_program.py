@@ -16,7 +16,7 @@ from aiorepl.spark.session.java import ensure_java
 journal, folder, pipeline = sys.argv[1:]
 os.chdir(folder)  # the server's warehouse
 ensure_java()
-os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 assert "connect" in type(spark).__module__
 

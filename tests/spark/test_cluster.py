@@ -113,7 +113,7 @@ def wait_for(found: Callable[[], Any], process: subprocess.Popen[bytes], log: Pa
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
-def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
+def test_executors_that_are_killed(journal, worker_python, tmp_path, free_port) -> None:
     """An executor that is killed in the middle of a batch loses no row and gives none twice."""
     t = journal.stream.table("t", column("id", 23, key=True), column("note"))
     journal.stream.transaction(*(t.insert(str(key), f"note {key} {'x' * 40}") for key in range(ROWS)))
@@ -121,7 +121,7 @@ def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
     journal.write(block_bytes=16_384)
     lake, port, http = tmp_path / "lake", free_port(), free_port()
     program = shutil.copytree(ROOT / "examples" / "spark_cluster", tmp_path / "program")
-    archive(program)
+    archive(program, worker_python)
     file = program / "mirror.toml"
     file.write_text(file.read_text().replace("[mirror]", '[mirror]\npartition_bytes = "32KiB"'))
 
@@ -173,11 +173,11 @@ def test_executors_that_are_killed(journal, tmp_path, free_port) -> None:
         assert rows(lake) == expected | {1: "changed"}
 
 
-def archive(folder: Path) -> None:
+def archive(folder: Path, interpreter: Path) -> None:
     """Create a minimal version of the environment of ``pack.sh``, with this Python."""
     python = folder / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(str(interpreter))} "$@"\n')
     python.chmod(0o755)
     with tarfile.open(folder / "environment.tar.gz", "w:gz") as file:
         file.add(folder / "environment", ".")

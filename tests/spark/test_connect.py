@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("spark-programs"), pytest.mark.usefixtures
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
 
 
-def test_a_connect_server(journal, tmp_path) -> None:
+def test_a_connect_server(journal, worker_python, tmp_path, monkeypatch) -> None:
     """A server reads a journal, creates a table over it and mirrors it; the example's pipeline appends its changes."""
     t = journal.stream.table("t", column("id", 23, key=True), column("note"))
     journal.stream.transaction(t.insert("1", "one"), t.insert("2", "two"), t.delete("1", None))
@@ -32,6 +32,7 @@ def test_a_connect_server(journal, tmp_path) -> None:
     )
     spec.write_text(text.replace("/var/lib/aiorepl/journal", str(journal.folder)))
 
+    monkeypatch.setenv("PYSPARK_PYTHON", str(worker_python))
     program = Path(__file__).with_name("connect_program.py")
     done = subprocess.run(
         [sys.executable, str(program), str(journal.folder), str(tmp_path), str(pipeline)],

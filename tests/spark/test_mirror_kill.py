@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -18,6 +19,12 @@ pytestmark = [pytest.mark.xdist_group("spark-programs"), pytest.mark.usefixtures
 
 ID, NOTE = column("id", 23, key=True), column("note")
 
+IMPORTS = [
+    "aiorepl.spark",
+    "aiorepl.spark.lake.delta",
+    "aiorepl.spark.mirroring.mirror",
+    "aiorepl.spark.mirroring.running",
+]
 PROGRAM = """
 import os, signal, sys
 from aiorepl.cli import main
@@ -44,8 +51,9 @@ main(["spark", "mirror", sys.argv[1]])
 """
 
 
-def test_killed_and_stopped(journal, tmp_path) -> None:
+def test_killed_and_stopped(journal, fork_server, worker_python, tmp_path, monkeypatch) -> None:
     """A kill between the commits of two tables loses nothing and repeats nothing; SIGTERM ends the restarted mirror with 0."""
+    monkeypatch.setenv("PYSPARK_PYTHON", str(worker_python))
     target, file = tmp_path / "lake", tmp_path / "mirror.toml"
     file.write_text(
         f"""
@@ -66,15 +74,21 @@ def test_killed_and_stopped(journal, tmp_path) -> None:
     journal.stream.transaction(*[table.insert("1", "one") for table in tables])
     journal.write()
 
-    command = [sys.executable, "-c", PROGRAM, str(file)]
-    killed = subprocess.run([*command, "3"], check=False, stdout=subprocess.PIPE, timeout=200)
-    assert killed.returncode == -signal.SIGKILL
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+
+    def start(kill_at: int, **streams: int) -> Any:
+        return fork_server.popen(program, file, kill_at, imports=IMPORTS, **streams)
+
+    assert start(3, stdout=subprocess.DEVNULL).wait(200) == -signal.SIGKILL
     journal.stream.transaction(*[table.insert("2", "two") for table in tables])
     journal.write()
-    with subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, text=True) as restarted:
-        assert restarted.stdout is not None
+    reading, writing = os.pipe()
+    restarted = start(0, stdout=writing)
+    os.close(writing)
+    with os.fdopen(reading) as output:
         # The first line is the target's claim if there was none.
-        while (line := restarted.stdout.readline()) and int(line) < 1:
+        while (line := output.readline()) and int(line) < 1:
             pass
         restarted.send_signal(signal.SIGTERM)
         assert restarted.wait(200) == 0

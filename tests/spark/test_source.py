@@ -260,12 +260,12 @@ def test_unrepresentable(spark, journal) -> None:
 
 
 def test_large_transaction(spark, journal) -> None:
-    """200,000 rows of one transaction, in many blocks and several tasks: each once, in order, whole."""
-    count = 200_000
+    """50,000 rows of one transaction, in many blocks and several tasks: each once, in order, whole."""
+    count = 50_000
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(*[table.insert(str(key), f"note {key}") for key in range(count)])
-    journal.write()
-    df = journal.read(spark, partitionBytes="1m")
+    journal.write(block_bytes=65_536)
+    df = journal.read(spark, partitionBytes="256k")
     assert df.rdd.getNumPartitions() > 4
     row = df.selectExpr(
         "count(*) n",
