@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -32,6 +33,12 @@ from aiorepl.transactions.transaction import Transaction
 
 _OPERATIONS = {"insert": b"c", "read": b"r", "update": b"u", "delete": b"d"}
 _MESSAGES = "LOGICAL_DECODING_MESSAGE"
+
+
+@cache
+def _version() -> str:
+    # Parsing the metadata takes a millisecond.
+    return version("aiorepl")
 
 
 class DebeziumFormat(Format):
@@ -59,7 +66,7 @@ class DebeziumFormat(Format):
         self._counts = Counts()
         self._database = orjson.dumps(database)
         self._head = b'"source":{"version":%b,"connector":"postgresql","name":%b,"ts_ms":' % (
-            orjson.dumps(version("aiorepl")),
+            orjson.dumps(_version()),
             orjson.dumps(name),
         )
 
