@@ -124,6 +124,10 @@ class RemoteStore:
         """Delete an object."""
         self._client.delete([name])
 
+    def delete_durably(self, name: str) -> None:
+        """Delete an object: every deletion is durable."""
+        self.delete(name)
+
     def lock(self) -> None:
         """Verify that the store refuses conditional PUTs, which fence the writers. No lock is taken.
 

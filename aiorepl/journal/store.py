@@ -95,7 +95,10 @@ class Store(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete a file. A missing file is no error."""
+        """Delete a file. A missing file is no error. A power failure may restore it."""
+
+    def delete_durably(self, name: str) -> None:
+        """Delete a file, which no power failure restores then. A missing file is no error."""
 
     def lock(self) -> None:
         """Become the only writer.
@@ -242,10 +245,17 @@ class LocalStore:
         return _LocalUpload(self, name)
 
     def delete(self, name: str) -> None:
-        """Delete a file. Not fsynced: if a power cut restores it, it is deleted again."""
+        """Delete a file. Not fsynced: if a power failure restores it, it is deleted again."""
         self.reached("delete", name)
         with contextlib.suppress(FileNotFoundError):
             (self.path / name).unlink()
+
+    def delete_durably(self, name: str) -> None:
+        """Delete a file, and fsync its folder."""
+        self.delete(name)
+        folder = (self.path / name).parent
+        if folder.is_dir():
+            sync_folder(folder)
 
     def lock(self) -> None:
         """Take an ``flock`` on the lock file. Creates the folder if it is missing."""

@@ -58,7 +58,7 @@ class Ends:
         passing = kind == "SlotError" and any(text in error for text in _PASSING)
         fenced = fenced and kind == "JournalError" and any(text in error for text in _FENCED)
         # A start is not repeated for longer than the store's client repeats a request.
-        away = kind == "TransientError" and not end.get("started", True) and "store" in self._program.pipeline
+        away = "the store" in error and not end.get("started", True)
         if kind in _EXCUSED or passing or fenced or away or "memory" in self._program.limits:
             # Without memory, a process may end in any way.
             return

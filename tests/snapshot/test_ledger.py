@@ -9,6 +9,7 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.errors import ConfigurationError, DamagedJournal, PermanentError, SlotError
+from aiorepl.journal import store
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
 from aiorepl.snapshot.ledger.file import LedgerFile
@@ -127,6 +128,24 @@ async def test_it_is_kept_in_a_private_file(ledger, tmp_path):
     assert 0o600 == stat.S_IMODE(path.stat().st_mode)
     with pytest.raises(SlotError, match="cluster 7"):
         await again.read(replace(SOURCE, system_identifier="8"))
+
+
+async def test_a_power_failure_does_not_restore_the_intent(ledger, tmp_path, monkeypatch):
+    """Once the ledger is written, the record of the intended slot is gone durably: with it, the ledger would not be read."""
+    durable: set[str] = set()
+
+    def sync(folder):
+        durable.clear()
+        durable.update(path.name for path in folder.iterdir())
+
+    monkeypatch.setattr(store, "sync_folder", sync)
+    file = LedgerFile(tmp_path, "s")
+    await file.intend(truncates=False)
+    assert "s.snapshot-intent" in durable
+    await file.write(ledger)
+
+    assert "s.snapshot" in durable
+    assert "s.snapshot-intent" not in durable
 
 
 async def test_a_paused_process_cannot_overwrite_it(ledger, tmp_path):

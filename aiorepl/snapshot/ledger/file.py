@@ -83,12 +83,15 @@ class LedgerFile:
             await asyncio.to_thread(self._store.write, self._intent, seal({_TRUNCATES: truncates}))
 
     async def discard_intent(self) -> None:
-        """Record that the slot has a ledger, or needs none.
+        """Record durably that the slot has a ledger, or needs none.
+
+        Consumers may store positions in the snapshot from then on. With the record, the next start would not read the ledger, and
+        would not understand them.
 
         :raises JournalError: the file cannot be deleted.
         """
         with reading(self._store):
-            await asyncio.to_thread(self._store.delete, self._intent)
+            await asyncio.to_thread(self._store.delete_durably, self._intent)
 
     async def forget(self) -> None:
         """Delete the ledger: its slot was dropped."""
