@@ -285,6 +285,7 @@ def _run(chance: random.Random, named: list[str], kinds: dict[str, int], *, powe
         strikes,
         round(chance.uniform(0.2, 1.5) + paired, 3),
         chance.choice(["kill", "kill", "stop"]),
+        chance.random() < 0.8,
     )
 
 

@@ -34,12 +34,14 @@ class Run:
     :param strikes: faults from outside: the kind, the seconds before it, and its size or length from 0 to 1.
     :param seconds: how long the process lives, if no fault ends it before.
     :param end: ``kill`` or ``stop``.
+    :param waits: whether time and faults from outside begin only when the stream has started.
     """
 
     arms: tuple[dict[str, Any], ...] = ()
     strikes: tuple[tuple[str, float, float], ...] = ()
     seconds: float = 1.0
     end: str = "kill"
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,13 @@ class Program:
         """Read what ``to_json`` wrote."""
         fields = json.loads(text)
         runs = tuple(
-            Run(tuple(run["arms"]), tuple(map(tuple, run["strikes"])), run["seconds"], run["end"])
+            Run(
+                tuple(run["arms"]),
+                tuple(map(tuple, run["strikes"])),
+                run["seconds"],
+                run["end"],
+                run.get("waits", False),
+            )
             for run in fields.pop("runs")
         )
         aftermath = tuple(fields.pop("aftermath", ()))

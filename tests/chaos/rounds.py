@@ -43,6 +43,8 @@ LONGEST = 240.0
 _ROWS_PER_SECOND = 2_000
 # A mirror's Java starts up to four times.
 LONGEST_WITH_MIRROR = 1200.0
+# Seconds to wait for the start of a stream.
+_STARTED = 10.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # Damages of the journal, not of the slot.
@@ -319,7 +321,13 @@ class Round:
         """Run the process once, with its faults."""
         fired = self._folder / "fired"
         before = fired.stat().st_size if fired.exists() else 0
+        (self._folder / "told.json").unlink(missing_ok=True)
         process = await self._starter.start(run)
+        deadline = time.monotonic() + _STARTED
+        while run.waits and process.returncode is None and time.monotonic() < deadline:
+            if self._told().get("started"):
+                break
+            await asyncio.sleep(0.02)
         striking = asyncio.create_task(self._strike_all(run, process))
         ended = asyncio.create_task(process.wait())
         await asyncio.wait({ended}, timeout=run.seconds)

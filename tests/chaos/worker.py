@@ -73,7 +73,7 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
     before = memory("VmRSS")
     consumer = make_consumer(told, arms)
     code = loop.run_until_complete(main(consumer, told, arms, stop))
-    started = not isinstance(consumer, Pipeline) or consumer._fan_out.started.is_set()
+    started = consumer._fan_out.started.is_set() if isinstance(consumer, Pipeline) else consumer.started
     with open(Path(told["folder"], "end.json"), "w") as file:  # noqa: PTH123 - without faults
         json.dump({"started": started, "bytes": memory("VmHWM") - before}, file)
     sys.stderr.flush()
@@ -211,9 +211,8 @@ async def main(consumer: Pipeline | Loop, plan: dict[str, Any], arms: Arms, stop
     asyncio.get_running_loop().add_reader(stop.fileno(), consumer.stop)
     task = asyncio.create_task(consumer.run())
     arms.cancel, arms.active = task.cancel, True
-    while not (await asyncio.wait({task}, timeout=0.1))[0]:
-        if isinstance(consumer, Pipeline):
-            tell(consumer, Path(plan["folder"], "told.json"))
+    while not (await asyncio.wait({task}, timeout=0.05))[0]:
+        tell(consumer, Path(plan["folder"], "told.json"))
     asyncio.get_running_loop().remove_reader(stop.fileno())
     if task.cancelled():
         return 0
@@ -224,13 +223,17 @@ async def main(consumer: Pipeline | Loop, plan: dict[str, Any], arms: Arms, stop
     return 0
 
 
-def tell(pipeline: Pipeline, path: Path) -> None:
-    """Record whether the slot will stay, and the state of each table's snapshot."""
-    snapshot = pipeline.statistics().snapshot
-    told = {
-        "stays": stays(pipeline),
-        "tables": {} if snapshot is None else {table.table: table.state for table in snapshot.tables},
-    }
+def tell(consumer: Pipeline | Loop, path: Path) -> None:
+    """Record whether the stream has started and the slot will stay, and the state of each table's snapshot."""
+    if isinstance(consumer, Pipeline):
+        snapshot = consumer.statistics().snapshot
+        told = {
+            "started": consumer._fan_out.started.is_set(),
+            "stays": stays(consumer),
+            "tables": {} if snapshot is None else {table.table: table.state for table in snapshot.tables},
+        }
+    else:
+        told = {"started": consumer.started}
     # A call without faults; the reader tries again if it sees a part.
     with open(path, "w") as file:  # noqa: PTH123
         file.write(json.dumps(told))
@@ -291,6 +294,7 @@ class Loop:
         self._folder = folder
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self.started = False
 
     async def run(self) -> None:
         """Read until ``stop``."""
@@ -301,6 +305,7 @@ class Loop:
         try:
             with path.open("wb", buffering=0) as file:
                 async with connect(self._source, reconnect=self._again) as stream:
+                    self.started = True
                     async for transaction in stream:
                         lines = bytearray()
                         async for change in transaction:
