@@ -41,6 +41,7 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # [iceberg]                             # Iceberg tables instead of Delta; target then has only the mirror's state
 # catalog = "lake"                      # of pyiceberg: its properties are below, in ~/.pyiceberg.yaml or in the environment
 # prefix = "mirror_"                    # of the namespaces, which have the names of the schemas
+# retain = 86400                        # how long snapshots stay readable; the time of a commit grows with their number
 # properties = { type = "rest", uri = "https://catalog:8181", token = "file:/run/secrets/catalog" }
 
 [spark]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 _SECTIONS: Final = ("spark", "journal", "mirror", "iceberg", "retry")
 _JOURNAL: Final = TableSchema({"url": str, "config": Mapping[str, str]}, frozenset({"url"}))
-_ICEBERG: Final = TableSchema({"catalog": str, "prefix": str, "properties": Mapping[str, str]})
+_ICEBERG: Final = TableSchema(
+    {"catalog": str, "prefix": str, "retain": float, "properties": Mapping[str, str]}
+)
 _SPARK: Final = TableSchema(
     {
         "master": str,
@@ -106,13 +109,23 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
     return reader.call("journal", ObjectStore, dict(settings), secret=True)
 
 
-def _iceberg(catalog: str = "default", prefix: str = "", properties: Mapping[str, str] | None = None) -> Lake:
-    """Return the lake of a catalog, which is opened when the mirror starts."""
+def _iceberg(
+    catalog: str = "default",
+    prefix: str = "",
+    retain: float | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Lake:
+    """Return the lake of a catalog, which is opened when the mirror starts.
+
+    :param retain: as in ``Upkeep``, in seconds.
+    """
     from pyiceberg.catalog import load_catalog
 
     from aiorepl.spark.lake.iceberg import IcebergLake
+    from aiorepl.spark.lake.table import DEFAULT_UPKEEP
 
-    return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix)
+    upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=timedelta(seconds=retain))
+    return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix, upkeep=upkeep)
 
 
 def _session(settings: Mapping[str, Any], name: str) -> Any:

@@ -87,6 +87,7 @@ def test_iceberg(written, tmp_path) -> None:
             [iceberg]
             catalog = "lake"
             prefix = "mirror_"
+            retain = 60
             properties = {{ type = "sql", uri = "sqlite:///{tmp_path}/catalog", warehouse = "file://{tmp_path}" }}
             """
         )
@@ -94,6 +95,7 @@ def test_iceberg(written, tmp_path) -> None:
     assert not (tmp_path / "catalog").exists()
     table = loaded.mirror.lake.table(("public", "t"), ("id",))
     assert (table.identifier, table.schema()) == (("mirror_public", "t"), None)
+    assert table._upkeep.retain.total_seconds() == 60
 
 
 def test_every_error_at_once(written, capsys) -> None:

@@ -180,6 +180,30 @@ def test_a_key_that_is_renamed_and_changes(lake) -> None:
     assert rows(target) == [{"key": 2, "note": "kept", "n": 2}]
 
 
+def test_many_batches(lake, monkeypatch) -> None:
+    """Manifests are merged, and a batch applies each of its updates to the table's metadata, with all snapshots, only once."""
+    from aiorepl.spark.lake import iceberg_transaction
+
+    target, update, calls = (
+        lake.table(("public", "t"), ("id",)),
+        iceberg_transaction.update_table_metadata,
+        [],
+    )
+
+    def counted(*given):
+        calls.append(given)
+        return update(*given)
+
+    monkeypatch.setattr(iceberg_transaction, "update_table_metadata", counted)
+    for number in range(1, 13):
+        calls.clear()
+        apply(target, number, ("insert", [], {"id": number, "note": "x", "n": 0}))
+    assert 0 < len(calls) < 10
+    table = target._open()
+    assert len(table.current_snapshot().manifests(table.io)) < 10
+    assert [row["id"] for row in rows(target)] == sorted(range(1, 13), key=str)
+
+
 def test_a_catalog_that_fails(lake, monkeypatch) -> None:
     """A conflict, or a catalog that does not answer, is no error of the table; the batch can be applied again."""
     from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError

@@ -37,6 +37,7 @@ from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
 from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill
 from aiorepl.spark.lake.iceberg_rows import IcebergRows
+from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
 from aiorepl.spark.lake.rows import bounded
 from aiorepl.spark.lake.summary import commit_of, metadata_of
 from aiorepl.spark.lake.table import (
@@ -57,6 +58,12 @@ _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
 _FILLED: Final = "aiorepl.filled."
+# Each batch adds a manifest, which every scan reads, and a file of metadata, with all snapshots.
+_OF_TABLES: Final = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "10",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
 
 
 class IcebergLake:
@@ -230,7 +237,7 @@ class IcebergTarget:
 
     @contextmanager
     def _transaction(self, table: IcebergTable) -> Iterator[Transaction]:
-        with self._translated(), table.transaction() as transaction:
+        with self._translated(), IncrementalTransaction(table) as transaction:
             yield transaction
 
     def _create(self, wanted: pa.Schema) -> None:
@@ -242,7 +249,9 @@ class IcebergTarget:
                 raise
         with (
             self._translated(),
-            self._catalog.create_table_transaction(self.identifier, without_metadata(wanted)) as transaction,
+            self._catalog.create_table_transaction(
+                self.identifier, without_metadata(wanted), properties=_OF_TABLES
+            ) as transaction,
         ):
             if self._layout.partition_by:
                 with transaction.update_spec() as spec:
