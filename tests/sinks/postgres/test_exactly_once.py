@@ -43,13 +43,13 @@ class Load:
         connection = await asyncpg.connect(self._dsn)
         number = 0
         while not self._stopping:
-            rows = chance.choice([1, 1, 10, 100, 1500])
+            rows = chance.choice([1, 1, 1, 10, 10, 100, 1500])
             number += rows
             await connection.execute(
                 f"BEGIN; INSERT INTO log SELECT i, 'line ' || i FROM generate_series({number - rows + 1}, {number}) i;"
                 f"SAVEPOINT s; INSERT INTO log VALUES (-1, 'never'); ROLLBACK TO s; {chance.choice(['COMMIT', 'COMMIT', 'ROLLBACK'])}"
             )
-            await asyncio.sleep(0.004)
+            await asyncio.sleep(0.01)
         await connection.close()
 
 
