@@ -45,9 +45,11 @@ def apply(
         [{"_op": "update", "_commit_lsn": lsn, "_ordinal": number, **row} for number, row in enumerate(rows)],
         pa.schema([*schema, *meta]),
     )
-    target.evolve(schema, defaults)
+    commit = Commit("query", lsn, LSN(lsn))
+    target.undo(commit.application)
+    target.evolve(schema, defaults, commit)
     reduced = reduce_changes(changes, target.keys, target.mode, truncates)
-    target.merge(reduced.parts(part), Commit("query", lsn, LSN(lsn)), reduced.truncates)
+    target.merge(reduced.parts(part), commit, reduced.truncates)
 
 
 def rows(target: DeltaTarget, version: int | None = None) -> list[dict]:
@@ -235,6 +237,40 @@ def test_moves_of_an_unfinished_batch(target, monkeypatch) -> None:
     assert [(row["id"], row["text"]) for row in rows(target)] == [
         (number + 10, f"toast {number}") for number in range(1, 5)
     ]
+
+
+def test_undone_columns(tmp_path) -> None:
+    """A batch that comes again with other columns finds none of its first attempt, not even the table that this has created."""
+    target = DeltaTarget(str(tmp_path / "t"), ("id",), layout=Layout(("note",)))
+    target.evolve(source(**COLUMNS, at=("4", pa.timestamp("us"))), None, Commit("query", 1, LSN(1)))
+    target.undo("query")
+    assert target.schema() is None
+    apply(target, source(note=("2", pa.string()), id=("1", pa.int64())), 2, {"id": 1, "note": "one"})
+    assert (target.schema().names[:2], target.schema().field("id").type) == (["note", "id"], pa.int64())
+    assert ["note"] == DeltaTable(target.target).metadata().partition_columns
+
+    moment = pa.scalar(0, pa.timestamp("us"))
+    wide = source(id=("1", pa.int64()), text=("2", pa.string()), at=("4", pa.timestamp("us")))
+    target.evolve(wide, {"at": moment}, Commit("query", 3, LSN(3)))
+    assert rows(target) == [{"id": 1, "text": "one", "at": moment.as_py()}]
+    target.undo("query")
+    assert rows(target) == [{"id": 1, "note": "one"}]
+
+
+def test_an_unfinished_batch_and_another_program(target) -> None:
+    """Undoing a batch never removes what another program has written since: a user restores the table, and upkeep is harmless."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    version = DeltaTable(target.target).version()
+    target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))
+    DeltaTable(target.target).optimize.compact()
+    planted = pa.table({"id": pa.array([7], pa.int32()), "note": ["planted"]})
+    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+    with pytest.raises(ConfigurationError, match=f"restore the table to version {version}"):
+        target.undo("query")
+    DeltaTable(target.target).restore(version)
+    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+    apply(target, FIRST, 3, {"id": 2, "note": "two"})
+    assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "one"), (2, "two"), (7, "planted")]
 
 
 def test_rows_of_somebody_else(target) -> None:

@@ -234,6 +234,9 @@ class Memory:
     def applied(self, application: str, number: int) -> bool:
         return (application, number) in self._done
 
+    def undo(self, _: str) -> None:
+        """A batch is one commit, so nothing is left of it."""
+
     def merge(self, parts: Any, commit: Commit, truncates: Any) -> None:
         rows = self.rows
         for part in [each.read() for each in parts]:
@@ -271,6 +274,7 @@ def apply(target, made, cuts, application) -> None:
         commit = Commit(application, number, LSN(changes["_commit_lsn"][-1].as_py()))
         while not target.applied(application, number):
             reduced = reduce_changes(changes, KEYS, target.mode)
+            target.undo(application)
             try:
                 target.merge(reduced.parts(200), commit, reduced.truncates)
             except Died:

@@ -34,12 +34,12 @@ from aiorepl.spark.mirroring.state import StateFile
 left = int(sys.argv[2])
 merge, save = DeltaTarget.merge, StateFile.save
 
-def merging(self, *given):
+def merging(self, *given, **named):
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    merge(self, *given)
+    merge(self, *given, **named)
 
 def saving(self, state):
     saved = save(self, state)

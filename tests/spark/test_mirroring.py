@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,128 +28,26 @@ from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.lake.table import TableUnavailable
 from aiorepl.spark.mirroring import table_batch
-from aiorepl.spark.mirroring.applying import Applying, TableFailed, clean
+from aiorepl.spark.mirroring.applying import TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
-from aiorepl.spark.mirroring.mirror import open_lake, tables_of
 from aiorepl.spark.mirroring.mirrored import MirroredTables
-from aiorepl.spark.mirroring.settings import Settings
-from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
+from aiorepl.spark.mirroring.source import MirrorPlanner
 from aiorepl.spark.mirroring.state import State, StateFile
-from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
-from aiorepl.spark.reading.options import Options
 from aiorepl.testing.messages import column
+
+from .batches import Killed, Lake
 
 INT4 = 23
 ID, NOTE = column("id", INT4, key=True), column("note")
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def refused(*given: Any) -> Any:
-    """Executors are not asked for a few rows."""
-    raise AssertionError
-
-
-class Lake:
-    """A mirror without Spark: batches are planned, staged and applied in this process."""
-
-    def __init__(self, folder: Path, journal: Any, **settings: Any) -> None:
-        self.target = folder / "lake"
-        self.journal = journal
-        self.reader = JournalReader(journal.folder)
-        given: dict[str, Any] = {
-            "tables": ["public.*"],
-            "mode": "current",
-            "keys": {},
-            "layout": {},
-            "unrepresentable": "error",
-            "on_error": "halt",
-        }
-        self.settings = Settings.of(**(given | settings))
-        options = Options.parse({"journal": str(journal.folder)})
-        self.staging = Staging(options, str(folder / "staging"), self.settings, False)
-        self.store = LocalStore(folder / "staging")
-        self.offset: Offset | None = None
-        self.number = 0
-        self.last: tuple[Batch, int] | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin as a new process does."""
-        writer = TableWriter(
-            open_lake(self.target, one_commit=self.staging.whole_transactions),
-            self.settings,
-            str(self.journal.folder),
-            self.staging.staging,
-            refused,
-        )
-        self.applying = Applying(
-            writer,
-            StateFile(open_store(self.target)),
-            self.store,
-            Cursors(self.journal.folder),
-            self._catch_up,
-            partial(tables_of, str(self.journal.folder)),
-            "checkpoint",
-        )
-
-    def _catch_up(self, table: Any, start: BlockPosition, end: BlockPosition) -> Any:
-        planner = MirrorPlanner(self.staging, Catching(table, start, end).wanted)
-        planner.readable(self.reader, start.lsn, "the mirror", "")
-        return sorted(self._staged(planner, start, end).files, key=lambda file: file.file.first)
-
-    def _staged(
-        self, planner: MirrorPlanner, start: BlockPosition, end: BlockPosition, head: Head | None = None
-    ) -> Batch:
-        partitions = planner.partitions(self.reader, self.reader.chain(), start, end)
-        rows = [] if head is None else [head.row()]
-        for partition in partitions:
-            for found in planner.read(partition):
-                rows += zip(found["kind"].to_pylist(), found["content"].to_pylist(), strict=True)
-        head = head or Head(
-            Offset.initial(self.reader.end(), None), Offset.initial(self.reader.end(), None), LSN(0)
-        )
-        return Batch.of([head.row(), *rows])
-
-    def stage(self, most: int = 2**62) -> Batch | None:
-        """Stage about ``most`` bytes of the journal after the last batch; ``None`` if there are none."""
-        end, chain, planner = self.reader.end(), self.reader.chain(), MirrorPlanner(self.staging)
-        first = self.offset or Offset.initial(end.at(LSN(0)), None)
-        place = planner.latest(self.reader, chain, first.place, most, end.lsn)
-        if place == first.place:
-            return None
-        last = first.at(end.at(place.lsn), None, place.part, place.block)
-        lsn = next(chain.walk(place.lsn)).last_end_lsn if place.part or place.block else place.lsn
-        batch = self._staged(planner, first.place, place, Head(first, last, lsn))
-        self.last, self.offset = (batch, self.number), last
-        self.number += 1
-        return batch
-
-    def step(self) -> None:
-        """Write a segment, and mirror it."""
-        self.journal.write()
-        self.stage()
-        self.again()
-
-    def again(self) -> None:
-        """Apply the last batch, perhaps once more."""
-        batch, number = self.last
-        self.applying.apply(batch, number)
-
-    def rows(self, table: str) -> dict[int, Any]:
-        rows = DeltaTable(f"{self.target}/public/{table}").to_pyarrow_table().to_pylist()
-        return {row["id"]: row["note"] for row in rows}
-
-
 @pytest.fixture
 def lake(tmp_path, journal) -> Callable[..., Lake]:
-    return lambda **settings: Lake(tmp_path, journal, **settings)
+    return partial(Lake, tmp_path, journal)
 
 
-def killed(*_: Any) -> None:
+def killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
@@ -158,11 +55,11 @@ def fail_at(monkeypatch, count: int, error: BaseException) -> None:
     """Fail in the commit with this number, before it is made."""
     merge, calls = DeltaTarget.merge, []
 
-    def failing(self: Any, *given: Any) -> None:
+    def failing(self: Any, *given: Any, **named: Any) -> None:
         calls.append(self)
         if len(calls) == count:
             raise error
-        merge(self, *given)
+        merge(self, *given, **named)
 
     monkeypatch.setattr(DeltaTarget, "merge", failing)
 
@@ -234,15 +131,13 @@ def test_planned_again(lake, journal, monkeypatch, complete) -> None:
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("0", "a"), u.insert("0", "a"))
     mirror.step()
-    offset, number = mirror.offset, mirror.number
     journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         fail_at(patch, 9 if complete else 2, Killed())
         mirror.step()
     journal.stream.transaction(t.insert("2", "a"), u.insert("2", "a"))
     journal.write()
-    mirror.offset, mirror.number = offset, number
-    mirror.restart()
+    mirror.lose_plan()
     mirror.stage()
     mirror.again()
     mirror.again()
@@ -258,7 +153,6 @@ def test_planned_again_with_moved_rows(lake, journal, monkeypatch, shorter) -> N
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "kept"), u.insert("1", "kept"))
     mirror.step()
-    offset, number = mirror.offset, mirror.number
     journal.stream.transaction(*[each.update("2", UNCHANGED, key=["1", None]) for each in (t, u)])
     journal.write()
     end = mirror.reader.end()
@@ -269,12 +163,9 @@ def test_planned_again_with_moved_rows(lake, journal, monkeypatch, shorter) -> N
         fail_at(patch, 2, Killed())
         mirror.stage()
         mirror.again()
-    mirror.offset, mirror.number = offset, number
-    mirror.restart()
+    mirror.lose_plan()
     if shorter:
-        with monkeypatch.context() as patch:
-            patch.setattr(mirror.reader, "end", lambda: end)
-            mirror.stage()
+        mirror.stage(end=end)
         mirror.again()
     last = "3" if shorter else "2"
     journal.stream.transaction(*[each.update(last, UNCHANGED) for each in (t, u)])
@@ -526,13 +417,12 @@ def test_lost_staging(lake, journal) -> None:
     mirror.step()
     journal.stream.transaction(t.insert("1", "a"))
     journal.write()
-    offset, number = mirror.offset, mirror.number
     mirror.stage()
     clean(mirror.store)
     with pytest.raises(JournalError, match=r"a staged file of public\.t was lost"):
         mirror.again()
     for _ in range(2):  # the first of these attempts is lost by its executor
-        mirror.offset, mirror.number = offset, number
+        mirror.lose_plan()
         mirror.stage()
     assert len(mirror.store.names()) == 2
     mirror.restart()
@@ -827,14 +717,12 @@ def test_clean(tmp_path) -> None:
 def test_an_unfinished_batch_with_an_earlier_end(lake, journal, monkeypatch, tmp_path, before) -> None:
     """If a batch of several commits is planned again with an earlier end, a row that moves after that end keeps its value."""
     many = DeltaLake(str(tmp_path / "lake"), part_bytes=1)
-    monkeypatch.setattr("tests.spark.test_mirroring.open_lake", lambda *_, **__: many)
     monkeypatch.setattr(table_batch, "_PART_BYTES", 1)
-    mirror = lake()
+    mirror = lake(lake=lambda: many)
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
     insert = t.insert("1", "kept")
     journal.stream.transaction(insert if before else u.insert("1", "other"))
     mirror.step()
-    offset, number = mirror.offset, mirror.number
     journal.stream.transaction(t.insert("2", "two"), *([] if before else [insert]))
     journal.write()
     end = mirror.reader.end()
@@ -852,11 +740,8 @@ def test_an_unfinished_batch_with_an_earlier_end(lake, journal, monkeypatch, tmp
         patch.setattr(DeltaTarget, "_apply", failing)
         mirror.stage()
         mirror.again()
-    mirror.offset, mirror.number = offset, number
-    mirror.restart()
-    with monkeypatch.context() as patch:
-        patch.setattr(mirror.reader, "end", lambda: end)
-        mirror.stage()
+    mirror.lose_plan()
+    mirror.stage(end=end)
     mirror.again()
     mirror.stage()
     mirror.again()
@@ -877,16 +762,12 @@ def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> 
         if not number:
             mirror.stage()
             mirror.again()
-    offset, number = mirror.offset, mirror.number
     with monkeypatch.context() as patch, pytest.raises(Killed):
         fail_at(patch, 2, Killed())
         mirror.stage()
         mirror.again()
-    mirror.offset, mirror.number = offset, number
-    mirror.restart()
-    with monkeypatch.context() as patch:
-        patch.setattr(mirror.reader, "end", lambda: reached[1])
-        mirror.stage()
+    mirror.lose_plan()
+    mirror.stage(end=reached[1])
     mirror.again()
 
     def rows() -> list[int]:
@@ -925,12 +806,10 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     """
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
     many: Any = DeltaLake(str(tmp_path / "lake")) if kind == "delta" else IcebergLake(catalog)
-    monkeypatch.setattr("tests.spark.test_mirroring.open_lake", lambda *_, **__: many)
     target = DeltaTarget if kind == "delta" else IcebergTarget
-    mirror, t = lake(), journal.stream.table("t", ID, NOTE)
+    mirror, t = lake(lake=lambda: many), journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(t.insert("1", "a"))
     mirror.step()
-    offset, number = mirror.offset, mirror.number
     if complete:
         journal.stream.transaction(t.insert("4", "d"))
         journal.write()
@@ -938,8 +817,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
             mirror.stage()
             patch.setattr(State, "after", killed)
             mirror.again()
-        mirror.offset, mirror.number = offset, number
-        mirror.restart()
+        mirror.lose_plan()
     journal.stream.transaction(t.insert("2", "b"))
     journal.write({"id": Attribute(1), "note": Attribute(2)})
     end = mirror.reader.end()
@@ -950,11 +828,8 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
         patch.setattr(target, "merge", killed)
         mirror.stage()
         mirror.again()
-    mirror.offset, mirror.number = offset, number
-    mirror.restart()
-    with monkeypatch.context() as patch:
-        patch.setattr(mirror.reader, "end", lambda: end)
-        mirror.stage()
+    mirror.lose_plan()
+    mirror.stage(end=end)
     mirror.again()
     mirror.stage()
     mirror.again()

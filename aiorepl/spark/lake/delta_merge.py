@@ -20,8 +20,9 @@ from pyspark.sql import functions as f
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.delta import DeltaTarget, folder_name
+from aiorepl.spark.lake.delta_log import record, unfinished, within
 from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge
-from aiorepl.spark.lake.summary import metadata_of
+from aiorepl.spark.lake.summary import metadata_of, part_metadata
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -107,20 +108,40 @@ class DeltaMergeTarget(DeltaTarget):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_spark": None}
 
-    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
-        table = self._open()
-        if table is None:
-            raise ConfigurationError(f"there is no Delta table {self.target}: call evolve first")
-        if parts:
-            self._merge(parts, commit, truncates, pa.schema(table.schema()))
-            table.update_incremental()
+    def merge(
+        self,
+        parts: Sequence[Part],
+        commit: Commit,
+        truncates: Sequence[Truncate] = (),
+        *,
+        ends: bool = True,
+    ) -> None:
+        if not parts:
+            super().merge(parts, commit, truncates, ends=ends)
+            return
+        table = self._existing()
+        if not ends and unfinished(table, commit.application) is None:
+            # Spark's MERGE can set only one transaction identifier.
+            record(table, within(table, commit.application))
+        alone = unfinished(table, commit.application) is None
+        self._merge(parts, commit, truncates, pa.schema(table.schema()), alone=alone)
+        table.update_incremental()
+        if ends:
             self._finish(table, commit)
-        else:
-            super().merge(parts, commit, truncates)
 
     def _merge(
-        self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate], schema: pa.Schema
+        self,
+        parts: Sequence[Part],
+        commit: Commit,
+        truncates: Sequence[Truncate],
+        schema: pa.Schema,
+        *,
+        alone: bool,
     ) -> None:
+        """Merge changes in one commit.
+
+        :param alone: this commit is the batch.
+        """
         spark = self._session()
         source = self._source(spark, parts)
         flags: dict[str, str] = {}
@@ -130,9 +151,10 @@ class DeltaMergeTarget(DeltaTarget):
         statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)
         view = f"aiorepl_{uuid4().hex}"
         source.createOrReplaceTempView(view)
-        settings = {"commitInfo.userMetadata": json.dumps(metadata_of(commit))}
+        metadata = metadata_of(commit) if alone else part_metadata(commit.application)
+        settings = {"commitInfo.userMetadata": json.dumps(metadata)}
         # Delta skips a merge whose number it already has, but the batch may have another end now.
-        if not self.applied(commit.application, commit.number):
+        if alone and not self.applied(commit.application, commit.number):
             settings |= {"write.txnAppId": commit.application, "write.txnVersion": str(commit.number)}
         try:
             with _set(spark, settings):

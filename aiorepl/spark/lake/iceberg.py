@@ -39,7 +39,7 @@ from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill
 from aiorepl.spark.lake.iceberg_rows import IcebergRows
 from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
 from aiorepl.spark.lake.rows import bounded
-from aiorepl.spark.lake.summary import commit_of, metadata_of
+from aiorepl.spark.lake.summary import commit_of, metadata_of, part_metadata
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -57,7 +57,8 @@ from aiorepl.spark.lake.table import (
 _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
-_FILLED: Final = "aiorepl.filled."
+_UNFINISHED: Final = "aiorepl.unfinished."
+"""The snapshot before an unfinished batch, and the columns that the batch has added and filled."""
 # Each batch adds a manifest, which every scan reads, and a file of metadata, with all snapshots.
 _OF_TABLES: Final = {
     "commit.manifest-merge.enabled": "true",
@@ -166,45 +167,52 @@ class IcebergTarget:
             if steps.filled:
                 fill(table, transaction, steps, self._mode, self._part_bytes)
                 if commit is not None:
-                    snapshot = table.current_snapshot()
-                    before = -1 if snapshot is None else snapshot.snapshot_id
-                    filled = json.dumps([before, list(steps.filled)])
-                    transaction.set_properties({_FILLED + commit.application: filled})
+                    _mark(table, transaction, commit.application, list(steps.filled))
 
-    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
+    def merge(
+        self,
+        parts: Sequence[Part],
+        commit: Commit,
+        truncates: Sequence[Truncate] = (),
+        *,
+        ends: bool = True,
+    ) -> None:
         table = self._open()
         if table is None:
             raise ConfigurationError(
                 f"there is no Iceberg table {'.'.join(self.identifier)}: call evolve first"
             )
+        summary = metadata_of(commit) if ends else part_metadata(commit.application)
         with self._transaction(table) as transaction:
-            batch = StagedBatch(
-                table, transaction, self.keys, self._mode, metadata_of(commit), self._part_bytes
-            )
+            batch = StagedBatch(table, transaction, self.keys, self._mode, summary, self._part_bytes)
             for some in bounded(parts, self._part_bytes):
                 changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
                 batch.merge(changes, truncates)
             if truncates:
                 batch.truncate(truncates)
-            transaction.set_properties({_BATCH + commit.application: str(commit.number)})
-            _unmark(table, transaction, commit.application)
+            if ends:
+                transaction.set_properties({_BATCH + commit.application: str(commit.number)})
+                _unmark(table, transaction, commit.application)
+            elif _UNFINISHED + commit.application not in table.properties:
+                _mark(table, transaction, commit.application, [])
 
     def undo(self, application: str) -> None:
-        # A batch is one commit, so only the columns that it has added can be left of it.
+        # What can be left of a batch: its new columns, and the changes before another key.
         table = self._open()
-        filled = None if table is None else table.properties.get(_FILLED + application)
-        if table is None or filled is None:
+        found = None if table is None else table.properties.get(_UNFINISHED + application)
+        if table is None or found is None:
             return
-        base, names = json.loads(filled)
+        base, names = json.loads(found)
         with self._translated():
             if base < 0:
                 table.delete(_is.AlwaysTrue())
             else:
                 table.manage_snapshots().rollback_to_snapshot(base).commit()
         with self._transaction(table) as transaction:
-            with transaction.update_schema() as update:
-                for name in names:
-                    update.delete_column(name)
+            if names:
+                with transaction.update_schema() as update:
+                    for name in names:
+                        update.delete_column(name)
             # The next attempt may add new columns first, and then has another base.
             _unmark(table, transaction, application)
 
@@ -294,10 +302,17 @@ _PASSING: Final[tuple[type[Exception], ...]] = (
 )
 
 
+def _mark(table: IcebergTable, transaction: Transaction, application: str, added: list[str]) -> None:
+    """Record that a batch is unfinished."""
+    snapshot = table.current_snapshot()
+    before = -1 if snapshot is None else snapshot.snapshot_id
+    transaction.set_properties({_UNFINISHED + application: json.dumps([before, added])})
+
+
 def _unmark(table: IcebergTable, transaction: Transaction, application: str) -> None:
-    """Record that no columns of an unfinished batch are left."""
-    if _FILLED + application in table.properties:
-        transaction.remove_properties(_FILLED + application)
+    """Record that no batch is unfinished."""
+    if _UNFINISHED + application in table.properties:
+        transaction.remove_properties(_UNFINISHED + application)
 
 
 def _versions(table: IcebergTable) -> Iterator[Version]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.number_texts import number_texts
-from aiorepl.spark.lake.columns import OP, number_of
+from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
 
 Key = tuple[Any, ...]
@@ -39,13 +39,6 @@ def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.
     ]
     extra = [pa.field(name, rows.schema.field(name).type) for name in others]
     return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
-
-
-def former_names(schema: pa.Schema, earlier: pa.Schema) -> dict[str, str]:
-    """Return, by column name, the name in an earlier version; columns that were added since are left out."""
-    by_number = {number: field.name for field in earlier if (number := number_of(field)) is not None}
-    found = {field.name: by_number.get(number_of(field) or "", field.name) for field in schema}
-    return {name: former for name, former in found.items() if former in earlier.names}
 
 
 def require_partitions(changes: pa.Table, names: Sequence[str]) -> None:

@@ -17,7 +17,12 @@ _LAST: Final = "aiorepl.last"
 def metadata_of(commit: Commit) -> dict[str, str]:
     """Return a commit as texts."""
     last = {} if commit.last is None else {_LAST: "{} {}".format(*commit.last)}
-    return {_LSN: str(commit.lsn), _APPLICATION: commit.application, _NUMBER: str(commit.number), **last}
+    return {_LSN: str(commit.lsn), _NUMBER: str(commit.number), **part_metadata(commit.application), **last}
+
+
+def part_metadata(application: str) -> dict[str, str]:
+    """Return the texts of a commit that does not end a batch."""
+    return {_APPLICATION: application}
 
 
 def commit_of(found: Mapping[str, Any]) -> Commit | None:
@@ -26,4 +31,10 @@ def commit_of(found: Mapping[str, Any]) -> Commit | None:
         return None
     lsn, _, ordinal = str(found.get(_LAST, "")).partition(" ")
     last = (int(lsn), int(ordinal)) if ordinal else None
-    return Commit(str(found[_APPLICATION]), int(found[_NUMBER]), LSN.parse(str(found[_LSN])), last)
+    return Commit(application_of(found) or "", int(found[_NUMBER]), LSN.parse(str(found[_LSN])), last)
+
+
+def application_of(found: Mapping[str, Any]) -> str | None:
+    """Return the application from a commit's texts; ``None``: another program made the commit."""
+    application = found.get(_APPLICATION)
+    return None if application is None else str(application)

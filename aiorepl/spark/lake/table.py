@@ -1,22 +1,22 @@
 """The interface of a table that a mirror writes, for all formats. Uses pyarrow; does not use Spark.
 
-A batch reaches a table in four steps. Each is idempotent, so it can be repeated after a crash:
+A batch reaches a table in five steps:
 
     table = lake.table(("public", "orders"), keys=("id",), mode="current")
     if not table.applied(commit.application, commit.number):
-        table.evolve(schema, defaults)          # creates the table, or adds, widens and renames columns
+        table.undo(commit.application)          # removes what an interrupted attempt has left
+        table.evolve(schema, defaults, commit)  # creates the table, or adds, widens and renames columns
         table.merge(reduced.parts, commit, reduced.truncates)
         table.maintain()                        # compacts and vacuums, when it is time to
 
 ``mirroring.reduction`` makes the parts. A part has the last change of some keys (every change, in the modes history and
 changelog), and no key is in two parts. A table applies the parts in bounded commits, as many as it needs. Only the last one
-carries the application's id, the batch's number and the batch's end LSN. So a batch was applied if its number is there, and
-``as_of`` never finds half of a batch. If a batch fails between two commits, the whole batch is merged again. This is safe for two
-reasons:
+carries the batch's number and the batch's end LSN. So a batch was applied if its number is there, and ``as_of`` never finds half
+of a batch. The first one records the version before it. If a batch fails between two commits, it is undone and applied again,
+perhaps with another end: Spark plans a batch again if its checkpoint has lost the plan.
 
-- every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it;
-- if a row moved to another key, its unsent values are read from the version before the batch's first commit, because the row
-  under the old key may be gone from the newest version. The first commit records that version.
+Every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it. So a query
+with a new checkpoint, which reads all changes again, loses and doubles nothing.
 
 A target's columns are the source's, ``_commit_lsn`` and ``_ordinal``, and those that the mode adds:
 
@@ -206,23 +206,33 @@ class Table(Protocol):
         :param schema: the source's columns, without those that the mode adds.
         :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
             rows if the column is new; null if there is none.
-        :param commit: the batch; ``undo`` also undoes the new columns and their values in existing rows.
+        :param commit: the batch, so that ``undo`` also undoes this; by default, the change belongs to no batch.
         :raises ConfigurationError: a column was altered to a type that cannot hold all of the present values.
         """
 
-    def merge(self, parts: Sequence[Part], commit: Commit, truncates: Sequence[Truncate] = ()) -> None:
-        """Apply a batch. Call ``evolve`` first.
+    def merge(
+        self,
+        parts: Sequence[Part],
+        commit: Commit,
+        truncates: Sequence[Truncate] = (),
+        *,
+        ends: bool = True,
+    ) -> None:
+        """Apply a batch, or the changes of a batch up to a change of the key columns. Call ``evolve`` first.
 
         :param parts: from ``mirroring.reduction``, for this table's keys and mode.
-        :param truncates: the batch's truncates, ascending.
+        :param truncates: the truncates among the changes, ascending.
+        :param ends: whether the batch ends with these changes.
         :raises ConfigurationError: a key is null.
         """
 
     def undo(self, application: str) -> None:
-        """Undo the commits of an application's unfinished batch, because Spark may plan the batch again with an earlier end.
+        """Undo the commits of an application's unfinished batch. Call this before every batch.
 
-        Otherwise the table could have changes from after that end, and the next batch would not find the rows that it changes: a row
-        may be gone, or have later values. Also, an older row could lack the value of a column that the batch added.
+        Otherwise the table could have changes from after the batch's end, if that is another one now, and the next batch would not
+        find the rows that it changes: a row may be gone, or have later values, other columns or another key.
+
+        :raises ConfigurationError: another program has changed the table since.
         """
 
     def newest(self) -> Rows | None:

@@ -153,9 +153,10 @@ class _Batches:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
             if last is None:
                 return
-            self._table.evolve(self._schema, self._defaults)
             application = _BATCH if number is None else str(self._application)
             commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
+            self._table.undo(application)
+            self._table.evolve(self._schema, self._defaults, commit)
             self._table.merge(parts, commit, truncates)
         finally:
             self._folder.clear()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from deltalake.exceptions import CommitFailedError
@@ -38,6 +39,9 @@ _THREADS: Final = 4
 
 CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
 """Stages the changes of one table between two positions of the journal."""
+Write = Callable[[], int | None]
+Described = Callable[[Write, str], Write]
+"""Returns the same call for another thread, whose jobs have the text as their description in Spark's UI."""
 
 
 class TableFailed(PermanentError):
@@ -53,6 +57,7 @@ class Applying:
     :param cursors: the journal's cursors, for the tables that are set aside.
     :param tables: returns the tables that the journal has.
     :param checkpoint: the location of the query's checkpoint, for errors.
+    :param described: applied to the call that writes a table, in the thread of the query.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Applying:
         catch_up: CatchUp,
         tables: Callable[[], Iterable[Table]],
         checkpoint: str,
+        described: Described,
     ) -> None:
         self._writer = writer
         self._file = state
@@ -72,6 +78,7 @@ class Applying:
         self._catch_up = catch_up
         self._tables = tables
         self._checkpoint = checkpoint
+        self._described = described
         self._state: State | None = None
 
     def apply(self, batch: Batch, number: int) -> None:
@@ -137,7 +144,7 @@ class Applying:
                 )
             return self._writer.write(table, found, commit, state.tables.get(table), again=again)
 
-        oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due))
+        oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":
             raise self._failure(failed) from next(iter(failed.values()))
         for table in due - failed.keys():
@@ -166,13 +173,14 @@ class Applying:
         return saved
 
     def _in_threads(
-        self, write: Callable[[Table], int | None], tables: Sequence[Table]
+        self, write: Callable[[Table], int | None], tables: Sequence[Table], number: int
     ) -> tuple[dict[Table, int], dict[Table, Exception]]:
         """Write tables; return their oids, and the errors of those that failed alone."""
         oids: dict[Table, int] = {}
         failed: dict[Table, Exception] = {}
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
-            for table, future in [(table, threads.submit(write, table)) for table in tables]:
+            calls = [self._described(partial(write, table), f"{table} batch {number}") for table in tables]
+            for table, future in zip(tables, map(threads.submit, calls), strict=True):
                 error = future.exception()
                 if error is None:
                     oid = future.result()

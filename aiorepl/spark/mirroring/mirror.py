@@ -14,9 +14,10 @@ from functools import cached_property, partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.util import inheritable_thread_target
 
 from aiorepl.errors import SinkError
 from aiorepl.history.manifest import Table
@@ -27,7 +28,7 @@ from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import Lake, Layout, Mode, Upkeep
-from aiorepl.spark.mirroring.applying import Applying, clean, error_text
+from aiorepl.spark.mirroring.applying import Applying, Write, clean, error_text
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
@@ -182,6 +183,7 @@ class Mirror:
             _CatchingUp(spark, plan),
             partial(tables_of, options.journal),
             folder,
+            partial(_described, spark),
         )
         batches = Batches(applying)
         frame = spark.readStream.format(source.name()).load()
@@ -242,6 +244,21 @@ def open_lake(target: Location, upkeep: Upkeep = _UPKEEP, *, one_commit: bool = 
 def url_of(target: Location) -> str:
     """Return the path or URL of a target, without a slash at its end."""
     return (target.url if isinstance(target, ObjectStore) else os.fspath(target)).rstrip("/")
+
+
+def _described(spark: SparkSession, write: Write, text: str) -> Write:
+    """Return ``write`` for another thread, in which it has the query's job group, and jobs with a description."""
+
+    def described() -> int | None:
+        if is_remote():
+            # A Connect client cannot set a description.
+            spark.addTag(text)
+        else:
+            spark.sparkContext.setJobDescription(text)
+        return write()
+
+    inherited: Write = inheritable_thread_target(spark)(described)
+    return inherited
 
 
 class _CatchingUp:

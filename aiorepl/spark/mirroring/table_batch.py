@@ -82,30 +82,29 @@ class TableWriter:
         if known is not None and not known.oid:
             files = self._suffix(table, files, mode)
         self._require_one(table, {file.version.oid for file in files}, known)
-        common = _common(table, files)
-        runs = self._runs(table, files, common, mode)
-        target = self._lake.table(
-            (table.schema, table.name), runs[-1][0], mode, self.settings.layout_of(table)
-        )
-        after: Place | None = None
-        if again:
-            target.undo(commit.application)
-            after = reached(target, commit.application)
-        elif target.applied(commit.application, commit.number):
+        target = self._target(table, (), mode)
+        if not again and target.applied(commit.application, commit.number):
             return oid
+        target.undo(commit.application)
+        after = reached(target, commit.application) if again else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
         present = target.schema() is not None
         if known is not None and known.oid:
             _require_target(table, target, known, commit, present=present)
-        if any(not file.only_truncates for file in files):
+        fresh = [file for file in files if after is None or after < _last([file])]
+        if not fresh:
+            target.merge((), commit)
+            return oid
+        common = _common(table, fresh)
+        runs = self._runs(table, fresh, common, mode)
+        if any(not file.only_truncates for file in fresh):
             target.evolve(common.schema, common.defaults, commit)
         elif not present:
             return None
-        for number, (keys, some) in enumerate(runs[:-1]):
-            # The key has changed. Rows with the former key are merged first, in commits that do not end the batch.
-            before = replace(commit, application=f"{commit.application}-{number}")
-            self._merge(table, keys, mode, some, common, before, after)
-        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit, after)
+        for keys, some in runs[:-1]:
+            # The key has changed. Rows with the former key are merged first.
+            self._merge(table, keys, mode, some, common, commit, after, ends=False)
+        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit, after, ends=True)
         try:
             target.maintain()
         except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
@@ -121,9 +120,10 @@ class TableWriter:
         common: Common,
         commit: Commit,
         after: Place | None,
+        *,
+        ends: bool,
     ) -> None:
         """Merge changes whose rows one key identifies, and which come after a position."""
-        target = self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
         # A changelog has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
@@ -136,7 +136,10 @@ class TableWriter:
             )
             reduced = reduce_changes(rows, keys, mode, truncates)
             parts, found = reduced.parts(_PART_BYTES), reduced.truncates
-        target.merge(parts, commit, found)
+        self._target(table, keys, mode).merge(parts, commit, found, ends=ends)
+
+    def _target(self, table: Table, keys: tuple[str, ...], mode: Mode) -> Target:
+        return self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
 
     def _runs(
         self, table: Table, files: Sequence[StagedFile], common: Common, mode: Mode

@@ -1,0 +1,137 @@
+"""Reads and writes what the log of a Delta table says about a mirror's batches. Uses deltalake; does not use Spark.
+
+The commit that ends a batch sets the Delta transaction identifier ``application`` to the batch's number, and has the batch's end in
+its metadata. If a batch needs several commits, the first one sets the identifier ``application/before`` to the version before it,
+and the last one sets it to -1. So an unfinished batch can be undone: ``RESTORE`` keeps identifiers, but it sets this one as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.summary import application_of, commit_of, metadata_of, part_metadata
+from aiorepl.spark.lake.table import Commit, Version
+
+CREATED: Final = -2
+"""Stands for the version before a table that the batch has created."""
+_NONE: Final = -1
+
+_NEWEST: Final = 5
+"""The number of log entries that are read first; the last batch is usually among them."""
+_UPKEEP: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+"""The operations that other programs may run at any time: they change no rows."""
+
+
+def ending(commit: Commit) -> CommitProperties:
+    """Return the properties of the commit that ends a batch."""
+    application = commit.application
+    return CommitProperties(
+        custom_metadata=metadata_of(commit),
+        app_transactions=[Transaction(application, commit.number), _before(application, _NONE)],
+    )
+
+
+def within(table: DeltaTable | None, application: str) -> CommitProperties:
+    """Return the properties of a commit that does not end its batch.
+
+    :param table: the table before this commit; ``None``: the commit creates it.
+    """
+    marks = []
+    if table is None:
+        marks.append(_before(application, CREATED))
+    elif unfinished(table, application) is None:
+        marks.append(_before(application, table.version()))
+    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
+
+
+def undoing(application: str) -> CommitProperties:
+    """Return the properties of the commit that undoes an unfinished batch."""
+    return CommitProperties(
+        custom_metadata=part_metadata(application), app_transactions=[_before(application, _NONE)]
+    )
+
+
+def unfinished(table: DeltaTable, application: str) -> int | None:
+    """Return the version before an application's unfinished batch, or ``CREATED``; ``None`` if no batch is unfinished."""
+    found = table.transaction_version(f"{application}/before")
+    return None if found is None or found == _NONE else found
+
+
+def record(table: DeltaTable, properties: CommitProperties) -> None:
+    """Make a commit without rows."""
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        table.metadata().partition_columns,
+        commit_properties=properties,
+    )
+
+
+def was_undone(table: DeltaTable, application: str, before: int) -> bool:
+    """Whether a user has restored the table to the version before an unfinished batch.
+
+    :raises ConfigurationError: another program has changed the table since. ``RESTORE`` would remove its changes, too.
+    """
+    since = table.history(table.version() - max(before, -1))
+    if any(_restored_version(entry) == before for entry in since):
+        return True
+    for entry in since:
+        operation = entry.get("operation")
+        if operation not in _UPKEEP and application_of(_metadata(entry)) != application:
+            raise ConfigurationError(
+                f"another program has changed the Delta table {table.table_uri} ({operation}, version {entry['version']}) while a batch "
+                + (
+                    "of the mirror was unfinished: move the table away, and begin it again with a snapshot"
+                    if before == CREATED
+                    else f"of the mirror was unfinished: restore the table to version {before}, and make that change again after the batch"
+                )
+            )
+    return False
+
+
+def versions(table: DeltaTable) -> Iterator[Version]:
+    """Yield the versions at the ends of batches, newest first."""
+    for entry in table.history():
+        commit = commit_of(_metadata(entry))
+        if commit is not None:
+            time = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
+            yield Version(entry["version"], commit, time)
+
+
+def restored(table: DeltaTable) -> bool:
+    """Whether the table was restored to a version before its last batch."""
+    for limit in (_NEWEST, None):
+        version: int | None = None
+        for entry in table.history(limit):
+            if commit_of(_metadata(entry)) is not None:
+                return version is not None and version < entry["version"]
+            if version is None:
+                version = _restored_version(entry)
+    return False
+
+
+def _before(application: str, version: int) -> Transaction:
+    return Transaction(f"{application}/before", version)
+
+
+def _metadata(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a writer's metadata. Spark stores it as one text."""
+    text = str(entry.get("userMetadata", ""))
+    if not text.startswith("{"):
+        return entry
+    found: Mapping[str, Any] = json.loads(text)
+    return found
+
+
+def _restored_version(entry: Mapping[str, Any]) -> int | None:
+    """Return the version to which an entry of the log has restored the table."""
+    if entry.get("operation") != "RESTORE":
+        return None
+    return int(entry.get("operationParameters", {}).get("version") or 0)
