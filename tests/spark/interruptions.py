@@ -156,7 +156,7 @@ class Run:
             for (owner, name), value in self._settings.items():
                 patches.enter_context(mock.patch.object(owner, name, value))
             patches.enter_context(self._interruptions.patched())
-            for number in range(self._chance.randrange(2, 6)):
+            for number in range(self._chance.randrange(1, 4)):
                 self._write(alter=number > 0 or self._chance.random() < 0.5)
                 least = mock.patch.object(planning, "_LEAST_BYTES", self._chance.choice([0, 2**40]))
                 with least:
@@ -166,13 +166,13 @@ class Run:
 
     def _write(self, *, alter: bool = True) -> None:
         chance = self._chance
-        for _ in range(chance.randrange(1, 4)):
+        for _ in range(chance.randrange(1, 3)):
             if alter and chance.random() < 0.6:
                 chance.choice(self._tables).alter()
             for _ in range(chance.randrange(1, 4)):
                 messages = [
                     message
-                    for _ in range(chance.randrange(1, 12))
+                    for _ in range(chance.randrange(1, 9))
                     for message in chance.choice(self._tables).change()
                 ]
                 self._journal.stream.transaction(*messages)

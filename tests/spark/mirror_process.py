@@ -63,8 +63,8 @@ def forget_rows() -> None:
     def shorter(part: Part) -> Part:
         return replace(part, read=lambda: part.read()[:-1])
 
-    def less(self: Any, parts: Any, *given: Any) -> None:
-        merge(self, [shorter(part) for part in parts], *given)
+    def less(self: Any, parts: Any, *given: Any, **named: Any) -> None:
+        merge(self, [shorter(part) for part in parts], *given, **named)
 
     DeltaTarget.merge = less  # type: ignore[method-assign]
 

@@ -1,0 +1,13 @@
+"""However batches are interrupted and come again, a lake has the rows of the source; ``interruptions`` runs more seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from .interruptions import Run
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interruptions(tmp_path, seed) -> None:
+    """The rows are equal to those of the source, and to those of a mirror that applied the whole journal in one batch."""
+    Run(tmp_path, seed, "delta").run()
