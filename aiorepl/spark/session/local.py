@@ -57,7 +57,7 @@ def local_session(
             SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         # They also log exceptions that the caller catches.
-        for logger in ("SQLQueryContextLogger", "py4j.clientserver"):
+        for logger in ("SQLQueryContextLogger", "py4j.clientserver", "py4j.java_gateway"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
     register(spark)
     return spark
