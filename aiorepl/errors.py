@@ -281,6 +281,11 @@ class DamagedJournal(JournalError):
 
     def __init__(self, problem: str, remedy: str | None = None) -> None:
         super().__init__(f"{problem}. {remedy or _RESTORE}")
+        self._arguments = problem, remedy
+
+    def __reduce__(self) -> tuple[type[DamagedJournal], tuple[str, str | None]]:
+        # The default would pass the whole text as the problem.
+        return type(self), self._arguments
 
 
 _RESTORE: Final = (

@@ -35,6 +35,14 @@ def test_one_printable_line(kind):
     assert (True, True) == (str(error).isprintable(), repr(error).isprintable())
 
 
+@pytest.mark.parametrize("kind", kinds())
+def test_pickled(kind):
+    """An error that a Spark executor or another process sends has the same text."""
+    arguments = {ServerError: ({"M": "a", "H": "b"},), errors.DamagedJournal: ("a", "b")}
+    error = kind(*arguments.get(kind, ("a",)))
+    assert str(error) == str(pickle.loads(pickle.dumps(error)))
+
+
 def test_plain_text_stays_as_it_is():
     """Letters of any script, and backslashes, are not escaped."""
     text = "Größe, テーブル, C:\\temp: write postgresql://user@host/database"
