@@ -78,29 +78,40 @@ def plan(
     start: BlockPosition,
     end: BlockPosition,
 ) -> list[tuple[Span, ...]]:
-    """Divide the blocks between two positions into partitions of about ``partition_bytes``, in order.
+    """Divide the blocks between two positions into partitions of equal size, at most about ``partition_bytes``, in order.
 
     :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
     :param start: leave out the transactions that ended at or before its LSN, and the blocks before it in the next segment.
     :param end: leave out the transactions that ended after its LSN, and the blocks from there on.
     """
-    partitions: list[tuple[Span, ...]] = []
-    spans: list[Span] = []
-    size = 0
+    wanted: list[tuple[Segment, list[tuple[int, int]]]] = []
+    total = 0
     for segment, first, last in between(reader, chain, table, start, end):
+        blocks = list(_wanted(reader, segment, table, first, last))
+        if blocks:
+            wanted.append((segment, blocks))
+            total += sum(length for _, length in blocks)
+    # A small last partition would leave the other cores without work.
+    target = total / max(-(-total // partition_bytes), 1)
+    partitions: list[list[Span]] = []
+    reached, current = 0, -1
+    for segment, blocks in wanted:
         skip_to = start.lsn if segment.after < start.lsn else ZERO
         whole = end.part or end.block or not segment.after < end.lsn < segment.last_end_lsn
         until = ZERO if whole else end.lsn
         numbers: list[int] = []
-        for number, length in _wanted(reader, segment, table, first, last):
+        for number, length in blocks:
+            # The partition that has the block's middle.
+            place = int((reached + length / 2) / target)
+            if place != current:
+                if numbers:
+                    partitions[-1].append(Span(segment, tuple(numbers), skip_to, until))
+                partitions.append([])
+                numbers, current = [], place
             numbers.append(number)
-            size += length
-            if size >= partition_bytes:
-                partitions.append((*spans, Span(segment, tuple(numbers), skip_to, until)))
-                spans, numbers, size = [], [], 0
-        if numbers:
-            spans.append(Span(segment, tuple(numbers), skip_to, until))
-    return [*partitions, tuple(spans)] if spans else partitions
+            reached += length
+        partitions[-1].append(Span(segment, tuple(numbers), skip_to, until))
+    return [tuple(spans) for spans in partitions]
 
 
 def latest(
