@@ -21,7 +21,8 @@ from rich.progress import (
 )
 
 from aiorepl.errors import printable
-from aiorepl.snapshot.statistics import SnapshotStatistics, TableStatistics, describe, reading, shown_bytes
+from aiorepl.sizes import format_size
+from aiorepl.snapshot.statistics import SnapshotStatistics, TableStatistics, describe, reading
 
 _REFRESH_SECONDS: Final = 0.5
 _LINE_SECONDS: Final = 30.0
@@ -117,12 +118,12 @@ class Bars:
         progress, tables = self._progress, statistics.tables
         ended = sum(table.state in ("delivered", "complete", "failed", "cancelled") for table in tables)
         figures = (
-            f"{ended:,}/{len(tables):,} tables  {statistics.rows:,} rows  {shown_bytes(statistics.bytes)}"
+            f"{ended:,}/{len(tables):,} tables  {statistics.rows:,} rows  {format_size(statistics.bytes)}"
         )
         if statistics.paused:
             figures += "  paused"
         if statistics.wal is not None:
-            figures += f"  WAL kept: {shown_bytes(statistics.wal.bytes)}"
+            figures += f"  WAL kept: {format_size(statistics.wal.bytes)}"
         self._update(self._total, statistics.done, figures)
         shown = reading(tables)[:_MOST_BARS]
         names = {table.table for table in shown}
@@ -149,7 +150,7 @@ def _figures(table: TableStatistics) -> str:
     rows = f"{table.rows:,}"
     if table.estimated_rows is not None:
         rows += f"/~{max(table.estimated_rows, table.rows):,}"
-    return f"{rows} rows  {shown_bytes(table.bytes)}  {table.rows_per_second:,.0f} rows/s"
+    return f"{rows} rows  {format_size(table.bytes)}  {table.rows_per_second:,.0f} rows/s"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from aiorepl.errors import AioreplError, printable
-from aiorepl.snapshot.statistics import shown_bytes
+from aiorepl.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,7 +118,7 @@ def _ladder(status: dict[str, Any]) -> RenderableType:
 
     table = Table("position", "LSN", "behind", box=None, padding=(0, 2, 0, 0))
     for rung in status["ladder"]:
-        table.add_row(rung["name"], rung["lsn"], shown_bytes(rung["behind"]) if rung["behind"] else "")
+        table.add_row(rung["name"], rung["lsn"], format_size(rung["behind"]) if rung["behind"] else "")
     return table
 
 
@@ -135,7 +135,7 @@ def _sinks(status: dict[str, Any]) -> RenderableType:
         table.add_row(
             Text(sink["name"]),
             Text(sink["state"], _STYLES[sink["state"]]),
-            shown_bytes(sink["lag_bytes"]) if known else "",
+            format_size(sink["lag_bytes"]) if known else "",
             f"{sink['lag_seconds']:,.0f}" if known else "",
             f"{sink['changes']:,}",
             f"{sink['retries']:,}",
@@ -159,8 +159,8 @@ def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:
     if slot["error"]:
         yield Text(f"slot: unknown: {slot['error']}", "yellow")
     elif slot["retained"] is not None:
-        safe = "" if slot["safe"] is None else f", {shown_bytes(slot['safe'])} until it may be lost"
-        yield Text(f"slot: keeps {shown_bytes(slot['retained'])} of WAL{safe}")
+        safe = "" if slot["safe"] is None else f", {format_size(slot['safe'])} until it may be lost"
+        yield Text(f"slot: keeps {format_size(slot['retained'])} of WAL{safe}")
 
 
 def _journal(status: dict[str, Any]) -> Iterator[RenderableType]:
@@ -172,8 +172,8 @@ def _journal(status: dict[str, Any]) -> Iterator[RenderableType]:
     if journal["error"]:
         yield Text(f"journal: unknown: {journal['error']}", "yellow")
         return
-    kept = (f"{shown_bytes(each['bytes'])} for {each['name']}" for each in journal["consumers"])
-    yield Text(f"journal: {shown_bytes(journal['bytes'])}; not read yet: {', '.join(kept) or 'nothing'}")
+    kept = (f"{format_size(each['bytes'])} for {each['name']}" for each in journal["consumers"])
+    yield Text(f"journal: {format_size(journal['bytes'])}; not read yet: {', '.join(kept) or 'nothing'}")
 
 
 def _rows(status: dict[str, Any]) -> Iterator[RenderableType]:
@@ -187,7 +187,7 @@ def _rows(status: dict[str, Any]) -> Iterator[RenderableType]:
         table.add_column(name, justify="right")
     for each in status["rows"]:
         counts = (f"{each[name]:,}" for name in ("inserts", "updates", "deletes"))
-        table.add_row(Text(printable(each["table"])), *counts, shown_bytes(each["bytes"]))
+        table.add_row(Text(printable(each["table"])), *counts, format_size(each["bytes"]))
     yield ""
     yield table
 

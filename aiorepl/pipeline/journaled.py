@@ -37,8 +37,8 @@ from aiorepl.pipeline.snapshot_progress import SnapshotProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
+from aiorepl.sizes import format_size
 from aiorepl.snapshot.incremental.requests import Snapshots
-from aiorepl.snapshot.statistics import shown_bytes
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -249,7 +249,7 @@ class JournaledFanOut(FanOut):
                 _log.error(
                     "sink %s has stopped and is %s behind; the journal keeps that for it. Mend the cause and start again: %s",
                     name,
-                    shown_bytes(lags[name].durable),
+                    format_size(lags[name].durable),
                     error,
                 )
 

@@ -10,8 +10,9 @@ from typing import Final
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.sizes import format_size
 from aiorepl.snapshot.incremental.requests import Snapshots
-from aiorepl.snapshot.statistics import SnapshotStatistics, describe, shown_bytes
+from aiorepl.snapshot.statistics import SnapshotStatistics, describe
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.source.source import Source
 
@@ -85,7 +86,7 @@ class SnapshotMonitor:
 
     def _exceeded(self, exceeded: bool) -> None:
         assert self._limit is not None
-        limit, slot = shown_bytes(self._limit), self._source.slot
+        limit, slot = format_size(self._limit), self._source.slot
         if not exceeded:
             _log.info("slot %s keeps less WAL again: tables are read", slot)
         elif self._initial.reading:

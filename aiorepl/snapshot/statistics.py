@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from aiorepl.sizes import format_size
+
 State = Literal["queued", "reading", "delivered", "complete", "cancelled", "failed"]
 """A table is delivered once all of its rows were passed on to the sinks, and complete once they are durable."""
 
@@ -190,17 +192,8 @@ def describe(statistics: SnapshotStatistics, rows_per_second: float) -> str:
     if statistics.paused:
         parts.append("paused")
     if statistics.wal is not None:
-        parts.append(f"the slot keeps {shown_bytes(statistics.wal.bytes)} of WAL")
+        parts.append(f"the slot keeps {format_size(statistics.wal.bytes)} of WAL")
     return ", ".join(parts)
-
-
-def shown_bytes(size: float) -> str:
-    """Return a size with a unit, such as ``1.5 GiB``."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def reading(tables: Iterable[TableStatistics]) -> list[TableStatistics]:

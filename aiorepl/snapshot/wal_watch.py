@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiorepl.errors import loggable
-from aiorepl.snapshot.statistics import WalRetention, shown_bytes
+from aiorepl.sizes import format_size
+from aiorepl.snapshot.statistics import WalRetention
 from aiorepl.wire.kept_connection import KeptConnection
 
 _log = logging.getLogger("aiorepl.snapshot")
@@ -82,7 +83,7 @@ class WalWatch:
     def take(self, retention: WalRetention) -> None:
         """Warn if the slot keeps much WAL, and compare the amount with the limit."""
         self.retention = retention
-        kept = shown_bytes(retention.bytes)
+        kept = format_size(retention.bytes)
         unsafe = retention.status in ("unreserved", "lost")
         if unsafe and not self._unsafe:
             _log.warning(
@@ -96,7 +97,7 @@ class WalWatch:
             left = (
                 ""
                 if retention.safe_bytes is None
-                else f", {shown_bytes(retention.safe_bytes)} before it is lost"
+                else f", {format_size(retention.safe_bytes)} before it is lost"
             )
             _log.warning("slot %s keeps %s of WAL while tables are read%s", self._slot, kept, left)
         while self._warn_at <= retention.bytes:

@@ -16,7 +16,6 @@ from aiorepl.snapshot.statistics import (
     TableStatistics,
     WalRetention,
     describe,
-    shown_bytes,
 )
 
 GIB = 1 << 30
@@ -85,14 +84,6 @@ def test_one_line():
     assert "44%, 1 of 4 tables, 6,000 rows, 500 rows/s, 1 failed, the slot keeps 1.5 GiB of WAL" == describe(
         SOME, 500.0
     )
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes(size, text):
-    """A size has the largest unit that leaves at least one of it."""
-    assert text == shown_bytes(size)
 
 
 def shown(statistics: list[SnapshotStatistics | None], *, terminal: bool) -> str:
