@@ -76,7 +76,12 @@ PURE = (
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("history/names.py", "history/manifest.py", "history/planning.py"),
     "histogram.py",
-    *("monitoring/samples.py", "monitoring/status.py", "monitoring/progress.py"),
+    *(
+        "monitoring/samples.py",
+        "monitoring/status.py",
+        "monitoring/mirror_status.py",
+        "monitoring/progress.py",
+    ),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from aiorepl.source.source import Source
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
+
+_log = logging.getLogger("aiorepl.spark")
 
 
 @click.group(short_help="Mirror tables into a lake with Spark.")
@@ -40,7 +43,7 @@ def spark() -> None:
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Serve /status, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
+    help="Serve a status page, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
 )
 def mirror(
     file: Path, *, check: bool, example: bool, once: bool, tables: tuple[str, ...], http: str | None
@@ -72,34 +75,36 @@ def mirror(
 
     from aiorepl.spark.mirroring.running import MirrorRunner
 
-    with _served(http) as listener:
+    runner = MirrorRunner(
+        loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval, name=loaded.name
+    )
+    with _served(http, runner) as listener:
         # Spark sets a handler of its own for SIGINT, so it starts first.
         session = loaded.session()
         if listener is not None:
             session.streams.addListener(listener)
-        runner = MirrorRunner(
-            loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval, name=loaded.name
-        )
         with _stopped_by_signals(runner):
             runner.run()
     return 0
 
 
 @contextlib.contextmanager
-def _served(address: str | None) -> Iterator[QueryListener | None]:
+def _served(address: str | None, runner: MirrorRunner) -> Iterator[QueryListener | None]:
     """Serve the application in a thread, and yield the listener that collects its statistics."""
     if address is None:
         yield None
         return
     try:
-        from aiorepl.monitoring.query_app import query_app
+        from aiorepl.monitoring.mirror_app import mirror_app
         from aiorepl.monitoring.server import listen, serve
         from aiorepl.spark.reading.listener import QueryListener
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--http needs {error.name}: pip install 'aiorepl[http]'") from None
     bound, listener = listen(address), QueryListener()
+    host, port = bound.getsockname()[:2]
+    _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
     with start_blocking_portal() as portal:
-        serving = portal.start_task_soon(serve, query_app(listener), bound)
+        serving = portal.start_task_soon(serve, mirror_app(runner, listener), bound)
         try:
             yield listener
         finally:

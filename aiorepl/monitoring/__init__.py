@@ -7,8 +7,9 @@
 
 ``samples`` lists the metrics, and converts statistics to them. ``observed`` gives pipelines and Spark queries one interface, which
 ``prometheus`` and ``opentelemetry`` export. ``watch`` reads the slot's state from the server, and the size of the journal. ``status``
-makes the contents of the status page, and ``progress`` decides whether the pipeline is ready. ``app`` is the ASGI application for a
-pipeline, ``query_app`` the one for Spark queries, and ``server`` serves either for ``--http``. Nothing here has row data.
+and ``mirror_status`` make the contents of the status pages, and ``progress`` decides whether a pipeline is ready. ``app`` is the
+ASGI application for a pipeline, ``mirror_app`` the one for a mirror in Spark; ``pages`` has their pages, and ``server`` serves either
+for ``--http``. Nothing here has row data.
 """
 
 from __future__ import annotations

@@ -14,37 +14,24 @@ errors, but no row data. Serve it on a loopback address, or behind a proxy that 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, REMEMBERED, Lags, events, page
 from aiorepl.monitoring.progress import Readiness, alive
 from aiorepl.monitoring.prometheus import PrometheusCollector
 from aiorepl.monitoring.status import status
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
-
-_EVENT_SECONDS: Final = 1.0
-# A quarter of an hour.
-_REMEMBERED: Final = 900
-# The page loads nothing else, and no other page may frame it.
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
 
 
 def status_app(pipeline: Pipeline) -> Starlette:
@@ -69,7 +56,7 @@ class _Monitor:
         self._pipeline = pipeline
         self._readiness = Readiness()
         self._watch = Watch(pipeline)
-        self._lags: deque[tuple[float, dict[str, int]]] = deque(maxlen=_REMEMBERED)
+        self._lags: deque[Lags] = deque(maxlen=REMEMBERED)
         self._registry = CollectorRegistry()
         self._registry.register(PrometheusCollector(pipeline, watch=self._watch))
         # A mounted application has no lifespan of its own.
@@ -78,46 +65,37 @@ class _Monitor:
     async def page(self, request: Request) -> Response:
         """Return the status page."""
         self._begin()
-        return HTMLResponse(files(__package__).joinpath("page.html").read_text("utf-8"), headers=_HEADERS)
+        return page("pipeline")
 
     async def events(self, request: Request) -> Response:
         """Stream the status; the first event also has the lags of the last quarter of an hour."""
         self._begin()
-
-        async def stream() -> AsyncIterator[bytes]:
-            described = self._describe()
-            described["lags"] = [{"time": at, "sinks": lags} for at, lags in self._lags]
-            while True:
-                yield b"data: " + json.dumps(described).encode() + b"\n\n"
-                await asyncio.sleep(_EVENT_SECONDS)
-                described = self._describe()
-
-        return StreamingResponse(stream(), media_type="text/event-stream", headers=_HEADERS)
+        return events(self._describe, self._lags)
 
     async def status(self, request: Request) -> Response:
         """Return the status once."""
         self._begin()
-        return JSONResponse(self._describe(), headers=_HEADERS)
+        return JSONResponse(self._describe(), headers=HEADERS)
 
     async def livez(self, request: Request) -> Response:
         """Return whether the pipeline runs."""
         self._begin()
         state = self._pipeline.state
-        return JSONResponse({"state": state.value}, 200 if alive(state) else 503, headers=_HEADERS)
+        return JSONResponse({"state": state.value}, 200 if alive(state) else 503, headers=HEADERS)
 
     async def readyz(self, request: Request) -> Response:
         """Return whether the pipeline makes progress."""
         self._begin()
         problems = self._problems()
         return JSONResponse(
-            {"ready": not problems, "problems": problems}, 503 if problems else 200, headers=_HEADERS
+            {"ready": not problems, "problems": problems}, 503 if problems else 200, headers=HEADERS
         )
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the format that the client accepts."""
         self._begin()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={**_HEADERS, "Content-Type": content_type})
+        return Response(encode(self._registry), headers={**HEADERS, "Content-Type": content_type})
 
     def _begin(self) -> None:
         if self._task is None and alive(self._pipeline.state):
@@ -129,7 +107,7 @@ class _Monitor:
                 statistics = self._pipeline.statistics()
                 self._readiness.observe(statistics, time.monotonic())
                 self._lags.append((time.time(), {name: lag.durable for name, lag in statistics.lags.items()}))
-                await asyncio.sleep(_EVENT_SECONDS)
+                await asyncio.sleep(EVENT_SECONDS)
 
     def _problems(self) -> list[str]:
         return self._readiness.problems(self._pipeline.statistics(), time.monotonic())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.async_api import Browser, async_playwright
+from starlette.applications import Starlette
 
 from aiorepl import Batch, PermanentError, Pipeline, Source, TransientError
 from aiorepl.cancellation import cancel_and_wait
@@ -20,7 +23,9 @@ from aiorepl.monitoring.server import listen, serve
 from aiorepl.retry import RetryPolicy
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
+from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
 
 
@@ -44,9 +49,9 @@ class Broken(MemorySink):
 
 
 class Monitored:
-    """A pipeline that is served."""
+    """An application that is served, perhaps of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, port: int) -> None:
+    def __init__(self, pipeline: Pipeline | None, port: int) -> None:
         self.pipeline = pipeline
         self.url = f"http://127.0.0.1:{port}"
 
@@ -77,17 +82,34 @@ class Monitored:
 
 
 @pytest.fixture
-async def monitor() -> AsyncIterator[Any]:
-    """Serve the status application of a pipeline."""
+async def served() -> AsyncIterator[Any]:
+    """Serve an application."""
     tasks = []
 
-    def begin(pipeline: Pipeline) -> Monitored:
+    def begin(app: Starlette, pipeline: Pipeline | None = None) -> Monitored:
         bound = listen("127.0.0.1:0")
-        tasks.append(asyncio.create_task(serve(status_app(pipeline), bound)))
+        tasks.append(asyncio.create_task(serve(app, bound)))
         return Monitored(pipeline, bound.getsockname()[1])
 
     yield begin
     await cancel_and_wait(*tasks)
+
+
+@pytest.fixture
+def monitor(served: Any) -> Any:
+    """Serve the status application of a pipeline."""
+    return lambda pipeline: served(status_app(pipeline), pipeline)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> GrowingJournal:
+    """A journal of two segments."""
+    journal = GrowingJournal(tmp_path / "journal")
+    table = journal.stream.table("t", column("id", 23, key=True))
+    for key in "12":
+        journal.stream.transaction(table.insert(key))
+        journal.write()
+    return journal
 
 
 @pytest.fixture
@@ -111,3 +133,14 @@ async def troubled(tmp_path: Path, monitor: Any) -> AsyncIterator[Monitored]:
     await busy.called.wait()
     yield monitor(pipeline)
     await cancel_and_wait(task)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
+    async with async_playwright() as playwright:
+        # A container may have no user namespaces for the sandbox.
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()

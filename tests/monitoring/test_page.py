@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-from playwright.async_api import Browser, async_playwright
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on PATH")
-    async with async_playwright() as playwright:
-        # A container may have no user namespaces for the sandbox.
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        await browser.close()
+from playwright.async_api import Browser
 
 
 async def test_the_page(browser: Browser, troubled: Any):

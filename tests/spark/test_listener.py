@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
-import httpx2
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -15,9 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 from pyspark.sql.types import IntegerType, StructType
 
 from aiorepl.journal import JournalReader
-from aiorepl.lsn import LSN
 from aiorepl.monitoring import PrometheusCollector, observe
-from aiorepl.monitoring.query_app import query_app
 from aiorepl.spark import QueryListener
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.stream_reader import StreamReader
@@ -76,11 +72,11 @@ def test_a_query_and_its_end(spark, journal, tmp_path) -> None:
     assert found.error is not None
     assert found.error.startswith("DamagedJournal: position.json")
     assert "\n" not in found.error
-    exported(listener, found.position)
+    exported(listener)
 
 
-def exported(listener: QueryListener, position: LSN) -> None:
-    """Prometheus, OpenTelemetry and the application have the numbers of the ended query."""
+def exported(listener: QueryListener) -> None:
+    """Prometheus and OpenTelemetry have the numbers of the ended query."""
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     registry.register(PrometheusCollector(listener))
     up, rows = (
@@ -96,15 +92,3 @@ def exported(listener: QueryListener, position: LSN) -> None:
         each for each in points["aiorepl_spark_query_lag_bytes"] if each["attributes"]["query"] == "orders"
     )
     assert lag["value"] == 0
-
-    async def get(path: str) -> Any:
-        transport = httpx2.ASGITransport(query_app(listener))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://mirror") as client:
-            return await client.get(path)
-
-    answer = asyncio.run(get("/readyz"))
-    assert answer.status_code == 503
-    assert answer.json()["problems"][0].startswith("the query orders has ended: DamagedJournal")
-    status = {each["name"]: each for each in asyncio.run(get("/status")).json()["queries"]}
-    assert status["orders"]["position"] == str(position)
-    assert "aiorepl_spark_query_lsn" in asyncio.run(get("/metrics")).text

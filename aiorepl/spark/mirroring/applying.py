@@ -81,6 +81,11 @@ class Applying:
         self._described = described
         self._state: State | None = None
 
+    @property
+    def state(self) -> State | None:
+        """The target's state after the last batch; ``None`` before the first one."""
+        return self._state
+
     def apply(self, batch: Batch, number: int) -> None:
         """Apply a batch to all of its tables, and record it in the state.
 

@@ -34,7 +34,7 @@ from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging, mirror_source
 from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.options import Options
 
@@ -55,14 +55,22 @@ class Batches:
     :ivar busy: whether a batch is being applied.
     :ivar done: the number of the last batch that was applied; -1 if none was.
     :ivar error: why the last batch was not applied, with its causes. Spark gets only a text without rows.
+
+    :param recorded: the target's state before the first batch; ``None`` if the target is new.
     """
 
-    def __init__(self, applying: Applying) -> None:
+    def __init__(self, applying: Applying, recorded: State | None = None) -> None:
         self.stopping = False
         self.busy = False
         self.done = -1
         self.error: Exception | None = None
         self._applying = applying
+        self._recorded = recorded
+
+    @property
+    def state(self) -> State | None:
+        """The target's state after the last batch."""
+        return self._applying.state or self._recorded
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         self.busy = True
@@ -174,10 +182,11 @@ class Mirror:
         store = open_store(files)
         clean(store)
         store.clean()
+        state = StateFile(open_store(self.target))
         lake = self.lake or open_lake(self.target, self.upkeep, one_commit=self.whole_transactions)
         applying = Applying(
             TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
-            StateFile(open_store(self.target)),
+            state,
             store,
             Cursors(options.journal),
             _CatchingUp(spark, plan),
@@ -185,7 +194,7 @@ class Mirror:
             folder,
             partial(_described, spark),
         )
-        batches = Batches(applying)
+        batches = Batches(applying, state.load())
         frame = spark.readStream.format(source.name()).load()
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
 

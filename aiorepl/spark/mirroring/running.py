@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -22,9 +23,13 @@ from aiorepl.errors import (
     SinkError,
     SlotError,
 )
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy, Rewinds
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
+from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
+from aiorepl.spark.reading.lag import BYTES, lag
 
 _log = logging.getLogger("aiorepl.spark")
 
@@ -65,6 +70,44 @@ class MirrorRunner:
         self._name = name
         self._stopping = threading.Event()
         self._batches: Batches | None = None
+        self._state: MirrorState = "starting"
+        self._restarts = 0
+        self._last_error: str | None = None
+        self._journal: JournalReader | None = None
+        self._reading = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self._name or "mirror"
+
+    def statistics(self) -> MirrorStatistics:
+        """Return the state of the mirror and of its tables. Thread-safe; reads the journal's manifest."""
+        state = None if self._batches is None else self._batches.state
+        with self._reading:
+            chain, problem = self._chain()
+        tables = [] if state is None else tables_of(state, chain, time.time())
+        return MirrorStatistics(
+            self.name,
+            self._state,
+            self._restarts,
+            self._last_error,
+            None if chain is None else chain.last_segment_end,
+            problem,
+            None if state is None else state.lsn,
+            None if chain is None or state is None else lag(chain, state.lsn, time.time())[BYTES],
+            tables,
+        )
+
+    def _chain(self) -> tuple[Chain | None, str | None]:
+        try:
+            if self._journal is None:
+                self._journal = JournalReader(self._mirror.journal)
+            return self._journal.chain(), None
+        except AioreplError as error:
+            return None, str(error)
+        except OSError as error:
+            return None, reason(error)
 
     def stop(self) -> None:
         """End ``run`` after the batch that is being applied. For signal handlers and other threads."""
@@ -77,6 +120,12 @@ class MirrorRunner:
 
         :raises AioreplError: the mirror cannot continue, or it still fails after all restarts.
         """
+        try:
+            self._run()
+        finally:
+            self._state = "stopped"
+
+    def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._attempt()
@@ -84,6 +133,7 @@ class MirrorRunner:
                 if self._stopping.is_set():
                     return
                 cause = self._cause(error)
+                self._state, self._last_error = "retrying", _summary(cause)
                 if isinstance(cause, _LASTING):
                     raise cause from cause.__cause__ or error
                 done = -1 if self._batches is None else self._batches.done
@@ -92,6 +142,7 @@ class MirrorRunner:
                     raise cause from cause.__cause__ or error
                 _log.warning("the mirror starts again in %.1f s: %s", pause, cause)
                 self._stopping.wait(pause)
+                self._restarts += 1
             else:
                 return
 
@@ -106,6 +157,7 @@ class MirrorRunner:
         elif self._interval is not None:
             writer = writer.trigger(processingTime=self._interval)
         query = writer.start()
+        self._state = "running"
         while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # Spark takes fractions
             if self._stopping.is_set() and _idle(query, batches):
                 query.stop()
@@ -130,9 +182,23 @@ class MirrorRunner:
                 f"the Python of Spark's workers has no module {found[1]}: install aiorepl there, or set PYSPARK_PYTHON to the "
                 "Python that has it"
             )
-        # Spark's messages may quote values and plans.
+        return _SparkError(error)
+
+
+class _SparkError(SinkError):
+    """An error of Spark's own, whose text may quote values.
+
+    :ivar summary: the error without its text.
+    """
+
+    def __init__(self, error: Exception) -> None:
         first = str(error).strip().partition("\n")[0][:200]
-        return SinkError(f"Spark ended the query: {type(error).__name__}: {first}")
+        super().__init__(f"Spark ended the query: {type(error).__name__}: {first}")
+        self.summary = f"Spark ended the query: {type(error).__name__}. The log has its text"
+
+
+def _summary(error: AioreplError) -> str:
+    return error.summary if isinstance(error, _SparkError) else str(error)
 
 
 def _idle(query: StreamingQuery, batches: Batches) -> bool:

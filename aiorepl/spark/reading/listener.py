@@ -25,6 +25,7 @@ from aiorepl.spark.reading.metrics import METRICS, QueryStatistics, samples
 
 # Spark passes on the errors of the planning process as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")
+_CONDITION: Final = re.compile(r"\s*\[([A-Z][A-Z0-9_.]*)\]")
 
 _log = logging.getLogger("aiorepl.spark")
 
@@ -93,9 +94,13 @@ class QueryListener(StreamingQueryListener):
 
 
 def _reason(text: str) -> str:
-    """Return the source's error, or the first line of another error; the other lines have Spark's plan."""
+    """Return the source's error. Of Spark's own, whose text may quote values and plans, return the class and the condition."""
     found = _RAISED.search(text)
-    return found[1].strip() if found else text.strip().partition("\n")[0]
+    if found:
+        return found[1].strip()
+    kind, _, rest = text.strip().partition(":")
+    condition = _CONDITION.match(rest)
+    return f"{kind.partition(chr(10))[0]}: {condition[1]}" if condition else kind.partition("\n")[0]
 
 
 def _source(end: str | None, latest: str | None) -> dict[str, Any] | None:

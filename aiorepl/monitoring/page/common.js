@@ -1,0 +1,99 @@
+// What the status pages of pipelines and of mirrors have in common.
+"use strict";
+const $ = id => document.getElementById(id);
+const COLOURS = 6, WINDOW = 900;
+let lags = [], received = 0;
+
+// Text is only ever set as text: table names and errors come from elsewhere.
+function element(tag, options = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) made[name] = value;
+  made.append(...children);
+  return made;
+}
+function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (count >= 1024 && unit < units.length - 1) { count /= 1024; unit++; }
+  return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
+}
+function duration(seconds) {
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]])
+    if (seconds >= 2 * length) return `${Math.round(seconds / length)} ${unit}`;
+  return `${Math.round(seconds)} s`;
+}
+const number = count => count.toLocaleString("en");
+function pairs(list, entries) {
+  list.replaceChildren(...entries.flatMap(([name, value]) =>
+    [element("dt", { textContent: name }), element("dd", { textContent: value })]));
+}
+// The state, and what is wrong, which both pages show above all else.
+function showHeader(now) {
+  document.title = `${now.name}: ${now.state}`;
+  $("name").textContent = now.name;
+  if ($("state").textContent !== now.state) $("state").textContent = now.state;
+  $("state").className = `pill ${now.state}`;
+  const problems = [...(now.error ? [now.error] : []), ...now.problems];
+  $("problems").hidden = !problems.length;
+  $("problems").querySelector("ul").replaceChildren(...problems.map(text => element("li", { className: "error", textContent: text })));
+  showLadder(now.ladder);
+}
+function showLadder(ladder) {
+  const furthest = Math.max(1, ...ladder.map(rung => rung.behind));
+  $("ladder").replaceChildren(...ladder.map(rung => {
+    const fill = element("div");
+    fill.style.width = `${100 - 90 * rung.behind / furthest * (rung.behind ? 1 : 0)}%`;
+    return element("div", { className: "rung" }, element("span", { textContent: rung.name }),
+      element("span", {}, rung.lsn, " ", element("span", { className: "soft",
+        textContent: rung.behind ? `${bytes(rung.behind)} behind` : "" })),
+      element("div", { className: "bar" }, fill));
+  }));
+}
+function showLags() {
+  const names = [...new Set(lags.flatMap(point => Object.keys(point.values)))];
+  const box = $("lag").getBoundingClientRect(), width = Math.max(box.width, 1), height = Math.max(box.height, 1);
+  const end = lags.at(-1)?.time ?? 0, begin = Math.min(lags[0]?.time ?? 0, end - 60);
+  const most = Math.max(1, ...lags.flatMap(point => Object.values(point.values)));
+  const svg = (tag, attributes, text) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    if (text) made.textContent = text;
+    return made;
+  };
+  const x = time => (time - begin) / (end - begin || 1) * width, y = value => 16 + (1 - value / most) * (height - 34);
+  const colour = index => `var(--c${index % COLOURS})`;
+  $("lag").setAttribute("viewBox", `0 0 ${width} ${height}`);
+  $("lag").replaceChildren(
+    svg("line", { x1: 0, x2: width, y1: y(0), y2: y(0), stroke: "var(--line)" }),
+    svg("line", { x1: 0, x2: width, y1: y(most), y2: y(most), stroke: "var(--line)", "stroke-dasharray": "3 3" }),
+    svg("text", { x: 0, y: 11 }, bytes(most)), svg("text", { x: 0, y: height - 4 }, `${Math.round((end - begin) / 60)} min ago`),
+    svg("text", { x: width, y: height - 4, "text-anchor": "end" }, "now"),
+    ...names.map((name, index) => svg("polyline", { fill: "none", stroke: colour(index), "stroke-width": 2,
+      points: lags.filter(point => name in point.values).map(point => `${x(point.time)},${y(point.values[name])}`).join(" ") })));
+  $("legend").replaceChildren(...names.map((name, index) => {
+    const mark = element("i", { ariaHidden: "true" });
+    mark.style.background = colour(index);
+    return element("span", {}, mark, name);
+  }));
+  const last = lags.at(-1)?.values ?? {};
+  $("lag-text").textContent = `${$("lag-text").dataset.title}: `
+    + (names.map(name => `${name} ${bytes(last[name])}`).join(", ") || "not known yet");
+}
+// Show each event by `show`, and the lags in it, which `lagsOf` returns by name, over time.
+function watch(show, lagsOf) {
+  new EventSource("events").onmessage = message => {
+    const now = JSON.parse(message.data);
+    if (now.lags) lags = now.lags;
+    lags.push({ time: now.time, values: lagsOf(now) });
+    lags = lags.slice(-WINDOW);
+    received = Date.now();
+    show(now);
+    showLags();
+  };
+}
+addEventListener("resize", showLags);
+setInterval(() => {
+  const seconds = received ? Math.round((Date.now() - received) / 1000) : 0;
+  $("age").textContent = seconds > 3 ? `no answer for ${seconds} s: these values are old` : "";
+}, 1000);
