@@ -123,10 +123,17 @@ class Run:
         self._chance = chance = random.Random(seed)
         self._journal = GrowingJournal(folder / "journal")
         self._mode = chance.choice(MODES)
-        # The rows that soft deletes leave are not unique under another key.
-        rekeyed = self._mode != "soft_delete"
         self._tables = [
-            SourceTable(self._journal.stream, chance, name, full=chance.random() < 0.3, rekeyed=rekeyed)
+            SourceTable(
+                self._journal.stream,
+                chance,
+                name,
+                full=chance.random() < 0.3,
+                # The rows that soft deletes leave are not unique under another key.
+                rekeyed=self._mode != "soft_delete",
+                # Iceberg cannot widen a number to text.
+                to_text=kind != "iceberg",
+            )
             for name in "tu"
         ]
         self._aside = chance.random() < 0.25

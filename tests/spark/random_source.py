@@ -35,10 +35,18 @@ class SourceTable:
     :param chance: the only source of randomness.
     :param full: REPLICA IDENTITY FULL; the key then never changes.
     :param rekeyed: whether ``alter`` may choose another key.
+    :param to_text: whether ``alter`` may change numbers to text.
     """
 
     def __init__(
-        self, stream: Stream, chance: random.Random, name: str, *, full: bool, rekeyed: bool
+        self,
+        stream: Stream,
+        chance: random.Random,
+        name: str,
+        *,
+        full: bool,
+        rekeyed: bool,
+        to_text: bool,
     ) -> None:
         self.name = name
         self.rows: list[Row] = []
@@ -52,6 +60,7 @@ class SourceTable:
         self.full = full
         self._key: tuple[int, ...] = (_SERIAL,)
         self._rekeyed = rekeyed and not full
+        self._wider = {INT4: INT8, INT8: TEXT if to_text else INT8, TEXT: TEXT}
         self._stream = stream
         self._chance = chance
         self._missing: dict[int, str | None] = {}
@@ -106,8 +115,7 @@ class SourceTable:
                     each._replace(name=names.get(each.number, each.name)) for each in self.columns
                 ]
             case "widen":
-                wider = {INT4: INT8, INT8: TEXT, TEXT: TEXT}
-                self.columns = [each._replace(kind=wider[each.kind]) for each in self.columns]
+                self.columns = [each._replace(kind=self._wider[each.kind]) for each in self.columns]
             case _:
                 self._add()
         self._describe()

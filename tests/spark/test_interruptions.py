@@ -7,7 +7,7 @@ import pytest
 from .interruptions import Run
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [105, 111, 112, 113])
 def test_interruptions(tmp_path, seed) -> None:
     """The rows are equal to those of the source, and to those of a mirror that applied the whole journal in one batch."""
     Run(tmp_path, seed, "delta").run()

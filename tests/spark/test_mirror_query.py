@@ -36,7 +36,10 @@ def rows(target: Path, table: str) -> list[dict]:
 
 
 def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
-    """A large batch gives the same rows: keys that moved bring their values, and what was truncated is gone."""
+    """A large batch gives the same rows: keys that moved bring their values, and what was truncated is gone.
+
+    Spark's UI names the table and the batch of each job.
+    """
     monkeypatch.setattr(table_batch, "LARGE", 0)
     monkeypatch.setattr(large, "PART_BYTES", 2048)
     target = tmp_path / "lake"
@@ -57,6 +60,9 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
         **{key: f"toast {key}" for key in range(4, 8)},
     }
     assert rows(target, "u") == []
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    described = {jobs.apply(number).description().getOrElse(None) for number in range(jobs.size())}
+    assert {"public.t batch 0", "public.u batch 0"} <= described
 
 
 def test_documentation(spark, journal, tmp_path, capsys) -> None:
