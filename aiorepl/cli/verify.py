@@ -105,12 +105,16 @@ def check(
     """Compare EVENTS with the HISTORY that write has recorded.
 
     EVENTS are native events in JSON lines: files, in the order in which they were written, or folders of a jsonl sink; - for
-    standard input. The exit code is 1 if a change is missing, invented, torn, out of order, or not as it was written.
+    standard input. Changes of other schemas are left out. The exit code is 1 if a change is missing, invented, torn, out of order, or not as it was written.
     """
     from aiorepl.testing.verify import History, Promise
     from aiorepl.testing.verify import verify as compare
 
     written = History.load(history)
+    if all(one.outcome != "committed" for one in written.transactions):
+        raise ConfigurationError(
+            f"{history} has no committed transactions, so nothing can be compared: write longer"
+        )
     promise = Promise(
         exactly_once=exactly_once,
         repeats=True,
@@ -135,13 +139,16 @@ def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered]:
 
     for name in events:
         if name == "-":
-            yield from of_native(sys.stdin)
+            yield from of_native(sys.stdin, SCHEMA)
             continue
         path = Path(name)
         for file in sorted(path.iterdir(), key=_in_order) if path.is_dir() else [path]:
             with file.open("rb") as lines:
-                # A line that a crash has cut off is complete in the next file.
-                yield from of_native(line for line in lines if line.endswith(b"\n"))
+                try:
+                    # A line that a crash has cut off is complete in the next file.
+                    yield from of_native((line for line in lines if line.endswith(b"\n")), SCHEMA)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"{file}: {error}") from None
 
 
 async def _of_journal(events: tuple[str, ...]) -> list[Delivered]:
@@ -157,7 +164,7 @@ async def _of_journal(events: tuple[str, ...]) -> list[Delivered]:
     end = reader.end().lsn
     if end:
         async for part in reader.follow():
-            changes += of_native(bytes(form.lines([part])).splitlines())
+            changes += of_native(bytes(form.lines([part])).splitlines(), SCHEMA)
             if part.end_lsn is not None and part.end_lsn >= end:
                 break
     return changes

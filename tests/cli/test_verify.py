@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from aiorepl import Pipeline, Source
+from aiorepl.testing.verify import History
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 pytestmark = pytest.mark.server
@@ -17,8 +18,9 @@ async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
 
     assert 0 == (await run("verify", "create", "--dsn", database)).code
     connection = await asyncpg.connect(database)
-    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    await connection.execute("CREATE TABLE mine (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
     await connection.fetch("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+    await connection.execute("INSERT INTO mine VALUES (1)")
     await connection.close()
     written = await run("verify", "write", "--dsn", database, "--seconds", "0.5", "--largest", "20", history)
     assert (0, True) == (written.code, "transactions have committed" in written.out)
@@ -34,8 +36,21 @@ async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1]))
     failed = await run("verify", "check", history, events)
+    (tmp_path / "debezium").write_text('{"op": "c"}\n')
+    other = await run("verify", "check", history, str(tmp_path / "debezium"))
+    assert (2, True) == (other.code, "debezium: line 1 is not a native event" in other.err)
     assert (1, True) == (failed.code, "is missing" in failed.out)
 
     again = await run("verify", "write", "--dsn", database, history)
     assert (2, True) == (again.code, "were written to before" in again.err)
     assert 0 == (await run("verify", "drop", "--dsn", database)).code
+
+
+async def test_a_history_without_transactions(run, tmp_path):
+    """Nothing was compared, so nothing is proved."""
+    History().save(tmp_path / "history")
+    (tmp_path / "events").mkdir()
+
+    checked = await run("verify", "check", str(tmp_path / "history"), str(tmp_path / "events"))
+
+    assert (2, True) == (checked.code, "no committed transactions" in checked.err)

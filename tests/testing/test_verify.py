@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify import (
     Confirmed,
@@ -14,10 +17,12 @@ from aiorepl.testing.verify import (
     Delivered,
     Entry,
     History,
+    Mixture,
     Operation,
     Promise,
     Restarted,
     Transaction,
+    Workload,
     of_native,
     verify,
 )
@@ -65,7 +70,7 @@ UPDATE = change(
     new={"id": 1, "version": 2, "note": "b"},
     unchanged=frozenset({"doc"}),
 )
-MOVE = change(130, 0, 704, "update", "accounts", key={"id": 2}, new=THIRD, old={"id": 1})
+MOVE = change(130, 0, 704, "update", "accounts", key={"id": 1}, new=THIRD, old={"id": 1})
 TRUNCATE = change(140, 0, 705, "truncate", "entries")
 ENTRIES = [change(140, n, 705, "insert", "entries", new={"n": n}) for n in (1, 2)]
 GOOD: list[Entry] = [INSERT, UPDATE, Confirmed(LSN(120)), MOVE, TRUNCATE, *ENTRIES, Confirmed(LSN(150))]
@@ -121,6 +126,14 @@ def test_duplicates_after_a_crash_of_the_server():
             at(3, change(125, 0, 703, "insert", "accounts", new=FIRST)),
             "(xid 703) was rolled back",
             id="an aborted one",
+        ),
+        pytest.param(
+            at(6, replace(ENTRIES[1], xid=702), instead=1),
+            "has xid 702, but the commit is that of transaction 3 of writer 1",
+            id="a change of another transaction",
+        ),
+        pytest.param(
+            at(0, replace(INSERT, key={"id": 2}), instead=1), "is not what transaction 1", id="another key"
         ),
         pytest.param(at(0, UPDATE, INSERT, instead=2), "0/64-0 of accounts came after", id="another order"),
         pytest.param(at(4, ENTRIES[0], TRUNCATE, instead=2), "came after", id="another order within one"),
@@ -339,3 +352,59 @@ def test_native_events():
         read.unchanged,
     )
     assert "md5:" == read.new["note"][:4]
+
+
+def test_a_history_that_is_not_whole(tmp_path):
+    """A history that lost its end is refused, wherever it was cut off."""
+    file = tmp_path / "history"
+    history = written()
+    history.final = FINAL
+    history.save(file)
+    whole = file.read_bytes()
+    assert len(history.transactions) == len(History.load(file).transactions)
+
+    for size in range(len(whole) - 1):
+        file.write_bytes(whole[:size])
+        with pytest.raises(ConfigurationError, match="is not the whole history"):
+            History.load(file)
+
+
+def test_events_of_other_schemas():
+    """They are left out, also from a TRUNCATE of several tables."""
+    event = {"commit_lsn": "0/64", "ordinal": 0, "xid": 701, "kind": "insert", "table": "t", "new": {"id": 1}}
+    tables = [{"schema": name, "table": name} for name in ("other", "s")]
+    truncate = {"commit_lsn": "0/64", "ordinal": 1, "xid": 701, "kind": "truncate", "tables": tables}
+    lines = [json.dumps(each) for each in ({**event, "schema": "other"}, {**event, "schema": "s"}, truncate)]
+
+    assert [("insert", ("t",)), ("truncate", ("s",))] == [
+        (each.kind, each.tables) for each in of_native(lines, "s")
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"op": "c"}', '{"kind": "insert", "schema": "s", "table": "t"}']
+)
+def test_lines_that_are_no_native_events(line):
+    """The error has the number of the line."""
+    with pytest.raises(ConfigurationError, match="line 2 is not a native event"):
+        list(of_native(['{"kind": "begin"}', line]))
+
+
+@pytest.mark.server
+async def test_a_server_that_restarts_at_the_end(database, monkeypatch):
+    """The history is still complete, although no connection succeeds at first."""
+    workload = Workload(database, seed=1, mixture=Mixture(keys=2), schema="verify_restart")
+    await workload.create()
+    connect = asyncpg.connect
+    failures = iter([ConnectionRefusedError, asyncpg.AdminShutdownError, asyncpg.CannotConnectNowError])
+
+    async def unavailable(*arguments: object, **options: object) -> object:
+        for failure in failures:
+            raise failure("the server restarts")
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", unavailable)
+    last = await workload.mark()
+    failures = iter([ConnectionRefusedError])
+
+    assert last in (await workload.finish()).final["ledger"]

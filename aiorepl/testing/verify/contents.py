@@ -84,6 +84,9 @@ class Contents:
                 f"{one} was delivered under another LSN before, and again at {first.commit_lsn}"
             )
             return
+        for change in delivered:
+            if change.xid != first.xid:
+                self._verdict.add(f"{name(change)} has xid {change.xid}, but the commit is that of {one}")
         self._seen.add(id(one))
         self._verdict.transactions += 1
         self._place(one, first)
@@ -118,6 +121,10 @@ class Contents:
             return False
         if operation.kind == "truncate":
             return True
+        # The key is that of the row before, which the server sends if it differs.
+        row = change.new if change.old is None else change.old
+        if change.key is not None and row is not None and not change.key.items() <= row.items():
+            return False
         if operation.kind == "delete":
             return self._key(change, change.old or change.key) == operation.key
         assert operation.new is not None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN, ZERO
 
 Key = tuple[Any, ...]
@@ -107,13 +108,25 @@ class History:
 
     @classmethod
     def load(cls, path: Path) -> History:
-        """Read what ``save`` wrote."""
-        history = cls()
+        """Read what ``save`` wrote.
+
+        :raises ConfigurationError: the file has something else, or is not whole.
+        """
+        try:
+            return cls._load(path)
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError):
+            raise ConfigurationError(
+                f"{path} is not the whole history of a workload: write it again"
+            ) from None
+
+    @classmethod
+    def _load(cls, path: Path) -> History:
+        history, promised = cls(), -1
         with path.open(encoding="utf-8") as file:
             for line in map(json.loads, file):
                 if "keys" in line:
                     history.keys = {table: tuple(columns) for table, columns in line["keys"].items()}
-                    history.defaults = line["defaults"]
+                    history.defaults, promised = line["defaults"], line["transactions"]
                     history.final = None if not line["final"] else {}
                 elif "initial" in line:
                     history.initial.setdefault(line["initial"], {})[tuple(line["key"])] = line["row"]
@@ -122,10 +135,18 @@ class History:
                     history.final.setdefault(line["final"], {})[tuple(line["key"])] = line["row"]
                 else:
                     history.transactions.append(_transaction(line))
+        if promised != len(history.transactions):
+            raise ValueError("transactions are missing")
         return history
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        yield {"keys": self.keys, "defaults": self.defaults, "final": self.final is not None}
+        count = len(self.transactions)
+        yield {
+            "keys": self.keys,
+            "defaults": self.defaults,
+            "final": self.final is not None,
+            "transactions": count,
+        }
         for name, tables in (("initial", self.initial), ("final", self.final or {})):
             for table, rows in tables.items():
                 for key, row in rows.items():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify.history import Key, Row, digest
 
@@ -79,22 +80,37 @@ class Confirmed:
 Entry = Delivered | Restarted | Crashed | Confirmed
 
 
-def of_native(lines: Iterable[bytes | str]) -> Iterator[Delivered]:
-    """Read native events (``format = "native"``), without boundaries, messages and descriptions."""
-    for line in lines:
-        event = json.loads(line)
-        if event["kind"] in ("insert", "read", "update", "delete", "truncate"):
-            yield _delivered(event)
+def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered]:
+    """Read native events (``format = "native"``), without boundaries, messages and descriptions.
+
+    :param schema: leave out the tables of other schemas; ``None``: of none.
+    :raises ConfigurationError: a line is not a native event.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            if event["kind"] in ("insert", "read", "update", "delete", "truncate"):
+                change = _delivered(event, schema)
+                if change is not None:
+                    yield change
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigurationError(
+                f'line {number} is not a native event: the consumer needs format = "native", and its files must be whole'
+            ) from None
 
 
-def _delivered(event: dict[str, Any]) -> Delivered:
+def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
+    """Read an event; ``None`` if none of its tables is in the schema."""
     tables = event["tables"] if event["kind"] == "truncate" else [event]
+    names = tuple(table["table"] for table in tables if schema is None or table["schema"] == schema)
+    if not names:
+        return None
     return Delivered(
         LSN.parse(event["commit_lsn"]),
         event["ordinal"],
         event["xid"],
         event["kind"],
-        tuple(table["table"] for table in tables),
+        names,
         _digested(event.get("key")),
         _digested(event.get("new")),
         _digested(event.get("old")),

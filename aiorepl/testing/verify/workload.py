@@ -22,7 +22,7 @@ import asyncpg
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
-from aiorepl.testing.verify.writer import Mixture, Writer
+from aiorepl.testing.verify.writer import AWAY, PAUSE, Mixture, Writer
 
 
 class Workload:
@@ -93,7 +93,12 @@ class Workload:
 
         :param promoted: whether a standby was promoted meanwhile, see ``History.resolve``.
         """
-        final = await self._contents()
+        final: Tables | None = None
+        while final is None:
+            try:
+                final = await self._contents()
+            except AWAY:
+                await asyncio.sleep(PAUSE)
         self._history.final = final
         self._history.transactions = [one for writer in self._writers for one in writer.transactions]
         added = {name: value for writer in self._writers for name, value in writer.added.items()}

@@ -20,13 +20,18 @@ from aiorepl.testing.verify import actions
 from aiorepl.testing.verify.history import Operation, Transaction
 from aiorepl.testing.verify.tables import SCHEMA
 
-_AWAY: Final = (
+# The server is unavailable, and may come back.
+AWAY: Final = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
     asyncpg.InternalClientError,  # of a connection that broke while it was used
 )
+# Seconds until a writer connects again.
+PAUSE: Final = 0.05
 # Numbers of entries that belong to one writer.
 _ENTRIES: Final = 10_000_000
 # Rows of a savepoint that exceed 64 kB in the walsender's memory.
@@ -101,23 +106,26 @@ class Writer:
                 await self._pair()
             else:
                 await self._transaction()
-        except _AWAY:
+        except AWAY:
             self.close()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(PAUSE)
         except asyncpg.PostgresError:
             # Roll back explicitly if the connection still works; otherwise closing it does that.
             try:
                 await self._connection.execute("ROLLBACK")
-            except (*_AWAY, asyncpg.PostgresError):
+            except (*AWAY, asyncpg.PostgresError):
                 self.close()
 
     async def settle(self) -> None:
         """End a prepared transaction that was left open."""
         while self._prepared is not None:
-            with contextlib.suppress(*_AWAY):
+            try:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await asyncpg.connect(self.dsn, timeout=10)
                 await self._end_prepared(self._prepared)
+            except AWAY:
+                self.close()
+                await asyncio.sleep(PAUSE)
         self.close()
 
     def close(self) -> None:
@@ -174,8 +182,15 @@ class Writer:
         await asyncio.sleep(chance.choice(_PAUSES))
         kinds = ["nothing", "changes", "rolled back", "truncate"]
         if self.mixture.prepared:
-            kinds += ["prepared", "prepared", "prepared", "prepared and rolled back"]
+            kinds += ["prepared", "prepared", "prepared again", "prepared and rolled back"]
         kind = chance.choice(kinds)
+        if kind == "prepared again":
+            async with self._begun(number) as (earlier, scope):
+                earlier.operations += await actions.update(scope)
+            self._prepared = earlier
+            await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
+            await self._commit(earlier, f"COMMIT PREPARED '{self._gid}'")
+            self._prepared, kind, number = None, "prepared", number + 1
         # It commits after the large one, and the transactions of a writer are numbered in commit order.
         later = kind == "prepared"
         if kind == "nothing":
@@ -209,12 +224,19 @@ class Writer:
             await self._end_prepared(self._prepared)
 
     async def mark(self) -> None:
-        """Commit a transaction that only inserts into the ledger."""
-        self._connection = await asyncpg.connect(self.dsn)
-        async with self._begun(self._number) as (one, _):
-            pass
-        await self._commit(one, "COMMIT")
-        self.close()
+        """Commit a transaction that only inserts into the ledger; again while the server is unavailable."""
+        committed = False
+        while not committed:
+            try:
+                self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                async with self._begun(self._number) as (one, _):
+                    pass
+                await self._commit(one, "COMMIT")
+                committed = True
+            except AWAY:
+                await asyncio.sleep(PAUSE)
+            finally:
+                self.close()
 
     async def _record(self, one: Transaction) -> None:
         """Insert the transaction into the ledger as its first statement, so that its xid is known even if it never ends."""
