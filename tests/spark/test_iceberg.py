@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -72,6 +73,27 @@ BATCHES = (
     ],
     [("truncate", [], {}), ("insert", [], {"id": 1, "note": "again", "n": 3})],
 )
+
+
+def source(**columns) -> pa.Schema:
+    """Return columns by their attribute number and type."""
+    fields = ((name, number, kind) for name, (number, kind) in columns.items())
+    return pa.schema(
+        [pa.field(name, kind, metadata={"aiorepl.number": number}) for name, number, kind in fields]
+    )
+
+
+NARROW = source(id=("1", pa.int32()), note=("2", pa.string()))
+WIDE = source(id=("1", pa.int32()), note=("2", pa.string()), extra=("3", pa.int32()))
+SEVEN = {"extra": pa.scalar(7, pa.int32())}
+
+
+def plant(target, key: int) -> None:
+    """Append a row as another program does."""
+    table = target._open()
+    columns = table.schema().as_arrow()
+    row = dict.fromkeys(columns.names) | {"id": key, "note": "planted"}
+    table.append(pa.Table.from_pylist([row], columns))
 
 
 def test_history_of_a_longer_batch(lake) -> None:
@@ -234,13 +256,6 @@ def raising(error: Exception):
 
 def test_columns_follow_the_source(lake) -> None:
     """Columns are added with their defaults, widened, and swap names, in a partitioned table."""
-
-    def source(**columns) -> pa.Schema:
-        fields = ((name, number, kind) for name, (number, kind) in columns.items())
-        return pa.schema(
-            [pa.field(name, kind, metadata={"aiorepl.number": number}) for name, number, kind in fields]
-        )
-
     target = lake.table(("public", "t"), ("id",), layout=Layout(partition_by=("note",)))
     first = source(id=("1", pa.int32()), note=("2", pa.string()), other=("3", pa.string()))
     apply(target, 1, ("insert", [], {"id": 1, "note": "a", "other": "b"}), schema=first)
@@ -255,4 +270,73 @@ def test_columns_follow_the_source(lake) -> None:
     ]
     target.merge([], Commit("query", 3, LSN(3)), [Truncate(3, 0)])
     assert [] == rows(target)
+    assert target.applied("query", 3)
+
+
+def test_an_unfinished_batch_and_another_program(lake) -> None:
+    """Undoing a batch never removes what another program has written since; a user may roll back first."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    snapshot = target._open().current_snapshot().snapshot_id
+    target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
+    plant(target, 8)
+    with pytest.raises(ConfigurationError, match=f"roll the table back to snapshot {snapshot}"):
+        target.undo("query")
+    assert [row["id"] for row in rows(target)] == [1, 8]
+    target._open().manage_snapshots().rollback_to_snapshot(snapshot).commit()
+    plant(target, 9)
+    target.undo("query")
+    assert rows(target) == [{"id": 1, "note": "one"}, {"id": 9, "note": "planted"}]
+
+
+def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:
+    """If the process ends between the steps of an undo, the next undo ends it, also in a table that the batch has filled first."""
+    for before in (True, False):
+        target = lake.table(("public", f"t{before}"), ("id",))
+        target.evolve(NARROW)
+        if before:
+            apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+        target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
+        reduced = reduce_changes(
+            pa.Table.from_pylist(
+                [{"_op": "insert", "_commit_lsn": 2, "_ordinal": 0, "id": 5}], pa.schema([*WIDE, *META])
+            ),
+            ("id",),
+            "current",
+        )
+        target.merge(reduced.parts(100), Commit("query", 2, LSN(2)), ends=False)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(target, "_transaction", raising(KeyboardInterrupt()))
+            target.undo("query")
+        target.undo("query")
+        assert rows(target) == ([{"id": 1, "note": "one"}] if before else [])
+        assert target._open().schema().column_names[:2] == ["id", "note"]
+
+
+def test_the_columns_of_a_created_table(lake) -> None:
+    """A table that an unfinished batch has created gets the default of a later column for the rows before it."""
+    target = lake.table(("public", "t"), ("id",))
+    target.evolve(WIDE, SEVEN, Commit("query", 1, LSN(2)))
+    target.undo("query")
+    apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
+    apply(target, 2, ("insert", [], {"id": 2, "extra": 1}), schema=WIDE, defaults=SEVEN)
+    assert [row["extra"] for row in rows(target)] == [7, 1]
+
+
+def test_a_table_that_was_rolled_back(lake) -> None:
+    """A table that a user has rolled back lacks batches, and is refused; expired snapshots do not hide it, and are no rollback."""
+    target = lake.table(("public", "t"), ("id",))
+    for number in (1, 2, 3):
+        apply(target, number, ("insert", [], {"id": number, "note": "x"}), schema=NARROW)
+    first, second, third = (each.snapshot_id for each in target._open().metadata.snapshots)
+    plant(target, 9)
+    target._open().maintenance.expire_snapshots().by_id(first).commit()
+    assert target.applied("query", 3)
+    last = target._open().current_snapshot().snapshot_id
+    target._open().manage_snapshots().rollback_to_snapshot(second).commit()
+    with pytest.raises(ConfigurationError, match=r"public\.t was rolled back"):
+        target.applied("query", 3)
+    target._open().manage_snapshots().set_current_snapshot(snapshot_id=last).commit()
+    assert target.applied("query", 3)
+    target._open().maintenance.expire_snapshots().by_ids([second, third]).commit()
     assert target.applied("query", 3)

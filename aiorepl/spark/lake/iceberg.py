@@ -6,7 +6,6 @@ sets a table property to the number of the application's last batch; the summary
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -35,11 +34,20 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
-from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill
+from aiorepl.spark.lake.iceberg_log import (
+    NONE,
+    mark,
+    rolled_back,
+    unfinished,
+    unmark,
+    versions,
+    was_undone,
+)
+from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill, has_rows
 from aiorepl.spark.lake.iceberg_rows import IcebergRows
 from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
 from aiorepl.spark.lake.rows import bounded
-from aiorepl.spark.lake.summary import commit_of, metadata_of, part_metadata
+from aiorepl.spark.lake.summary import metadata_of, part_metadata
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -57,8 +65,6 @@ from aiorepl.spark.lake.table import (
 _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
-_UNFINISHED: Final = "aiorepl.unfinished."
-"""The snapshot before an unfinished batch, and the columns that the batch has added and filled."""
 # Each batch adds a manifest, which every scan reads, and a file of metadata, with all snapshots.
 _OF_TABLES: Final = {
     "commit.manifest-merge.enabled": "true",
@@ -142,7 +148,15 @@ class IcebergTarget:
 
     def applied(self, application: str, number: int) -> bool:
         table = self._open()
-        return table is not None and int(table.properties.get(_BATCH + application, -1)) >= number
+        if table is None or int(table.properties.get(_BATCH + application, -1)) < number:
+            return False
+        if rolled_back(table):
+            # A rollback removes rows, but keeps the table's properties.
+            raise ConfigurationError(
+                f"the Iceberg table {'.'.join(self.identifier)} was rolled back to an earlier snapshot, and lacks batches that it had: set "
+                "its newest snapshot as the current one; or begin the table again with an empty target and a snapshot"
+            )
+        return True
 
     def schema(self) -> pa.Schema | None:
         table = self._open()
@@ -157,7 +171,7 @@ class IcebergTarget:
         wanted = storable(target_schema(schema, self._mode))
         table = self._open()
         if table is None:
-            self._create(wanted)
+            self._create(wanted, defaults or {}, commit)
             return
         steps = evolution(columns_of(table), wanted, None if self._mode == "changelog" else defaults)
         if not (steps.rewrites or steps.added or steps.numbered):
@@ -165,9 +179,10 @@ class IcebergTarget:
         with self._transaction(table) as transaction:
             change(transaction, steps, ".".join(self.identifier))
             if steps.filled:
-                fill(table, transaction, steps, self._mode, self._part_bytes)
+                summary = {} if commit is None else part_metadata(commit.application)
+                fill(table, transaction, steps, self._mode, self._part_bytes, summary)
                 if commit is not None:
-                    _mark(table, transaction, commit.application, list(steps.filled))
+                    mark(transaction, commit.application, table.current_snapshot(), steps.filled)
 
     def merge(
         self,
@@ -192,29 +207,32 @@ class IcebergTarget:
                 batch.truncate(truncates)
             if ends:
                 transaction.set_properties({_BATCH + commit.application: str(commit.number)})
-                _unmark(table, transaction, commit.application)
-            elif _UNFINISHED + commit.application not in table.properties:
-                _mark(table, transaction, commit.application, [])
+                unmark(table, transaction, commit.application)
+            elif unfinished(table, commit.application) is None:
+                mark(transaction, commit.application, table.current_snapshot())
 
     def undo(self, application: str) -> None:
         # What can be left of a batch: its new columns, and the changes before another key.
         table = self._open()
-        found = None if table is None else table.properties.get(_UNFINISHED + application)
+        found = None if table is None else unfinished(table, application)
         if table is None or found is None:
             return
-        base, names = json.loads(found)
+        base, names = found
         with self._translated():
-            if base < 0:
-                table.delete(_is.AlwaysTrue())
-            else:
+            if was_undone(table, application, base):
+                pass
+            elif base != NONE:
                 table.manage_snapshots().rollback_to_snapshot(base).commit()
+            elif has_rows(table):
+                table.delete(_is.AlwaysTrue(), snapshot_properties=part_metadata(application))
         with self._transaction(table) as transaction:
-            if names:
-                with transaction.update_schema() as update:
-                    for name in names:
+            present = table.schema().column_names
+            with transaction.update_schema() as update:
+                for name in names:
+                    if name in present:
                         update.delete_column(name)
             # The next attempt may add new columns first, and then has another base.
-            _unmark(table, transaction, application)
+            unmark(table, transaction, application)
 
     def newest(self) -> IcebergRows | None:
         table = self._open()
@@ -222,7 +240,7 @@ class IcebergTarget:
 
     def versions(self) -> list[Version]:
         table = self._open()
-        return [] if table is None else list(_versions(table))
+        return [] if table is None else list(versions(table))
 
     def as_of(self, lsn: LSN) -> int | None:
         return next((each.number for each in self.versions() if each.commit.lsn <= lsn), None)
@@ -248,7 +266,7 @@ class IcebergTarget:
         with self._translated(), IncrementalTransaction(table) as transaction:
             yield transaction
 
-    def _create(self, wanted: pa.Schema) -> None:
+    def _create(self, wanted: pa.Schema, defaults: Mapping[str, pa.Scalar], commit: Commit | None) -> None:
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:
@@ -267,6 +285,11 @@ class IcebergTarget:
                         # A temporary name, because the column may be renamed, and another column may take its name.
                         spec.add_field(name, IdentityTransform(), f"by_{name}")
             set_numbers(transaction, wanted)
+            # A partition needs its column.
+            later = defaults.keys() & set(wanted.names) - set(self._layout.partition_by)
+            if commit is not None and later:
+                # If the batch comes again with an end before a column was added, the column has to be filled later.
+                mark(transaction, commit.application, None, later)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -300,28 +323,3 @@ _PASSING: Final[tuple[type[Exception], ...]] = (
     WaitingForLockException,
     *_database_errors(),
 )
-
-
-def _mark(table: IcebergTable, transaction: Transaction, application: str, added: list[str]) -> None:
-    """Record that a batch is unfinished."""
-    snapshot = table.current_snapshot()
-    before = -1 if snapshot is None else snapshot.snapshot_id
-    transaction.set_properties({_UNFINISHED + application: json.dumps([before, added])})
-
-
-def _unmark(table: IcebergTable, transaction: Transaction, application: str) -> None:
-    """Record that no batch is unfinished."""
-    if _UNFINISHED + application in table.properties:
-        transaction.remove_properties(_UNFINISHED + application)
-
-
-def _versions(table: IcebergTable) -> Iterator[Version]:
-    seen: set[Commit] = set()
-    for snapshot in reversed(table.metadata.snapshots):
-        commit = commit_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
-        # A batch makes several snapshots in one commit; the last one has all of its rows.
-        if commit is not None and commit not in seen:
-            seen.add(commit)
-            yield Version(
-                snapshot.snapshot_id, commit, datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-            )

@@ -139,12 +139,22 @@ class StagedBatch:
 
 
 def fill(
-    table: IcebergTable, transaction: Transaction, steps: Evolution, mode: Mode, part_bytes: int
+    table: IcebergTable,
+    transaction: Transaction,
+    steps: Evolution,
+    mode: Mode,
+    part_bytes: int,
+    summary: Mapping[str, str],
 ) -> None:
-    """Write all rows again with the values of new columns."""
+    """Write all rows again with the values of new columns.
+
+    :param summary: the summary of the snapshots.
+    """
+    properties = dict(summary)
     back = {new: old for old, new in steps.renamed.items()}
     added = {field.name for field in steps.added}
-    transaction.delete(_is.AlwaysTrue())
+    if has_rows(table):
+        transaction.delete(_is.AlwaysTrue(), snapshot_properties=properties)
     for rows in bounded_tables(table.scan().to_arrow_batch_reader(), part_bytes):
         arrays = {}
         for field in steps.schema:
@@ -157,7 +167,12 @@ def fill(
                 arrays[field.name] = column
             elif old in rows.column_names and field.name not in added:
                 arrays[field.name] = rows[old]
-        transaction.append(fitted(pa.table(arrays), steps.schema))
+        transaction.append(fitted(pa.table(arrays), steps.schema), snapshot_properties=properties)
+
+
+def has_rows(table: IcebergTable) -> bool:
+    """Whether a table may have rows. pyiceberg warns of a delete without rows."""
+    return next(iter(table.scan().plan_files()), None) is not None
 
 
 def bounded_tables(batches: pa.RecordBatchReader, size: int) -> Iterator[pa.Table]:

@@ -1,0 +1,119 @@
+"""Reads and writes what an Iceberg table says about a mirror's batches. Uses pyiceberg; does not use Spark.
+
+The summary of a batch's snapshots has the application; if they end the batch, also its number and its end. A batch that needs
+several commits has a table property until its last commit: the snapshot before the batch, and the columns that it has added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import Transaction
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.summary import application_of, commit_of
+from aiorepl.spark.lake.table import Commit, Version
+
+NONE: Final = -1
+"""Stands for the snapshot before a batch if the table had none."""
+_UNFINISHED: Final = "aiorepl.unfinished."
+
+
+def mark(
+    transaction: Transaction, application: str, before: Snapshot | None, added: Collection[str] = ()
+) -> None:
+    """Record that a batch is unfinished.
+
+    :param added: the columns that the batch has added and filled.
+    """
+    number = NONE if before is None else before.snapshot_id
+    transaction.set_properties({_UNFINISHED + application: json.dumps([number, list(added)])})
+
+
+def unmark(table: IcebergTable, transaction: Transaction, application: str) -> None:
+    """Record that no batch is unfinished."""
+    if _UNFINISHED + application in table.properties:
+        transaction.remove_properties(_UNFINISHED + application)
+
+
+def unfinished(table: IcebergTable, application: str) -> tuple[int, list[str]] | None:
+    """Return the snapshot before an application's unfinished batch, or ``NONE``, and the columns that the batch has added."""
+    found = table.properties.get(_UNFINISHED + application)
+    if found is None:
+        return None
+    before, added = json.loads(found)
+    return before, added
+
+
+def was_undone(table: IcebergTable, application: str, before: int) -> bool:
+    """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
+
+    :raises ConfigurationError: it has, and another program has changed the table since; a rollback would remove its changes, too.
+    """
+    since = []
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == before:
+            break
+        since.append(snapshot)
+    if not any(_is_part(each, application) for each in since):
+        return True
+    for each in since:
+        compacted = each.summary is not None and each.summary.operation == Operation.REPLACE
+        if not compacted and application_of(_summary(each)) != application:
+            raise ConfigurationError(
+                f"another program has changed the Iceberg table {'.'.join(table.name())} (snapshot {each.snapshot_id}) while a batch "
+                + (
+                    "of the mirror was unfinished: move the table away, and begin it again with a snapshot"
+                    if before == NONE
+                    else f"of the mirror was unfinished: roll the table back to snapshot {before}, and make that change again after the "
+                    "batch"
+                )
+            )
+    return False
+
+
+def rolled_back(table: IcebergTable) -> bool:
+    """Whether the table was rolled back to a snapshot before its last batch."""
+    last = next(
+        (each for each in reversed(table.metadata.snapshots) if commit_of(_summary(each)) is not None), None
+    )
+    if last is None:
+        return False
+    oldest: Snapshot | None = None
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == last.snapshot_id:
+            return False
+        oldest = snapshot
+    # Snapshots between the last batch and the oldest known ancestor may have expired.
+    return oldest is None or oldest.parent_snapshot_id is None or _number(oldest) < _number(last)
+
+
+def versions(table: IcebergTable) -> Iterator[Version]:
+    """Yield the snapshots at the ends of batches, newest first."""
+    seen: set[Commit] = set()
+    for snapshot in reversed(table.metadata.snapshots):
+        commit = commit_of(_summary(snapshot))
+        # A batch makes several snapshots in one commit; the last one has all of its rows.
+        if commit is not None and commit not in seen:
+            seen.add(commit)
+            time = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+            yield Version(snapshot.snapshot_id, commit, time)
+
+
+def _is_part(snapshot: Snapshot, application: str) -> bool:
+    """Whether a snapshot has a part of a batch that it does not end."""
+    found = _summary(snapshot)
+    return application_of(found) == application and commit_of(found) is None
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, Any]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _number(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
