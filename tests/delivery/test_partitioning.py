@@ -105,6 +105,65 @@ def test_the_end_of_a_chunk_comes_last():
     assert all(part.end_lsn is None for part in rows)
     assert [stream.lsn] == [part.end_lsn for part in ends]
     assert [0] == [len(part) for part in ends]
+    assert [False] == [piece.first for part in ends for piece in part.slices]
+
+
+def test_a_chunk_without_rows():
+    """Its only slice is its first and its last one."""
+    stream = Stream()
+    stream.snapshot(stream.table("t", column("id", 23, key=True)))
+    (ends,) = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
+
+    assert [(True, True)] == [(piece.first, piece.last) for part in ends for piece in part.slices]
+
+
+def test_a_part_of_a_chunk_does_not_end_it():
+    """Rows of a chunk in several slices are one stage, and its end is another."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.snapshot(table, *(table.insert(str(number)) for number in range(6)))
+    parts = list(stream.slices(2))
+    assert len(parts) > 2
+    rows, ends = stages(Batch(tuple(parts)), 2, order("key", None)(TableCatalog()))
+
+    assert [[0, 2, 4], [1, 3, 5]] == [[change.ordinal for change in part.changes] for part in rows]
+    assert [0] == [len(part) for part in ends]
+
+
+@pytest.mark.parametrize("by", ["key", "table"])
+def test_what_does_not_wait_for_other_rows(by):
+    """Messages of a prefix stay in order, and are written beside rows; so are a new key beside other keys, and a truncate
+    under the order of tables.
+    """
+    stream = Stream()
+    table, other = (stream.table(name, column("id", 23, key=True)) for name in ("t", "other"))
+    stream.transaction(
+        table.insert("1"),
+        table.update("2", key=("1",)),
+        other.insert("3"),
+        *([other.truncate()] if by == "table" else []),
+    )
+    for prefix in ("a", "b", "a"):
+        stream.message(prefix)
+    batch = Batch(tuple(stream.slices()))
+    (stage,) = stages(batch, 4, order(by, None)(TableCatalog()))
+
+    written = [[getattr(change, "prefix", None) or change.kind for change in part.changes] for part in stage]
+    assert sorted(written) == sorted(
+        [["insert", "update"], ["insert", "truncate"] if by == "table" else ["insert"], ["a", "a"], ["b"]]
+    )
+
+
+@pytest.mark.parametrize(
+    "type_oid", [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950]
+)
+def test_keys_that_are_compared_as_bytes(type_oid):
+    """Rows with different keys of these types are written at once."""
+    stream = Stream()
+    table = stream.table("t", column("id", type_oid, key=True))
+    stream.transaction(table.insert("1"), table.insert("0"))
+    (stage,) = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
+    assert 2 == len(stage)
 
 
 def test_a_routing_key_decides_when_asked():
