@@ -34,6 +34,8 @@ class Cluster:
         """The standby; ``None`` once it was promoted."""
         self.replaced: EmbeddedServer | None = None
         """The former primary, once the standby was promoted."""
+        self.held_back = False
+        """Whether the standby is behind."""
         self.proxy = CuttingProxy("127.0.0.1", server.port)
         """The way of the process under test."""
         self._front = CuttingProxy("127.0.0.1", server.port)
@@ -74,6 +76,7 @@ class Cluster:
             # A slot on disk may still be temporary just after the view shows it as permanent.
             await standby.execute("CHECKPOINT")
         await asyncio.to_thread(self.standby.kill)
+        self.held_back = True
 
     async def caught_up(self) -> None:
         """Wait until the standby has replayed everything."""

@@ -122,7 +122,7 @@ def _promotion(chance: random.Random, version: int, source: dict[str, Any], pipe
     """Draw how a standby is promoted: the pipeline ``follows``, or a damage at the end; empty: there is none."""
     if (version >= 18 or (version == 17 and not source.get("two_phase"))) and chance.random() < 0.7:
         source["failover"] = True
-        if chance.random() < 0.7:
+        if chance.random() < 0.5:
             return "follows"
     if not pipeline["journal"] or version < 14 or source.get("interface") == "sql":
         return ""

@@ -154,8 +154,6 @@ class Round:
                         await self._live(run)
                         if not number and "older copy" in self._program.aftermath:
                             await Aftermath.copy(self._folder)
-                    if "late standby" in self._program.aftermath:
-                        await self._cluster.hold_back()
                     caught_up = await self._catch_up(workload, watching)
                 if self._mirror is not None and caught_up:
                     await self._mirror.finish()
@@ -390,6 +388,11 @@ class Round:
                 async with asyncio.timeout(DEADLINE + self._longer):
                     while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
+                    if "late standby" in self._program.aftermath and not self._cluster.held_back:
+                        if self._program.source.get("failover"):
+                            # Only while the slot is in use.
+                            await self._cluster.synchronized(self._slot)
+                        await self._cluster.hold_back()
                     if workload.running:
                         await self._receive(process, await workload.mark())
                         await self._read_tables(process)

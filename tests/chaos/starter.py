@@ -22,6 +22,8 @@ AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Internal
 """The errors of an own connection to a server that is struck."""
 # Seconds until the server has released the slot.
 _FREE = 120.0
+# Seconds in which a second pipeline tries to get the slot.
+_SLOT = 5.0
 
 
 class Starter:
@@ -51,25 +53,39 @@ class Starter:
         self._sabotage = sabotage
         self._slot = f"chaos_{program.seed}"
 
-    async def run_second(self, seconds: float) -> None:
-        """Run a second pipeline on the same slot and journal, without sinks. One of the two must be refused."""
+    async def run_second(self, seconds: float) -> bool:
+        """Run a second pipeline on the same slot and journal, without sinks. One of the two must be refused.
+
+        :param seconds: how long it may run once it has the slot.
+        :returns: whether it got the slot.
+        """
         folder = self._folder / "second"
         folder.mkdir(exist_ok=True)
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            plan = self._plan(Run(), {})
-            program = plan["program"]
-            program["sinks"] = {}
-            for option in ("snapshot", "compact", "retention"):
-                program["pipeline"].pop(option, None)
-            (folder / "plan.json").write_text(json.dumps(plan | {"folder": str(folder)}))
-            (folder / "stderr").touch()
-            process = self._processes.start(folder / "plan.json", folder / "stderr")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await process.wait()
+        told = folder / "told.json"
+        told.unlink(missing_ok=True)
+        deadline, got = time.monotonic() + _SLOT, False
+        while not got and time.monotonic() < deadline:
+            process = self._start_second(folder)
+            while process.returncode is None and time.monotonic() < deadline and not got:
+                await asyncio.sleep(0.02)
+                got = told.exists() and '"started": true' in told.read_text()
+            if got:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await process.wait()
             process.kill()
             self._ends.note(await process.wait(), [], fenced=True, stderr=folder / "stderr")
+        return got
+
+    def _start_second(self, folder: Path) -> Process:
+        plan = self._plan(Run(), {})
+        program = plan["program"]
+        program["sinks"] = {}
+        for option in ("snapshot", "compact", "retention"):
+            program["pipeline"].pop(option, None)
+        (folder / "plan.json").write_text(json.dumps(plan | {"folder": str(folder)}))
+        (folder / "stderr").touch()
+        return self._processes.start(folder / "plan.json", folder / "stderr")
 
     async def start(self, run: Run, options: dict[str, Any] | None = None) -> Process:
         """Start a process once the slot is free.

@@ -41,7 +41,7 @@ class Striker:
     :param database: its name, which is also the slot's.
     :param forget: called while the server is down, because it may have lost confirmed positions.
     :param struck: called with each fault.
-    :param second: runs a second pipeline on the same slot and journal, for some seconds.
+    :param second: runs a second pipeline on the same slot and journal, for some seconds; returns whether it got the slot.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Striker:
         database: str,
         forget: Callable[[], None],
         struck: Callable[[str], None],
-        second: Callable[[float], Awaitable[None]],
+        second: Callable[[float], Awaitable[bool]],
     ) -> None:
         self._layer = layer
         self._second = second
@@ -81,10 +81,7 @@ class Striker:
         elif kind == "resnapshot":
             await self._resnapshot(_TABLES[min(int(size * len(_TABLES)), len(_TABLES) - 1)])
         elif kind == SECOND:
-            seconds = asyncio.create_task(self._second(0.5 + 2 * size))
-            await asyncio.sleep(0.2)
-            await self._terminate("walsender")
-            await seconds
+            await self._run_second(size, process)
         elif kind == OUTAGE:
             assert self._layer is not None
             self._layer.away = True
@@ -105,6 +102,21 @@ class Striker:
         if self._cluster.standby is not None and await self._cluster.synchronized(self._database):
             self._struck(PROMOTE)
             await self._cluster.promote(self._forget, early=early)
+
+    async def _run_second(self, size: float, process: Process) -> None:
+        """Run a second pipeline. Mostly the first one sleeps meanwhile; it wakes with data that it must not write any more."""
+        sleeps = size > 0.3
+        if sleeps:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            running = asyncio.create_task(self._second(0.5 + size))
+            await asyncio.sleep(0.2)
+            await self._terminate("walsender")
+            if await running:
+                self._struck("second pipeline: it got the slot")
+        finally:
+            if sleeps:
+                process.send_signal(signal.SIGCONT)
 
     async def _terminate(self, kind: str) -> None:
         only = "AND backend_type = 'walsender'" if kind == "walsender" else ""
