@@ -273,6 +273,18 @@ def test_an_unfinished_batch_and_another_program(target) -> None:
     assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "one"), (2, "two"), (7, "planted")]
 
 
+def test_an_unfinished_batch_and_a_vacuum(target) -> None:
+    """If a vacuum has deleted the version before an unfinished batch, the error says so, and the table stays as it is."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    columns = source(**COLUMNS, extra=("4", pa.int32()))
+    target.evolve(columns, {"extra": pa.scalar(7, pa.int32())}, Commit("query", 2, LSN(2)))
+    present = rows(target)
+    DeltaTable(target.target).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(ConfigurationError, match="a vacuum has deleted files of version"):
+        target.undo("query")
+    assert rows(target) == present
+
+
 def test_rows_of_somebody_else(target) -> None:
     """A row without a position is older than every change."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})

@@ -22,6 +22,7 @@ from aiorepl.spark.lake.delta_log import (
     CREATED,
     ending,
     record,
+    restore,
     restored,
     undoing,
     unfinished,
@@ -156,7 +157,7 @@ class DeltaTarget:
         elif before == CREATED:
             self._create(self._blank, "overwrite", properties)
         else:
-            table.restore(before, commit_properties=properties)
+            restore(table, before, properties)
         table.update_incremental()
 
     def evolve(

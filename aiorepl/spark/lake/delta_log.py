@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.summary import application_of, commit_of, metadata_of, part_metadata
@@ -94,6 +95,22 @@ def was_undone(table: DeltaTable, application: str, before: int) -> bool:
                 )
             )
     return False
+
+
+def restore(table: DeltaTable, before: int, properties: CommitProperties) -> None:
+    """Restore the table to the version before an unfinished batch.
+
+    :raises ConfigurationError: a vacuum has deleted files of this version.
+    """
+    try:
+        table.restore(before, commit_properties=properties)
+    except DeltaError as error:
+        if "missing file" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"an unfinished batch of the mirror cannot be undone, because a vacuum has deleted files of version {before} of the Delta "
+            f"table {table.table_uri}: move the table away, and begin it again with a snapshot"
+        ) from error
 
 
 def versions(table: DeltaTable) -> Iterator[Version]:
