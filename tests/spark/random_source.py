@@ -132,7 +132,10 @@ class SourceTable:
     def _add(self) -> None:
         taken = {each.name for each in self.columns}
         # Perhaps the name of a column that was dropped.
-        name = self._chance.choice(sorted({f"{self.name}_{letter}" for letter in "abcdefgh"} - taken))
+        names = sorted({f"{self.name}_{letter}" for letter in "abcdefgh"} - taken)
+        if not names:
+            return
+        name = self._chance.choice(names)
         added = Column(self._next, name, self._chance.choice([INT4, INT8, TEXT]))
         self._next += 1
         self.columns.append(added)
