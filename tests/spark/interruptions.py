@@ -29,6 +29,7 @@ from deltalake import DeltaTable
 
 from aiorepl.history.opening import open_compaction
 from aiorepl.journal.retention import prune
+from aiorepl.pgoutput.relations import Attribute
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.delta_merge import DeltaMergeLake, DeltaMergeTarget
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
@@ -169,7 +170,14 @@ class Run:
                 with least:
                     self._compact()
                     self._mirror()
+            # A new description reaches the journal with a row.
+            self._journal.stream.transaction(*(table.insert() for table in self._tables))
+            self._journal.write(self._attributes())
+            self._finish()
             self._compare()
+
+    def _attributes(self) -> dict[str, Attribute]:
+        return {name: each for table in self._tables for name, each in table.attributes.items()}
 
     def _write(self, *, alter: bool = True) -> None:
         chance = self._chance
@@ -185,9 +193,10 @@ class Run:
                 self._journal.stream.transaction(*messages)
                 if chance.random() < 0.15:
                     chance.choice(self._tables).snapshot()
-            attributes = {name: each for table in self._tables for name, each in table.attributes.items()}
             self._journal.write(
-                attributes, chance.choice([None, 2, 5]), block_bytes=chance.choice([64, 200, 1000, 2**20])
+                self._attributes(),
+                chance.choice([None, 2, 5]),
+                block_bytes=chance.choice([64, 200, 1000, 2**20]),
             )
 
     def _compact(self) -> None:
@@ -214,9 +223,12 @@ class Run:
             lake.restart()
             self._journal.stream.transaction(*self._tables[0].change())
             self._journal.write(self._tables[0].attributes)
-        while lake.stage(chance.choice(SIZES)) is not None:
-            lake.again()
+        self._finish()
         assert not MirroredTables(lake.target, lake.lake).set_aside
+
+    def _finish(self) -> None:
+        while self._lake.stage(self._chance.choice(SIZES)) is not None:
+            self._lake.again()
 
     def _apply(self) -> None:
         """Apply a batch, which may come again with another end."""

@@ -30,7 +30,7 @@ Row = dict[int, str | None]
 
 
 class SourceTable:
-    """A table of the source. Every method changes its rows and yields the messages about that.
+    """A table of the source. Its methods change its rows, and return the messages about that.
 
     :param chance: the only source of randomness.
     :param full: REPLICA IDENTITY FULL; the key then never changes.
@@ -75,9 +75,7 @@ class SourceTable:
             ("insert", "update", "move", "delete", "truncate"), (6, 5, 3, 4, 0.5 if self.rows else 0)
         )[0]
         if not self.rows or (action == "insert" and len(self.rows) < _MOST_ROWS):
-            row = {each.number: self._value(each) for each in self.columns}
-            self.rows.append({**row, **self._identity()})
-            yield self._described.insert(*self._sent(self.rows[-1]))
+            yield self.insert()
         elif action in ("insert", "update", "move"):
             place = chance.randrange(len(self.rows))
             yield self._update(place, moves=action == "move")
@@ -87,6 +85,13 @@ class SourceTable:
         else:
             self.rows.clear()
             yield self._described.truncate()
+
+    def insert(self) -> bytes:
+        """Insert a row."""
+        row = {each.number: self._value(each) for each in self.columns}
+        self.rows.append({**row, **self._identity()})
+        inserted: bytes = self._described.insert(*self._sent(self.rows[-1]))
+        return inserted
 
     def snapshot(self) -> None:
         """Deliver a chunk with some of the rows."""
