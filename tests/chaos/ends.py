@@ -20,8 +20,8 @@ _PASSING = (
     "another consumer is connected",
     "is being synchronized from the primary on this standby",
 )
-# A second pipeline writes the journal, or has written it.
-_FENCED = ("another writer has taken over", "another process writes")
+# A second pipeline writes the journal, or has written it, or has moved the slot.
+_FENCED = ("another writer has taken over", "another process writes", "by another consumer")
 # After a failed call of the operating system, an error has one of these.
 _ADVICE = ("make room", "raise the process's limit", "check the disk")
 # Programs with transactions of this many rows are looked at, and the most bytes that their process may take.
@@ -56,7 +56,7 @@ class Ends:
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
         passing = kind == "SlotError" and any(text in error for text in _PASSING)
-        fenced = fenced and kind == "JournalError" and any(text in error for text in _FENCED)
+        fenced = fenced and any(text in error for text in _FENCED)
         # A start is not repeated for longer than the store's client repeats a request.
         away = "the store" in error and not end.get("started", True)
         if kind in _EXCUSED or passing or fenced or away or "memory" in self._program.limits:
