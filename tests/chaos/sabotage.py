@@ -166,6 +166,61 @@ def forget_histories() -> None:
     continuity.Continuity._proven = lambda claims, position: True
 
 
+def resume_late() -> None:
+    """A transaction that was received in part goes on one change too late after a reconnect."""
+    from aiorepl.transactions import replay
+
+    count_before = replay._count_before
+    replay._count_before = lambda changes, ordinal: count_before(changes, ordinal + bool(ordinal))
+
+
+def keep_spilled_savepoints() -> None:
+    """Changes of a savepoint that was rolled back are delivered if they were in the spool."""
+    from aiorepl.transactions.in_progress import InProgress
+
+    abort = InProgress.stream_abort
+
+    def in_memory(self: Any, message: Any) -> None:
+        pending = self._streams.get(message.xid)
+        if message.xid == message.subxid or pending is None or not pending.chunks:
+            abort(self, message)
+
+    InProgress.stream_abort = in_memory
+
+
+def letters_later() -> None:
+    """A dead letter is written when the next one comes, so the sink's cursor is stored before."""
+    from aiorepl.delivery.dead_letters import DeadLetters
+
+    write = DeadLetters._write
+    waiting: list[Any] = []
+
+    def later(self: Any, *arguments: Any) -> None:
+        for one in waiting:
+            write(*one)
+        waiting[:] = [(self, *arguments)]
+
+    DeadLetters._write = later
+
+
+def prune_one_more() -> None:
+    """Retention deletes one segment too many."""
+    from aiorepl.journal import retention
+
+    new_start = retention._new_start
+
+    def more(chain: Any, *arguments: Any) -> Any:
+        lsn = new_start(chain, *arguments)
+        ends = [
+            one.last_end_lsn
+            for one in chain.walk()
+            if one.last_part and (lsn is None or one.last_end_lsn > lsn)
+        ]
+        return ends[0] if len(ends) > 1 else lsn
+
+    retention._new_start = more
+
+
 def _strikes(kind: str) -> Callable[[Program], bool]:
     """Whether a fault from outside is in a program."""
     return lambda program: any(kind == strike for run in program.runs for strike, *_ in run.strikes)
@@ -200,6 +255,10 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "fence nobody": lambda program: "store" in program.pipeline and _strikes("second pipeline")(program),
     # Without a failover slot, the promoted server has no slot at all.
     "forget histories": lambda program: "late standby" in program.aftermath and "failover" in program.source,
+    "resume late": lambda program: True,
+    "keep spilled savepoints": lambda program: program.mixture["streamed"] > 0,
+    "letters later": _has("rejects"),
+    "prune one more": lambda program: "retention" in program.pipeline,
 }
 
 
@@ -223,5 +282,9 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         forget_mirrored_rows,
         fence_nobody,
         forget_histories,
+        resume_late,
+        keep_spilled_savepoints,
+        letters_later,
+        prune_one_more,
     )
 }
