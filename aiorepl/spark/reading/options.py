@@ -112,7 +112,7 @@ class Options:
             evolve=changes == "evolve",
             consumer=texts.get("consumer"),
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
-            partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "32m")),
+            partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16m")),
             null=unrepresentable == "null",
             keys=tuple(split_names(texts.get("keys", ""))),
         )

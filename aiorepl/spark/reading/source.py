@@ -15,7 +15,7 @@
                         name of its own. The default is made from the query's id; the empty name registers none
     maxBytesPerTrigger  the size of a micro-batch, like 64m; it ends with a segment, or, if the first one is larger, within it,
                         perhaps within a transaction. It always has at least one block, of about 1 MB
-    partitionBytes      how much one task reads; the default is 32m
+    partitionBytes      how much one task reads at most; the default is 16m
     unrepresentable     error (the default) or null, for values that a column's type cannot hold, such as an infinite date
     keys                the columns that identify a row under replica identity FULL, separated by commas, and quoted as in SQL
                         if a name has a comma in it
@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.reader import JournalReader
+from aiorepl.spark.reading.artifacts import InArtifact
 from aiorepl.spark.reading.batch_reader import BatchReader, FilteringReader
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.options import Options
@@ -47,7 +48,7 @@ from aiorepl.spark.reading.table_options import with_options, without_options
 NAME: Final = "aiorepl"
 
 
-class AioreplDataSource(DataSource):
+class AioreplDataSource(InArtifact, DataSource):
     """``format("aiorepl")``; the module's docstring lists the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -29,6 +29,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.spark.reading.artifacts import InArtifact
 from aiorepl.spark.reading.lag import lag
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
@@ -41,7 +42,7 @@ _CHECKPOINT: Final = "the query's checkpoint"
 _START_OVER: Final = "Start over with an empty target and a new checkpoint"
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans one run of a query.
 
     :param inferred: as in ``Planner``.

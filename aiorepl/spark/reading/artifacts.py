@@ -1,0 +1,61 @@
+"""Lets streaming queries of Spark Connect import aiorepl from an artifact of their session.
+
+Spark 4.2 gives batches the session's artifacts, but not streams: the process that plans a stream gets the folder of a session named
+``streaming_job``, and the tasks get that of no session. The artifacts are there, in the folders of the stream's own session. So
+the pickled objects with which these processes begin contain a function, by value, that adds the artifact to Python's path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from pyspark import cloudpickle
+
+
+def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
+    """Return the object of a pickled class and its state, after adding the artifact that has the class to Python's path.
+
+    :param digest: the artifact's, because another session may have another file of that name.
+    """
+    # This function is pickled by value, so it has no globals.
+    import hashlib
+    import pickle
+    import sys
+    from pathlib import Path
+
+    from pyspark.core.files import SparkFiles
+
+    root = Path(SparkFiles._root_directory or "").absolute()
+    sessions = root.parent if root.name == "streaming_job" else root
+    for path in (*map(Path, sys.path), *(folder / name for folder in sessions.glob("*"))):
+        if path.name == name and path.is_file() and hashlib.sha256(path.read_bytes()).digest() == digest:
+            if str(path) not in sys.path:
+                sys.path.insert(1, str(path))
+            break
+    kind, state = pickle.loads(pickled)  # noqa: S301 - from the session's own process
+    made = object.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+class InArtifact:
+    """Pickled so that a process can load it whose path lacks the artifact."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        archive = Path(__file__).parents[3]
+        if archive.is_dir():  # aiorepl is installed
+            return super().__reduce_ex__(protocol)
+        pickled = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
+        return rebuilt, (archive.name, _digest(archive), pickled)
+
+
+@cache
+def _digest(archive: Path) -> bytes:
+    return hashlib.sha256(archive.read_bytes()).digest()
