@@ -73,6 +73,7 @@ def record(table: DeltaTable, properties: CommitProperties) -> None:
         table.metadata().partition_columns,
         commit_properties=properties,
     )
+    table.update_incremental()
 
 
 def was_undone(table: DeltaTable, application: str, before: int) -> bool:
