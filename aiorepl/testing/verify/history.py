@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN, ZERO
 
 Key = tuple[Any, ...]
@@ -91,13 +91,17 @@ class History:
 
         :param ledger: writer and number of each committed transaction.
         :param promoted: whether a standby was promoted, which may lack the last transactions. Those count as rolled back.
-        :raises AssertionError: the ledger contradicts the database's answer to a writer, so nothing can be verified.
+        :raises AioreplError: the ledger contradicts the database's answer to a writer, so nothing can be verified.
         """
         committed = set(ledger)
         for one in self.transactions:
             there = (one.writer, one.number) in committed
-            if one.outcome != "unknown" and not (promoted and not there):
-                assert (one.outcome == "committed") == there, f"the database has lost or invented {one}"
+            known = one.outcome != "unknown" and not (promoted and not there)
+            if known and (one.outcome == "committed") != there:
+                raise AioreplError(
+                    f"the server answered that transaction {one.number} of writer {one.writer} was {one.outcome}, but its ledger "
+                    "says otherwise: after a failover that lost transactions, drop the schema and begin again"
+                )
             one.outcome = "committed" if there else "aborted"
 
     def save(self, path: Path) -> None:
