@@ -109,8 +109,8 @@ $(DEMO_STAMP): requirements-build.lock requirements-demo.lock pyproject.toml
 	@sh scripts/install.sh $(VENV) requirements-demo.lock
 	@touch $@
 
-# Known vulnerabilities and licences of all that the locks pin: a network is needed for the first. Then a whole run, with Spark's
-# UI, is searched for planted secrets.
+# Checks all locked packages for known vulnerabilities, which needs a network, and their licences. Then searches a whole run, with
+# Spark's UI, for planted secrets.
 audit: $(STAMP) $(AUDIT_VENV)/installed
 	@sh scripts/audit.sh $(AUDIT_VENV)/bin $(BIN)/python
 	$(BIN)/pytest -q tests/spark/planted_secrets.py

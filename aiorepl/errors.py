@@ -61,7 +61,7 @@ def raised(error: BaseException) -> str:
 
 
 def loggable(error: BaseException) -> str:
-    """Return what may be logged of an error: the class's name unless it is aiorepl's, because the text of others may quote rows."""
+    """Return the text of an aiorepl error, but only the class name of any other, whose text may quote rows."""
     return str(error) if isinstance(error, AioreplError) else type(error).__name__
 
 

@@ -143,7 +143,7 @@ class Superuser:
         """Create a database, and return its DSN."""
         template = server.dsn_for("template1")
         if server.dsn not in self._connections:
-            # A database's first connection caches catalogs in a file, which CREATE DATABASE copies from the template.
+            # The first connection to a database writes its catalog cache to a file, which CREATE DATABASE copies from the template.
             self.run(template, lambda connection: connection.execute("SELECT"))
             self._connections.pop(template).terminate()
         # Copying files takes half of the time and none of the WAL. Before 15 there is no other way, and no option.

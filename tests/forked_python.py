@@ -1,9 +1,9 @@
 """Forks Python interpreters from one that has imported their modules already, for programs that start Python processes.
 
 ``ForkedPython.program`` is started in place of Python, as ``-c CODE``, ``-m MODULE`` or with a file. It passes its arguments,
-environment and streams on, and ends with the exit code or by the signal of the forked process. Signals are not passed on. pytest-xdist's workers are forked from a process that has collected the
-tests, because most of the time of a collection is spent on importing tests and libraries, and in a new clone on compiling them. Each
-worker still collects for itself, with the modules that are already imported.
+environment and streams on, and ends with the exit code or by the signal of the forked process. Signals are not passed on.
+pytest-xdist's workers are forked from a process that has collected the tests, because most of the time of
+a collection is spent on importing tests and libraries, and in a new clone on compiling them. Each worker still collects for itself, with the modules that are already imported.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def serve(listening: socket.socket) -> list[Any] | None:
 
 
 def reap(running: dict[int, socket.socket]) -> None:
-    """Tell the programs whose processes have ended how they have ended."""
+    """Send the exit codes of ended processes to the programs that wait for them."""
     for pid in list(running):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -192,8 +192,8 @@ class FaultyLayer:
         self.requests: list[tuple[str, str]] = []
         self.answered = 0
         """How many answers the server has given."""
-        # S3Proxy compares and then writes, and reads an object's size before its bytes. So there is only one request for an
-        # object at a time.
+        # S3Proxy's conditional writes are not atomic, and it reads an object's size before its bytes. So only one request for an
+        # object is forwarded at a time.
         self.exclusive: dict[str, threading.Lock] = {}
         self._under_way, self._settled = 0, threading.Condition()
         layer, target = self, urlsplit(endpoint).netloc

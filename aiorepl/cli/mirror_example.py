@@ -39,9 +39,9 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # cluster_by = ["customer"]
 
 # [iceberg]                             # Iceberg tables instead of Delta; target then has only the mirror's state
-# catalog = "lake"                      # of pyiceberg: its properties are below, in ~/.pyiceberg.yaml or in the environment
-# prefix = "mirror_"                    # of the namespaces, which have the names of the schemas
-# retain = 86400                        # how long snapshots stay readable; the time of a commit grows with their number
+# catalog = "lake"                      # a pyiceberg catalog; its properties are below, in ~/.pyiceberg.yaml or in the environment
+# prefix = "mirror_"                    # each schema has a namespace with its name after this prefix
+# retain = 86400                        # how many seconds snapshots stay readable; more snapshots make commits slower
 # properties = { type = "rest", uri = "https://catalog:8181", token = "file:/run/secrets/catalog" }
 
 [spark]

@@ -115,7 +115,7 @@ def _iceberg(
     retain: float | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Lake:
-    """Return the lake of a catalog, which is opened when the mirror starts.
+    """Return the lake of a catalog, which is opened at its first use.
 
     :param retain: as in ``Upkeep``, in seconds.
     """

@@ -90,7 +90,7 @@ def mirror(
 
 @contextlib.contextmanager
 def _served(address: str | None, runner: MirrorRunner) -> Iterator[QueryListener | None]:
-    """Serve the application in a thread, and yield the listener that collects its statistics."""
+    """Serve the status page in a thread, and yield the listener that collects its statistics."""
     if address is None:
         yield None
         return

@@ -105,7 +105,8 @@ def check(
     """Compare EVENTS with the HISTORY that write has recorded.
 
     EVENTS are native events in JSON lines: files, in the order in which they were written, or folders of a jsonl sink; - for
-    standard input. Changes of other schemas are left out. The exit code is 1 if a change is missing, invented, torn, out of order, or not as it was written.
+    standard input. Changes of other schemas are left out. The exit code is 1 if a change is missing, invented, torn, out of order,
+    or not as it was written.
     """
     from aiorepl.testing.verify import History, Promise
     from aiorepl.testing.verify import verify as compare
@@ -113,7 +114,7 @@ def check(
     written = History.load(history)
     if all(one.outcome != "committed" for one in written.transactions):
         raise ConfigurationError(
-            f"{history} has no committed transactions, so nothing can be compared: write longer"
+            f"{history} has no committed transactions, so nothing can be compared: run aiorepl verify write for longer"
         )
     promise = Promise(
         exactly_once=exactly_once,

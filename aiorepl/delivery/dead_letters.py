@@ -190,7 +190,7 @@ def _dump(
 
 
 def _dump_snapshot(part: Slice) -> dict[str, Any] | None:
-    """Return the chunk of a snapshot whose rows these are. Only its last slice can complete the table."""
+    """Return the snapshot chunk of a slice. Only the chunk's last slice can complete the table."""
     header = part.transaction
     if header is None or header.snapshot is None:
         return None

@@ -238,7 +238,7 @@ def _require_consistent(index: SegmentIndex) -> None:
 
 
 def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
-    """Return a chunk as JSON."""
+    """Return a chunk as a JSON object."""
     return {**asdict(chunk), "snapshot_lsn": str(chunk.snapshot_lsn)}
 
 

@@ -125,7 +125,7 @@ class RemoteStore:
         self._client.delete([name])
 
     def delete_durably(self, name: str) -> None:
-        """Delete an object: every deletion is durable."""
+        """Delete an object. A store's deletions are always durable."""
         self.delete(name)
 
     def lock(self) -> None:

@@ -98,7 +98,7 @@ class Store(Protocol):
         """Delete a file. A missing file is no error. A power failure may restore it."""
 
     def delete_durably(self, name: str) -> None:
-        """Delete a file, which no power failure restores then. A missing file is no error."""
+        """Delete a file durably: a power failure does not restore it. A missing file is no error."""
 
     def lock(self) -> None:
         """Become the only writer.

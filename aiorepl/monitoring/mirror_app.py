@@ -4,8 +4,8 @@
     /events     its contents as server-sent events, one each second
     /status     the same once, as JSON
     /livez      200 while the process answers
-    /readyz     200 while the query runs, else 503 with the reasons
-    /metrics    of the streaming queries, for Prometheus
+    /readyz     200 while the query runs and the journal can be read, else 503 with the reasons
+    /metrics    the metrics of the streaming queries, for Prometheus
 
 Like the application for pipelines, it is read-only and has no authentication. It shows no row data.
 """
@@ -51,7 +51,7 @@ def mirror_app(runner: MirrorRunner, listener: QueryListener) -> Starlette:
 
 
 class _Monitor:
-    """Observes a mirror from the first request on, once a second for all readers, because that reads the journal."""
+    """Observes a mirror once a second, from the first request on. All clients share this, because it reads the journal."""
 
     def __init__(self, runner: MirrorRunner, listener: QueryListener) -> None:
         self._runner = runner
@@ -78,11 +78,11 @@ class _Monitor:
         return JSONResponse(self._describe(), headers=HEADERS)
 
     async def livez(self, request: Request) -> Response:
-        """Return that the process answers."""
+        """Return 200: the process answers."""
         return JSONResponse({"alive": True}, headers=HEADERS)
 
     async def readyz(self, request: Request) -> Response:
-        """Return whether the query runs."""
+        """Return whether the query runs and the journal can be read."""
         found = problems(await self._observed())
         return JSONResponse({"ready": not found, "problems": found}, 503 if found else 200, headers=HEADERS)
 

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 EVENT_SECONDS: Final = 1.0
 REMEMBERED: Final = 900
-"""The number of lags that the first event has: a quarter of an hour."""
+"""The most observations of lags that the first event has: those of a quarter of an hour."""
 # A page loads nothing else, and no other page may frame it.
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -22,7 +22,7 @@ HEADERS: Final = {
 }
 
 Lags = tuple[float, Mapping[str, int]]
-"""When lags were observed, in seconds since 1970, and the bytes by name."""
+"""The time of an observation, in seconds since 1970, and the lags in bytes, by name."""
 
 
 def page(name: str) -> Response:
@@ -43,7 +43,7 @@ def page(name: str) -> Response:
 def events(describe: Callable[[], dict[str, Any]], lags: Iterable[Lags]) -> Response:
     """Stream the contents of a page each second.
 
-    :param lags: the earlier lags, which the first event has too.
+    :param lags: the earlier lags, for the first event.
     """
 
     async def stream() -> AsyncIterator[bytes]:

@@ -90,11 +90,11 @@ class CursorProgress:
 
 
 async def read_again(retry: RetryPolicy, call: str, read: Callable[[], _T]) -> _T:
-    """Read from the journal in a thread, and again while its folder or its store is unavailable.
+    """Read from the journal in a thread; retry while its folder or its store is unavailable.
 
-    :param call: the reader, for the log.
+    :param call: the name of the reader, for the log.
     :raises JournalError: the journal is damaged, or retries are pointless.
-    :raises TransientError: retries are spent.
+    :raises TransientError: the last retry failed, too.
     """
     async for attempt in retry.sink(call):
         with attempt:

@@ -1,8 +1,8 @@
 """Damages the slot or the journal at the end of a program; the next start must be refused with the reason.
 
 Once the round is judged, the clients write more changes. Then the slot is dropped, moved, created again or loses its WAL, the
-journal's folder is replaced by an older copy, or a standby is promoted that lacks the slot or the last transactions. The next start must end with an error that names the slot or the journal, and deliver
-nothing. A start with ``resnapshot`` or ``accept_gap`` must then continue.
+journal's folder is replaced by an older copy, or a standby is promoted that lacks the slot or the last transactions. The next start
+must end with an error that names the slot or the journal, and deliver nothing. A start with ``resnapshot`` or ``accept_gap`` must then continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aiorepl.testing.verify import Delivered, History, Promise, Workload, verify
 from aiorepl.testing.verify.tables import KEYS, SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
-# A standby is promoted that does not have the slot, or that lacks the last transactions.
+# Promotions of a standby that lacks the slot, or the last transactions.
 PROMOTIONS = ("promotion", "late standby")
 REMEDIES = ("resnapshot", "accept_gap")
 # Seconds for a refusal, and for the start that continues.

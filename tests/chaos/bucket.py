@@ -33,7 +33,7 @@ class FailingLayer(FaultyLayer):
         self.away = False
         """Whether every answer is 503."""
         self.struck: Counter[str] = Counter()
-        # For the verifier; not the server itself, because of ``exclusive``.
+        # For the verifier. It does not ask the store directly, because both layers must share the locks in ``exclusive``.
         self._direct = FaultyLayer(endpoint)
         self._url = f"s3://{_BUCKET}/{name}"
         self._chance = random.Random(seed)
@@ -41,7 +41,7 @@ class FailingLayer(FaultyLayer):
         self.exclusive = self._direct.exclusive
 
     def place(self, *, direct: bool = False) -> ObjectStore:
-        """Return the journal's place.
+        """Return the location of the journal.
 
         :param direct: without faults.
         """
@@ -49,7 +49,7 @@ class FailingLayer(FaultyLayer):
         return ObjectStore(self._url, {"endpoint": endpoint, **KEYS})
 
     def stop(self) -> None:
-        """No more requests."""
+        """Stop serving requests."""
         super().stop()
         self._direct.stop()
 
@@ -66,7 +66,7 @@ class FailingLayer(FaultyLayer):
             return Fault(method, "", status=int(drawn), code=code)
         seconds = _HANG if drawn == "hang" else self._chance.uniform(0, 0.3)
         if drawn == "late answer":
-            # It tells how the store was before: a listing may be old.
+            # The answer has an earlier state of the store: a listing may be stale.
             return Fault(method, "", late=seconds)
         if drawn == "lost answer":
             return Fault(method, "", lost=True)
@@ -74,5 +74,5 @@ class FailingLayer(FaultyLayer):
 
 
 def store() -> AbstractContextManager[str]:
-    """Run the store; its endpoint."""
+    """Run the store, and yield its endpoint."""
     return serving("s3.py", _BUCKET)

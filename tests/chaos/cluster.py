@@ -1,4 +1,4 @@
-"""The servers of a round: one, or a primary with its standby. Two proxies lead to the primary of the moment."""
+"""The servers of a round: one, or a primary with its standby. Two proxies lead to the present primary."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Cluster:
         self.held_back = False
         """Whether the standby is behind."""
         self.proxy = CuttingProxy("127.0.0.1", server.port)
-        """The way of the process under test."""
+        """The proxy of the process under test."""
         self._front = CuttingProxy("127.0.0.1", server.port)
         self._behind = standby is not None
 
     def dsn_for(self, database: str = "postgres") -> str:
-        """Return the DSN of a database of the primary, whichever server that is by then."""
+        """Return the DSN of a database, which leads to the primary also after a promotion."""
         dsn = self.server.dsn_for(database)
         return self._front.dsn_for(dsn) if self._behind else dsn
 
@@ -63,7 +63,7 @@ class Cluster:
             async with asyncio.timeout(seconds):
                 async with _connected(self.standby) as standby, _connected(self.server) as primary:
                     while not await standby.fetchval(query, slot):
-                        # The standby's copy starts after the slot. The slot has to pass it, and only these records move it.
+                        # The standby's copy of the slot starts at a later LSN. The slot has to advance past it, and only these records let it.
                         await primary.execute("SELECT pg_log_standby_snapshot()")
                         await asyncio.sleep(0.1)
                 return True
@@ -90,7 +90,7 @@ class Cluster:
     async def promote(self, meanwhile: Callable[[], None], *, early: bool = False) -> None:
         """Kill the primary, promote the standby, and let the proxies lead to it.
 
-        :param meanwhile: called when no server answers.
+        :param meanwhile: called while no server answers.
         :param early: let the proxies lead to the standby before it is promoted.
         """
         assert self.standby is not None

@@ -172,7 +172,7 @@ def _pipeline(chance: random.Random, version: int, *, power: bool) -> dict[str, 
 def _boundaries(
     chance: random.Random, version: int, source: dict[str, Any], pipeline: dict[str, Any]
 ) -> None:
-    """Draw again what matters at the boundary between two transactions: how soon and how often positions are confirmed.
+    """Draw the options again that matter at the boundary between two transactions: how soon and how often positions are confirmed.
 
     A large transaction takes several batches, and positions before it are flushed and confirmed meanwhile.
     """

@@ -14,7 +14,7 @@ from aiorepl import errors
 
 # A process may end with these errors even if no system call has failed.
 _EXCUSED = ("ConnectionFailed", "ConnectionLost", "ServerError")
-# A SlotError needs one of these: the slot is held by a killed process's connection, or a start meets a standby before its promotion.
+# A SlotError must have one of these texts: the slot is held by a killed process's connection, or a start meets a standby before its promotion.
 _PASSING = (
     "is in use by process",
     "another consumer is connected",
@@ -22,9 +22,9 @@ _PASSING = (
 )
 # A second pipeline writes the journal, or has written it, or has moved the slot.
 _FENCED = ("another writer has taken over", "another process writes", "by another consumer")
-# After a failed call of the operating system, an error has one of these.
+# After a failed call of the operating system, the error must have one of these texts.
 _ADVICE = ("make room", "raise the process's limit", "check the disk")
-# Programs with transactions of this many rows are looked at, and the most bytes that their process may take.
+# The memory of a process is checked if a transaction has this many rows; it may then grow by this many bytes.
 _MANY_ROWS = 1_000_000
 _MOST_BYTES = 400_000_000
 
@@ -57,7 +57,7 @@ class Ends:
         self._outcome.ends[kind] += 1
         passing = kind == "SlotError" and any(text in error for text in _PASSING)
         fenced = fenced and any(text in error for text in _FENCED)
-        # A start is not repeated for longer than the store's client repeats a request.
+        # A start gives up once the store's client has given up its retries.
         away = "the store" in error and not end.get("started", True)
         if kind in _EXCUSED or passing or fenced or away or "memory" in self._program.limits:
             # Without memory, a process may end in any way.

@@ -1,7 +1,7 @@
 """A Spark mirror as one more consumer of a program's journal.
 
 It runs in a process of its own beside the pipeline. Its driver, its Java or its Python workers are killed, at random or at a point of
-``tests/spark/kill_points``; then its checkpoint may lose the last commit. At the end, it mirrors the rest of the journal, and its
+``tests/spark/kill_points``; then its checkpoint may lose a part of the last batch. At the end, it mirrors the rest of the journal, and its
 tables are compared with the source's, and its changelogs with the journal.
 """
 
@@ -56,8 +56,8 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def with_mirror(program: Program) -> Program:
-    """Give one of five programs a mirror whose journal has all rows. Java takes more time than everything else."""
-    # Beside the program's own choices, which stay as they are.
+    """Give a mirror to one in five of the programs whose journal has all rows, because Java takes more time than all the rest."""
+    # A generator of its own, so that a seed's other choices do not depend on the mirror.
     chance = random.Random(f"mirror {program.seed}")
     whole = program.pipeline["journal"] and program.pipeline.get("snapshot") and not program.power
     return replace(program, mirror=_drawn(chance)) if whole and chance.random() < 0.2 else program
@@ -110,7 +110,7 @@ class MirrorLives:
         self._target = folder / "lake"
         self._struck = struck
         self._sabotage = sabotage
-        # What the checkpoint loses before the next life, and the last batch of which it has lost a part: no batch loses two.
+        # What the checkpoint loses before the next life, and the last batch of which it has lost a part. No batch loses parts twice.
         self._loss = "nothing"
         self._lost = 0
         self._lived = asyncio.Event()

@@ -34,7 +34,7 @@ class Run:
     :param strikes: faults from outside: the kind, the seconds before it, and its size or length from 0 to 1.
     :param seconds: how long the process lives, if no fault ends it before.
     :param end: ``kill`` or ``stop``.
-    :param waits: whether time and faults from outside begin only when the stream has started.
+    :param waits: whether the time and the faults from outside begin only once the stream has started.
     """
 
     arms: tuple[dict[str, Any], ...] = ()

@@ -159,7 +159,7 @@ def fence_nobody() -> None:
 
 
 def forget_histories() -> None:
-    """Positions are compared neither with the timelines of a promoted server nor with its last transaction. One check would do."""
+    """Positions are compared neither with the timelines of a promoted server nor with its last transaction. Either check is enough."""
     from aiorepl.source import continuity
 
     continuity.divergence = lambda position, timelines: None

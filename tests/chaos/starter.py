@@ -19,7 +19,7 @@ from program import Program, Run
 from receiver import Receiver
 
 AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""The errors of an own connection to a server that is struck."""
+"""The errors of the suite's own connections to a server that faults strike."""
 # Seconds until the server has released the slot.
 _FREE = 120.0
 # Seconds in which a second pipeline tries to get the slot.

@@ -104,7 +104,7 @@ class Striker:
             await self._cluster.promote(self._forget, early=early)
 
     async def _run_second(self, size: float, process: Process) -> None:
-        """Run a second pipeline. Mostly the first one sleeps meanwhile; it wakes with data that it must not write any more."""
+        """Run a second pipeline. Usually the first one is stopped meanwhile, and continues with data that it must not write any more."""
         sleeps = size > 0.3
         if sleeps:
             process.send_signal(signal.SIGSTOP)

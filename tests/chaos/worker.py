@@ -50,7 +50,7 @@ LIMITS = {
     "listed": 3,
 }
 
-# A loop over ``aiorepl.connect`` writes at once what is larger.
+# A loop over ``aiorepl.connect`` writes the lines of a transaction in pieces of about this size.
 _LINES_BYTES = 1_000_000
 
 
@@ -127,7 +127,7 @@ def record(error: BaseException, path: Path) -> None:
 
 
 def place(plan: dict[str, Any], *, direct: bool = False) -> Location:
-    """Return the place of the journal.
+    """Return the location of the journal.
 
     :param direct: without the faults of an object store.
     """
@@ -139,7 +139,7 @@ def place(plan: dict[str, Any], *, direct: bool = False) -> Location:
 def check_confirmations(journal: Location, early: Path, arms: Arms) -> None:
     """Compare each confirmed LSN with the journal on disk. Polling from outside misses states that last a few milliseconds.
 
-    :param early: the file for what is confirmed too early.
+    :param early: the file for positions that are confirmed too early.
     :param arms: strike nothing meanwhile.
     """
     report, reader = status_updates.StatusUpdates.report, JournalReader(journal)

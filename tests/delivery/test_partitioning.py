@@ -192,7 +192,7 @@ def test_equal_keys_with_different_bytes(type_oid, texts):
 
 
 def test_a_key_with_one_column_that_is_not_compared_as_bytes():
-    """The whole table is ordered, whatever the other columns of the key are."""
+    """The whole table stays in order, whatever the other columns of the key are."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("n", 1700, key=True))
     stream.transaction(table.insert("1", "1.0"), table.delete("1", "1.00"), table.insert("2", "1"))

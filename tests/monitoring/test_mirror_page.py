@@ -27,7 +27,7 @@ OFFSET = {"numBytesOutstanding": 0, "maxMsBehindLatest": 0}
 
 
 class Query:
-    """A query that runs until it is stopped; its first start fails with a text that has a row."""
+    """A query that runs until it is stopped; its first start fails with an error that quotes a row."""
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
@@ -66,7 +66,7 @@ class Mirror:
 
 @pytest.fixture
 async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
-    """A mirror of two tables, of which one was set aside after the first segment, and whose query was started twice."""
+    """A mirror whose query was started twice, with two tables; one of them was set aside after the first segment."""
     first, last = journal.stream.ends
     at = journal.stream.position
     aside = SetAside(at.at(first), 0, 0, f"public.u: no key {HOSTILE}")

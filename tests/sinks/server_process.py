@@ -29,7 +29,7 @@ class ServerProcess(ABC):
         """Start it, and wait until it answers."""
 
     def kill(self) -> None:
-        """Kill the process, as a power cut does."""
+        """Kill the process, which cannot shut down in order."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -37,7 +37,7 @@ class ServerProcess(ABC):
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Within it the server does not answer."""
+        """Keep the server down within the block."""
         self.kill()
         try:
             yield

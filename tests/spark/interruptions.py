@@ -1,7 +1,7 @@
 """Mirrors random changes, interrupts batches, and lets them come again with other ends.
 
-However that goes, the lake must have the rows of the source; and each of its rows must be equal to that of another mirror, which
-applies the whole journal in one batch. A seed gives the same run again::
+In the end, the lake must have the rows of the source, and each row must be equal to that of another mirror, which applies the whole
+journal at once. The same seed gives the same run::
 
     python -m tests.spark.interruptions --lake delta 1000 1200
 """

@@ -1,4 +1,4 @@
-"""Passwords, tokens and rows are in nothing that a pipeline and its Spark mirror show.
+"""Nothing that a pipeline and its Spark mirror show contains passwords, tokens or rows.
 
 ``make audit`` runs this, and ``make test`` does not, because of the time that Spark with its UI takes.
 """
@@ -87,7 +87,7 @@ PAGES = 80
 
 
 class Receiver:
-    """A receiver of webhooks that first rejects a request, with all that it was sent."""
+    """A receiver of webhooks that rejects its first request with an answer that quotes it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -146,7 +146,7 @@ class Run:
             self.places[f"output of {name}"] = output.read_text()
 
     async def until(self, name: str, good) -> None:
-        """Look again and again until it is ``good``."""
+        """Poll until ``good`` returns true."""
         try:
             async with asyncio.timeout(DEADLINE):
                 while not await asyncio.to_thread(good):
@@ -166,7 +166,7 @@ class Run:
                     self.places[f"{kind} of {name}, process {each}"] = text
 
     def look_at_pages(self, url: str, first: list[str]) -> None:
-        """Keep a site's pages, from some of them on."""
+        """Keep the pages of a site: some paths, and the pages to which they link."""
         waiting, seen = [urljoin(url, path) for path in first], set[str]()
         while waiting and len(seen) < PAGES:
             page = waiting.pop(0)

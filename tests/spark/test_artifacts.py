@@ -18,7 +18,7 @@ MODULE = "class Reader:\n    pass\n"
 
 
 class Source(artifacts.InArtifact):
-    """Something that a process begins with."""
+    """An object that a process loads first."""
 
     def __init__(self) -> None:
         self.journal = "j"
@@ -51,7 +51,7 @@ def test_found_beside(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package is pickled as ever; one in an archive names the archive."""
+    """An object of an installed package is pickled as usual; one from an archive names the archive."""
     assert Source().__reduce_ex__(4)[0] is not artifacts.rebuilt
     wanted = archive(tmp_path / "session", MODULE)
     monkeypatch.setattr(artifacts, "__file__", f"{wanted}/aiorepl/spark/reading/artifacts.py")

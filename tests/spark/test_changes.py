@@ -394,14 +394,14 @@ def test_names_that_differ_in_case(spark, journal) -> None:
 
 
 def test_a_data_frame_that_is_too_old(spark, evolved) -> None:
-    """Rows that were pruned since the DataFrame was made are missed, not left out; so is a column that was dropped since."""
+    """A DataFrame fails, and leaves out nothing, if its rows were pruned or its column was replaced since it was made."""
     whole = changes(spark, evolved.folder, "public.t")
     number = {"id": Attribute(1), "text": Attribute(2), "day": Attribute(3), "n": Attribute(5)}
     names = [column("id", 20, key=True), column("text"), column("day", 1082), column("n", 23)]
     t = evolved.stream.table("t", *names, replaces=evolved.table)
     evolved.stream.transaction(t.insert("6", "six", None, "1"))
     evolved.write(number)
-    with pytest.raises(Exception, match=r"column 'n' of public\.t is another one now"):
+    with pytest.raises(Exception, match=r"column 'n' of public\.t is another column now"):
         whole.collect()
     whole = changes(spark, evolved.folder, "public.t")
     pruned(evolved, 1)

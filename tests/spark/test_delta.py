@@ -240,7 +240,7 @@ def test_moves_of_an_unfinished_batch(target, monkeypatch) -> None:
 
 
 def test_undone_columns(tmp_path) -> None:
-    """A batch that comes again with other columns finds none of its first attempt, not even the table that this has created."""
+    """A batch that is applied again with other columns finds nothing of its first attempt, not even the table that this created."""
     target = DeltaTarget(str(tmp_path / "t"), ("id",), layout=Layout(("note",)))
     target.evolve(source(**COLUMNS, at=("4", pa.timestamp("us"))), None, Commit("query", 1, LSN(1)))
     target.undo("query")
@@ -258,7 +258,7 @@ def test_undone_columns(tmp_path) -> None:
 
 
 def test_an_unfinished_batch_and_another_program(target) -> None:
-    """Undoing a batch never removes what another program has written since: a user restores the table, and upkeep is harmless."""
+    """Undoing a batch never removes what another program has written since. A user may restore the table first, and upkeep is harmless."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
     version = DeltaTable(target.target).version()
     target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))

@@ -290,7 +290,7 @@ def test_an_unfinished_batch_and_another_program(lake) -> None:
 
 
 def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:
-    """If the process ends between the steps of an undo, the next undo ends it, also in a table that the batch has filled first."""
+    """If the process ends between the steps of an undo, the next undo completes it, also in a table that had no rows before the batch."""
     for before in (True, False):
         target = lake.table(("public", f"t{before}"), ("id",))
         target.evolve(NARROW)
@@ -324,7 +324,7 @@ def test_the_columns_of_a_created_table(lake) -> None:
 
 
 def test_a_table_that_was_rolled_back(lake) -> None:
-    """A table that a user has rolled back lacks batches, and is refused; expired snapshots do not hide it, and are no rollback."""
+    """A table that was rolled back is refused, because it lacks batches. Expired snapshots do not hide a rollback, and are none."""
     target = lake.table(("public", "t"), ("id",))
     for number in (1, 2, 3):
         apply(target, number, ("insert", [], {"id": number, "note": "x"}), schema=NARROW)

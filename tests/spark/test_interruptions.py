@@ -1,4 +1,4 @@
-"""However batches are interrupted and come again, a lake has the rows of the source; ``interruptions`` runs more seeds."""
+"""A lake has the rows of the source, however its batches are interrupted and applied again; ``interruptions`` runs more seeds."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ def test_a_history_that_is_not_whole(tmp_path):
 
     for size in range(len(whole) - 1):
         file.write_bytes(whole[:size])
-        with pytest.raises(ConfigurationError, match="is not the whole history"):
+        with pytest.raises(ConfigurationError, match="is not a complete history"):
             History.load(file)
 
 

@@ -24,7 +24,7 @@ def test_committed(cramped, say):
 
 
 def test_rolled_back_known_or_empty(wired, say):
-    """Transactions that rolled back, that an earlier connection has received, or without changes do not count."""
+    """Transactions do not count if they rolled back, have no changes, or were received by an earlier connection."""
     wire = wired(resume=ReplayFilter(LSN(0x18)))
     wire.feed(
         say.plain(5, 0x10, say.row("a")), say.plain(6, 0x20), say.block(7, say.row("b", 7)), say.abort(7)

@@ -33,7 +33,7 @@ from aiorepl.wire.connection import ReplicationConnection
 
 from .scripted import QUICK, Remember, transaction
 
-# How long the product waits for an answer, in place of a minute. What is invalid is an error when it arrives, so it gets time.
+# How many seconds aiorepl waits for an answer, instead of a minute. Invalid messages fail on arrival, so their tests can wait longer.
 SECONDS, PATIENT = 0.3, 10.0
 MEMORY = 64 << 20
 

@@ -1,10 +1,10 @@
-// What the status pages of pipelines and of mirrors have in common.
+// Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
 const COLOURS = 6, WINDOW = 900;
 let lags = [], received = 0;
 
-// Text is only ever set as text: table names and errors come from elsewhere.
+// Sets text, never HTML: table names and errors are not trusted.
 function element(tag, options = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) made[name] = value;
@@ -28,7 +28,7 @@ function pairs(list, entries) {
   list.replaceChildren(...entries.flatMap(([name, value]) =>
     [element("dt", { textContent: name }), element("dd", { textContent: value })]));
 }
-// The state, and what is wrong, which both pages show above all else.
+// Shows the state, the problems and the positions, with which both pages begin.
 function showHeader(now) {
   document.title = `${now.name}: ${now.state}`;
   $("name").textContent = now.name;
@@ -80,7 +80,7 @@ function showLags() {
   $("lag-text").textContent = `${$("lag-text").dataset.title}: `
     + (names.map(name => `${name} ${bytes(last[name])}`).join(", ") || "not known yet");
 }
-// Show each event by `show`, and the lags in it, which `lagsOf` returns by name, over time.
+// Passes each event to `show`, and plots its lags, which `lagsOf` returns by name, over time.
 function watch(show, lagsOf) {
   new EventSource("events").onmessage = message => {
     const now = JSON.parse(message.data);

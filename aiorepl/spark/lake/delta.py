@@ -139,7 +139,7 @@ class DeltaTarget:
             # RESTORE removes rows, but keeps the transaction identifiers.
             raise ConfigurationError(
                 f"the Delta table {self.target} was restored to an earlier version, and lacks batches that it had: restore it to the "
-                "version before that; or begin the table again with an empty target and a snapshot"
+                "version before this RESTORE; or begin the table again with an empty target and a snapshot"
             )
         return True
 

@@ -1,8 +1,9 @@
-"""Reads and writes what the log of a Delta table says about a mirror's batches. Uses deltalake; does not use Spark.
+"""Reads and writes the records of a mirror's batches in the log of a Delta table. Uses deltalake; does not use Spark.
 
 The commit that ends a batch sets the Delta transaction identifier ``application`` to the batch's number, and has the batch's end in
 its metadata. If a batch needs several commits, the first one sets the identifier ``application/before`` to the version before it,
-and the last one sets it to -1. So an unfinished batch can be undone: ``RESTORE`` keeps identifiers, but it sets this one as well.
+and the last one sets it to -1. So an unfinished batch can be undone. ``RESTORE`` does not change identifiers by itself; the commit
+that undoes a batch sets ``application/before`` to -1 explicitly.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aiorepl.spark.lake.summary import application_of, commit_of, metadata_of, p
 from aiorepl.spark.lake.table import Commit, Version
 
 CREATED: Final = -2
-"""Stands for the version before a table that the batch has created."""
+"""Recorded in place of the version before the batch if the batch created the table."""
 _NONE: Final = -1
 
 _NEWEST: Final = 5

@@ -140,7 +140,7 @@ class DeltaMergeTarget(DeltaTarget):
     ) -> None:
         """Merge changes in one commit.
 
-        :param alone: this commit is the batch.
+        :param alone: whether this commit is the whole batch.
         """
         spark = self._session()
         source = self._source(spark, parts)

@@ -65,7 +65,7 @@ from aiorepl.spark.lake.table import (
 _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
-# Each batch adds a manifest, which every scan reads, and a file of metadata, with all snapshots.
+# Each batch adds a manifest, which every scan reads, and a metadata file, which lists all snapshots.
 _OF_TABLES: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "10",
@@ -212,7 +212,7 @@ class IcebergTarget:
                 mark(transaction, commit.application, table.current_snapshot())
 
     def undo(self, application: str) -> None:
-        # What can be left of a batch: its new columns, and the changes before another key.
+        # An unfinished batch can leave new columns, and the changes before a change of the key columns.
         table = self._open()
         found = None if table is None else unfinished(table, application)
         if table is None or found is None:
@@ -285,10 +285,10 @@ class IcebergTarget:
                         # A temporary name, because the column may be renamed, and another column may take its name.
                         spec.add_field(name, IdentityTransform(), f"by_{name}")
             set_numbers(transaction, wanted)
-            # A partition needs its column.
+            # Iceberg cannot drop the column of a partition.
             later = defaults.keys() & set(wanted.names) - set(self._layout.partition_by)
             if commit is not None and later:
-                # If the batch comes again with an end before a column was added, the column has to be filled later.
+                # If the batch is applied again with an end before these columns were added, a later batch adds and fills them.
                 mark(transaction, commit.application, None, later)
 
     @contextmanager
@@ -299,7 +299,7 @@ class IcebergTarget:
         except _PASSING as error:
             raise TableUnavailable(
                 f"the Iceberg table {'.'.join(self.identifier)} could not be read or committed ({type(error).__name__}): its catalog "
-                "failed, or another program has changed it meanwhile; the batch has to be applied again"
+                "failed, or another program has changed it meanwhile. Apply the batch again"
             ) from error
 
 

@@ -1,6 +1,6 @@
 """The columns of an Iceberg table: their types, their attribute numbers in PostgreSQL, and the steps by which they change.
 
-An Iceberg field has no metadata. So a table property has the attribute numbers, by the ids of the fields, which a rename keeps.
+An Iceberg field has no metadata. So a table property maps the ids of the fields, which a rename keeps, to the attribute numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def storable(schema: pa.Schema) -> pa.Schema:
 
 
 def without_metadata(schema: pa.Schema) -> pa.Schema:
-    """Return the columns as pyiceberg takes them."""
+    """Return the columns without metadata, as pyiceberg requires."""
     return pa.schema([field.remove_metadata() for field in schema])
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes what an Iceberg table says about a mirror's batches. Uses pyiceberg; does not use Spark.
+"""Reads and writes the records of a mirror's batches in an Iceberg table. Uses pyiceberg; does not use Spark.
 
 The summary of a batch's snapshots has the application; if they end the batch, also its number and its end. A batch that needs
 several commits has a table property until its last commit: the snapshot before the batch, and the columns that it has added.
@@ -20,7 +20,7 @@ from aiorepl.spark.lake.summary import application_of, commit_of
 from aiorepl.spark.lake.table import Commit, Version
 
 NONE: Final = -1
-"""Stands for the snapshot before a batch if the table had none."""
+"""Recorded in place of the snapshot before the batch if the table had none."""
 _UNFINISHED: Final = "aiorepl.unfinished."
 
 
@@ -53,7 +53,8 @@ def unfinished(table: IcebergTable, application: str) -> tuple[int, list[str]] |
 def was_undone(table: IcebergTable, application: str, before: int) -> bool:
     """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
 
-    :raises ConfigurationError: it has, and another program has changed the table since; a rollback would remove its changes, too.
+    :raises ConfigurationError: it has such rows, and another program has changed the table since. A rollback would remove its
+        changes, too.
     """
     since = []
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
@@ -106,7 +107,7 @@ def versions(table: IcebergTable) -> Iterator[Version]:
 
 
 def _is_part(snapshot: Snapshot, application: str) -> bool:
-    """Whether a snapshot has a part of a batch that it does not end."""
+    """Whether a snapshot has a part of a batch, but not its end."""
     found = _summary(snapshot)
     return application_of(found) == application and commit_of(found) is None
 

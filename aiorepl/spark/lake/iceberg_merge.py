@@ -1,4 +1,4 @@
-"""Stages the rows of a batch in one transaction of an Iceberg table, part by part, so that memory is bounded and readers see all of it.
+"""Stages the rows of a batch part by part in one transaction of an Iceberg table. Memory is bounded, and a batch becomes visible at once.
 
 pyiceberg has no MERGE, so rows with the changed keys are read, merged in memory (``merged``) and written again. Rows that a
 truncate removes are rewritten in bounded pieces, too.
@@ -22,7 +22,7 @@ from aiorepl.spark.lake.merged import merged
 from aiorepl.spark.lake.rows import fitted, lacking_values, of_mode, origins, typed, with_values, without
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode, Truncate
 
-# Its constructors are not typed as they are called.
+# Its type annotations reject valid arguments of the constructors.
 _is: Any = expressions
 Condition = expressions.BooleanExpression
 

@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 from aiorepl.spark.lake.iceberg_columns import columns_of
 from aiorepl.spark.lake.table import Within
 
-# Its constructors are not typed as they are called.
+# Its type annotations reject valid arguments of the constructors.
 _is: Any = expressions
 
 
@@ -23,7 +23,7 @@ class IcebergRows:
     """A version of an Iceberg table.
 
     :param location: the version's metadata file.
-    :param properties: of the files' store.
+    :param properties: the configuration of the file store.
     """
 
     location: str

@@ -1,7 +1,7 @@
 """A transaction of pyiceberg that applies each staged update once.
 
-pyiceberg's applies all updates to a copy of the table's metadata, with every snapshot, each time it looks at its own state: sixty
-times for one batch, which takes a second of CPU at some hundred snapshots.
+pyiceberg's own applies all updates to a copy of the table's metadata, which lists every snapshot, each time its state is read. That
+is sixty times for one batch, and takes a second of CPU with some hundred snapshots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 
 
 class IncrementalTransaction(Transaction):
-    """As ``Transaction``, but its metadata is kept until another update is staged."""
+    """A ``Transaction`` that keeps its metadata until another update is staged."""
 
     _known: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
 

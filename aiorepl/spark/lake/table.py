@@ -148,7 +148,8 @@ DEFAULT_UPKEEP: Final = Upkeep()
 class Within(NamedTuple):
     """A range of an integer column, by which a reader skips files.
 
-    :param below: exclusive; ``None``: no limit. One of the two limits is there.
+    :param least: inclusive; ``None``: no limit.
+    :param below: exclusive; ``None``: no limit. At least one of the two limits is set.
     """
 
     column: str
@@ -229,8 +230,9 @@ class Table(Protocol):
     def undo(self, application: str) -> None:
         """Undo the commits of an application's unfinished batch. Call this before every batch.
 
-        Otherwise the table could have changes from after the batch's end, if that is another one now, and the next batch would not
-        find the rows that it changes: a row may be gone, or have later values, other columns or another key.
+        A batch may be applied again with an earlier end. Without this call, the table could then have changes from after that end,
+        and the next batch would not find the rows that it changes: a row may be gone, or have later values, other columns or
+        another key.
 
         :raises ConfigurationError: another program has changed the table since.
         """

@@ -41,7 +41,7 @@ CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
 """Stages the changes of one table between two positions of the journal."""
 Write = Callable[[], int | None]
 Described = Callable[[Write, str], Write]
-"""Returns the same call for another thread, whose jobs have the text as their description in Spark's UI."""
+"""Wraps a call that runs in another thread, so that Spark's UI describes its jobs by the text."""
 
 
 class TableFailed(PermanentError):
@@ -57,7 +57,7 @@ class Applying:
     :param cursors: the journal's cursors, for the tables that are set aside.
     :param tables: returns the tables that the journal has.
     :param checkpoint: the location of the query's checkpoint, for errors.
-    :param described: applied to the call that writes a table, in the thread of the query.
+    :param described: wraps the call that writes a table; called in the query's thread.
     """
 
     def __init__(

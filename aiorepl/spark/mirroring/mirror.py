@@ -256,7 +256,7 @@ def url_of(target: Location) -> str:
 
 
 def _described(spark: SparkSession, write: Write, text: str) -> Write:
-    """Return ``write`` for another thread, in which it has the query's job group, and jobs with a description."""
+    """Wrap ``write`` for another thread, where its jobs get the query's job group and a description."""
 
     def described() -> int | None:
         if is_remote():

@@ -36,7 +36,7 @@ _log = logging.getLogger("aiorepl.spark")
 _LOOK_SECONDS: Final = 0.2
 # The planning process passes on errors as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
-# The workers' Python is not this one.
+# Spark's workers run another Python, which lacks the module.
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # After these errors the same query would fail again.
 _LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError)

@@ -37,7 +37,7 @@ class MirroredTable:
 class MirrorStatistics:
     """A mirror, since its start.
 
-    :param restarts: how often its query was started again.
+    :param restarts: how often its query was restarted.
     :param last_error: why its query ended the last time; ``None`` if it has not.
     :param journal: the end of the journal's last segment; ``None`` if it cannot be read.
     :param journal_error: why the journal cannot be read.

@@ -1,8 +1,9 @@
 """Lets streaming queries of Spark Connect import aiorepl from an artifact of their session.
 
 Spark 4.2 gives batches the session's artifacts, but not streams: the process that plans a stream gets the folder of a session named
-``streaming_job``, and the tasks get that of no session. The artifacts are there, in the folders of the stream's own session. So
-the pickled objects with which these processes begin contain a function, by value, that adds the artifact to Python's path.
+``streaming_job``, and the tasks get that of no session. The artifacts are on the same machines, in the folder of the stream's own
+session. So the pickled objects that these processes load first contain a function, by value, that adds the artifact to Python's
+path.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 class InArtifact:
-    """Pickled so that a process can load it whose path lacks the artifact."""
+    """Base of objects that a process can unpickle although its path lacks the artifact."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         archive = Path(__file__).parents[3]

@@ -78,7 +78,7 @@ def plan(
     start: BlockPosition,
     end: BlockPosition,
 ) -> list[tuple[Span, ...]]:
-    """Divide the blocks between two positions into partitions of equal size, at most about ``partition_bytes``, in order.
+    """Divide the blocks between two positions into ordered partitions of about equal size, at most about ``partition_bytes``.
 
     :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
     :param start: leave out the transactions that ended at or before its LSN, and the blocks before it in the next segment.
@@ -101,7 +101,7 @@ def plan(
         until = ZERO if whole else end.lsn
         numbers: list[int] = []
         for number, length in blocks:
-            # The partition that has the block's middle.
+            # A block belongs to the partition that contains its middle.
             place = int((reached + length / 2) / target)
             if place != current:
                 if numbers:

@@ -158,7 +158,8 @@ def _source(
 ) -> DataFrame:
     positions = {"endingPosition": str(end)}
     if begin:
-        # Without it, the source begins at the journal's beginning, or fails; earliest would be what is kept when the rows are read.
+        # Without a position, the source begins at the journal's beginning, or fails if that was pruned. ``earliest`` would be the
+        # oldest segment at the time of reading.
         positions["startingPosition"] = str(begin)
     return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
 
@@ -194,7 +195,7 @@ def _scan(
 ) -> DataFrame | None:
     """Read files of one version; ``None`` if Spark has no file system for them.
 
-    :param within: which rows.
+    :param within: the condition that selects the rows.
     """
     own = [
         StructField(columns.field(name).name, of_arrow(columns.field(name).type)) for name in columns.indexes
@@ -244,7 +245,7 @@ def _column(columns: FileColumns, field: StructField) -> Column:
 
 
 def _hadoop(url: str) -> str:
-    """The folder as Spark's file systems name it, without a character that makes it a pattern."""
+    """Return the folder's URL for Spark's file systems, with the characters of glob patterns escaped."""
     scheme, mark, rest = _PATTERN.sub(r"\\\g<0>", url).partition("://")
     if not mark:
         return f"file:{scheme}"

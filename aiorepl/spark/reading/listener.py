@@ -94,7 +94,7 @@ class QueryListener(StreamingQueryListener):
 
 
 def _reason(text: str) -> str:
-    """Return the source's error. Of Spark's own, whose text may quote values and plans, return the class and the condition."""
+    """Return the text of the source's error; of any other, which may quote values and plans, the class and Spark's error condition."""
     found = _RAISED.search(text)
     if found:
         return found[1].strip()

@@ -247,15 +247,15 @@ class Planner:
         return self._newest
 
     def _require_same(self, relation: Relation) -> None:
-        """Check that columns whose numbers the user's schema has, as that of another DataFrame, still have them.
+        """Check that columns still have the attribute numbers that the user's schema records, as the schema of a DataFrame does.
 
-        :raises ConfigurationError: one was dropped, and another one has its name now.
+        :raises ConfigurationError: a column was dropped or renamed, and another one has its name now.
         """
         for name, found in relation.attributes.items():
             number = self._numbers.get(name)
             if number is not None and number != str(found.number):
                 raise ConfigurationError(
-                    f"column {name!r} of {relation} is another one now than in .schema(...) or when the DataFrame was made: make it again"
+                    f"column {name!r} of {relation} is another column now than when the DataFrame, or the schema in .schema(...), was made: make it again"
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
-# Spark's own spark.redaction.regex.
+# As Spark's default of spark.redaction.regex.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 

@@ -121,7 +121,7 @@ class Contents:
             return False
         if operation.kind == "truncate":
             return True
-        # The key is that of the row before, which the server sends if it differs.
+        # The key is that of the old row, which the server sends if the key has changed.
         row = change.new if change.old is None else change.old
         if change.key is not None and row is not None and not change.key.items() <= row.items():
             return False

@@ -114,13 +114,13 @@ class History:
     def load(cls, path: Path) -> History:
         """Read what ``save`` wrote.
 
-        :raises ConfigurationError: the file has something else, or is not whole.
+        :raises ConfigurationError: the file is no history, or not a complete one.
         """
         try:
             return cls._load(path)
         except (ValueError, LookupError, TypeError, AttributeError, AssertionError):
             raise ConfigurationError(
-                f"{path} is not the whole history of a workload: write it again"
+                f"{path} is not a complete history of a workload: run aiorepl verify write again"
             ) from None
 
     @classmethod

@@ -83,7 +83,7 @@ Entry = Delivered | Restarted | Crashed | Confirmed
 def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered]:
     """Read native events (``format = "native"``), without boundaries, messages and descriptions.
 
-    :param schema: leave out the tables of other schemas; ``None``: of none.
+    :param schema: leave out the tables of other schemas; ``None``: leave out none.
     :raises ConfigurationError: a line is not a native event.
     """
     for number, line in enumerate(lines, 1):
@@ -95,12 +95,12 @@ def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterat
                     yield change
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConfigurationError(
-                f'line {number} is not a native event: the consumer needs format = "native", and its files must be whole'
+                f'line {number} is not a native event: the consumer needs format = "native", and its files must be complete'
             ) from None
 
 
 def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
-    """Read an event; ``None`` if none of its tables is in the schema."""
+    """Return an event's change; ``None`` if none of its tables is in the schema."""
     tables = event["tables"] if event["kind"] == "truncate" else [event]
     names = tuple(table["table"] for table in tables if schema is None or table["schema"] == schema)
     if not names:

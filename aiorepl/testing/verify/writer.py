@@ -52,12 +52,12 @@ class Mixture:
     :param schema_changes: whether columns are added and dropped, and replica identities changed.
     :param schema_weight: how often each schema change is drawn; 1 is as rare as a truncate.
     :param prepared: whether transactions are prepared.
-    :param streamed: the portion of transactions with savepoints that are large enough to be streamed, if the server's
+    :param streamed: the share of transactions with savepoints that are large enough to be streamed, if the server's
         ``logical_decoding_work_mem`` is 64 kB.
     :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
     :param rows: the number of rows of one statement of the first writer; 0: no such statement.
-    :param pairs: the portion of transactions that come as a pair: after a pause, a small one of some kind, such as a prepared
-        one, and at once a large one. In the pause, consumers flush everything before.
+    :param pairs: the share of transactions that come as a pair: after a pause, a small one of some kind, such as a prepared one,
+        and at once a large one. In the pause, consumers flush everything earlier.
     :param pause: the longest pause between two transactions, in seconds.
     """
 
@@ -224,7 +224,7 @@ class Writer:
             await self._end_prepared(self._prepared)
 
     async def mark(self) -> None:
-        """Commit a transaction that only inserts into the ledger; again while the server is unavailable."""
+        """Commit a transaction that only inserts into the ledger; retry while the server is unavailable."""
         committed = False
         while not committed:
             try:
