@@ -2,8 +2,9 @@
 
 ``ForkedPython.program`` is started in place of Python, as ``-c CODE``, ``-m MODULE`` or with a file. It passes its arguments,
 environment and streams on, and ends with the exit code or by the signal of the forked process. Signals are not passed on.
-pytest-xdist's workers are forked from a process that has collected the tests, because most of the time of
-a collection is spent on importing tests and libraries, and in a new clone on compiling them. Each worker still collects for itself, with the modules that are already imported.
+pytest-xdist's workers are forked from a process that has collected the tests, because most of the time of a collection is spent on
+importing tests and libraries, and in a new clone on compiling them. Each worker still collects for itself, with the modules that
+are already imported.
 """
 
 from __future__ import annotations

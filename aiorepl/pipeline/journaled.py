@@ -32,7 +32,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.journal_follower import JournalFollower
-from aiorepl.pipeline.progress import CursorProgress, read_again
+from aiorepl.pipeline.progress import CursorProgress, read_with_retries
 from aiorepl.pipeline.snapshot_progress import SnapshotProgress
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
@@ -106,7 +106,7 @@ class JournaledFanOut(FanOut):
         self._capture.deliver_prepared()
         snapshot = self._snapshot
         reader = JournalReader(self._store)
-        recorded = await self._read_again(JOURNAL, self._journal, reader.recorded_position)
+        recorded = await self._read_with_retries(JOURNAL, self._journal, reader.recorded_position)
         previous = LSN(0) if recorded is None else recorded.lsn
         snapshot.require_empty(previous)
         options = await snapshot.prepare()
@@ -134,7 +134,9 @@ class JournaledFanOut(FanOut):
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
         progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
-        self._journal_start = await self._read_again(JOURNAL, self._journal, partial(_start_of, reader))
+        self._journal_start = await self._read_with_retries(
+            JOURNAL, self._journal, partial(_start_of, reader)
+        )
         cursors = {name: await self._register(name, begin) for name in self._sinks}
         if self._compact:
             await self._compact_beside(begin, cleanup)
@@ -256,20 +258,20 @@ class JournaledFanOut(FanOut):
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
         # No rewind: the journal never loses accepted data.
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
-        end = await self._read_again(JOURNAL, self._journal, JournalReader(self._store).end)
+        end = await self._read_with_retries(JOURNAL, self._journal, JournalReader(self._store).end)
         self._end = end.lsn
         for follower in self._followers:
             follower.end_at(self._end)
 
-    async def _read_again(self, name: str, delivery: ResolvedDelivery, read: Callable[[], _T]) -> _T:
-        return await read_again(delivery.retry, f"sink {name}: reading the journal", read)
+    async def _read_with_retries(self, name: str, delivery: ResolvedDelivery, read: Callable[[], _T]) -> _T:
+        return await read_with_retries(delivery.retry, f"sink {name}: reading the journal", read)
 
     async def _register(self, name: str, begin: Position) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
         cursors = self._cursors[name]
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
-            kept = await self._read_again(name, self._sinks[name], partial(cursors.get, name))
+            kept = await self._read_with_retries(name, self._sinks[name], partial(cursors.get, name))
             at = begin.at(LSN(0) if kept is None else kept.lsn)
             await CursorProgress(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
@@ -328,7 +330,7 @@ class JournaledFanOut(FanOut):
             chain = reader.chain()
             return chain, chain.first_readable
 
-        chain, first = await self._read_again(name, self._sinks[name], look)
+        chain, first = await self._read_with_retries(name, self._sinks[name], look)
         start = own or at
         # A snapshot that begins with a TRUNCATE replaces everything before it.
         truncates = self._snapshot.truncates

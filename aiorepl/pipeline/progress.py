@@ -89,7 +89,7 @@ class CursorProgress:
             raise
 
 
-async def read_again(retry: RetryPolicy, call: str, read: Callable[[], _T]) -> _T:
+async def read_with_retries(retry: RetryPolicy, call: str, read: Callable[[], _T]) -> _T:
     """Read from the journal in a thread; retry while its folder or its store is unavailable.
 
     :param call: the name of the reader, for the log.

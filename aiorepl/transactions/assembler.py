@@ -49,7 +49,7 @@ class Assembler:
     :param spool: where content goes that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
     :param snapshot: the part of a snapshot that plain transactions are; ``None`` for those of a server.
-    :param counts: counts the received rows; new counts by default.
+    :param counts: counts the rows as they are received; new ones by default.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class RowCounts:
     """The received rows of all tables. A renamed table goes on under its new name.
 
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
-    :ivar transactions: a histogram of the number of changes in a transaction, at its commit, or at its PREPARE if that is delivered.
+    :ivar transactions: a histogram of the number of changes in a received transaction.
     """
 
     __slots__ = ("_by_oid", "_most", "_other", "transactions")

@@ -40,7 +40,7 @@ class FailingLayer(FaultyLayer):
         super().__init__(endpoint)
         self.exclusive = self._direct.exclusive
 
-    def place(self, *, direct: bool = False) -> ObjectStore:
+    def location(self, *, direct: bool = False) -> ObjectStore:
         """Return the location of the journal.
 
         :param direct: without faults.

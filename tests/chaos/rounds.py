@@ -74,7 +74,7 @@ class Round:
         self._folder = folder
         self._layer = layer
         # Where the verifier reads the journal, without faults.
-        self._journal: Location = folder / "journal" if layer is None else layer.place(direct=True)
+        self._journal: Location = folder / "journal" if layer is None else layer.location(direct=True)
         # The name of the slot, and of the database.
         self._slot = f"chaos_{program.seed}"
         self._outcome = Outcome()
@@ -85,7 +85,7 @@ class Round:
         if program.mirror:
             self._mirror = MirrorLives(
                 program.mirror,
-                self._journal if layer is None else layer.place(),
+                self._journal if layer is None else layer.location(),
                 folder,
                 self._struck,
                 sabotage=sabotage == "forget mirrored rows",

@@ -131,6 +131,6 @@ class Starter:
 
 
 def _configured(layer: FailingLayer) -> dict[str, Any]:
-    """Return the places of the journal for the process under test: with faults, and without."""
-    places = {"faulty": layer.place(), "direct": layer.place(direct=True)}
-    return {name: {"url": place.url, "config": dict(place.config)} for name, place in places.items()}
+    """Return the locations of the journal for the process under test: with faults, and without."""
+    locations = {"faulty": layer.location(), "direct": layer.location(direct=True)}
+    return {name: {"url": each.url, "config": dict(each.config)} for name, each in locations.items()}

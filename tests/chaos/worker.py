@@ -65,7 +65,7 @@ def run(plan: Path, stderr: Path, stop: Connection) -> None:
         SABOTAGES[told["sabotage"]]()
     prepare(told)
     if told["program"]["pipeline"].get("journal"):
-        check_confirmations(place(told, direct=True), Path(told["early"]), arms)
+        check_confirmations(location(told, direct=True), Path(told["early"]), arms)
     install(arms)
     loop = asyncio.new_event_loop()
     if (factory := task_factory(arms)) is not None:
@@ -93,9 +93,9 @@ def prepare(plan: dict[str, Any]) -> None:
     retention._MIN_PAUSE = 0.1
     if program["pipeline"].get("retention"):
         names = {CURSOR, mirrored.CURSOR} if program["mirror"] else {CURSOR}
-        watched(place(plan, direct=True), names)
+        watched(location(plan, direct=True), names)
     if program["pipeline"].get("compact"):
-        compact_within(place(plan), folder / "compaction", plan["limits"])
+        compact_within(location(plan), folder / "compaction", plan["limits"])
     limit(plan["limits"])
 
 
@@ -126,7 +126,7 @@ def record(error: BaseException, path: Path) -> None:
         traceback.print_exception(error, file=file)
 
 
-def place(plan: dict[str, Any], *, direct: bool = False) -> Location:
+def location(plan: dict[str, Any], *, direct: bool = False) -> Location:
     """Return the location of the journal.
 
     :param direct: without the faults of an object store.
@@ -270,7 +270,7 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     for name in ("max_bytes", "flush_bytes", "flush_seconds"):
         options.pop(name, None)
     options.pop("store", None)
-    journal = place(plan) if options.pop("journal", False) else None
+    journal = location(plan) if options.pop("journal", False) else None
     chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
     state = {} if journal else {"state": str(folder / "state")}
     return Pipeline(

@@ -32,8 +32,8 @@ def main(plan: dict[str, Any]) -> int:
     Prints the number of the batch of which the checkpoint has lost a part, once Spark runs.
 
     :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``loss`` and ``after``,
-        what to lose first (``kill_points.lose``); ``log``, the file for Java's output; ``once``, whether to end at the end of the journal; ``point`` and ``later``, where
-        the process kills itself, or ``None``; ``sabotage``, whether to lose rows.
+        what to lose first (``kill_points.lose``); ``log``, the file for Java's output; ``once``, whether to end at the end of the
+        journal; ``point`` and ``later``, where the process kills itself, or ``None``; ``sabotage``, whether to lose rows.
     """
     lost = lose(Path(plan["mirror"]["target"], "_checkpoint"), plan["loss"], plan["after"])
     if plan["sabotage"]:

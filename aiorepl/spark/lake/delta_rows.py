@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from aiorepl.spark.lake.scanning import files_of, scan
-from aiorepl.spark.lake.table import Within
+from aiorepl.spark.lake.table import ColumnRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DeltaRows:
         return pa.schema(self._open().schema())
 
     def batches(
-        self, columns: Sequence[str], within: Within | None = None, files: Collection[str] | None = None
+        self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         condition = None
         if within is not None:

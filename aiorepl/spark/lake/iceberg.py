@@ -66,7 +66,7 @@ _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
 # Each batch adds a manifest, which every scan reads, and a metadata file, which lists all snapshots.
-_OF_TABLES: Final = {
+_TABLE_PROPERTIES: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "10",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -276,7 +276,7 @@ class IcebergTarget:
         with (
             self._translated(),
             self._catalog.create_table_transaction(
-                self.identifier, without_metadata(wanted), properties=_OF_TABLES
+                self.identifier, without_metadata(wanted), properties=_TABLE_PROPERTIES
             ) as transaction,
         ):
             if self._layout.partition_by:
@@ -296,7 +296,7 @@ class IcebergTarget:
         """Raise TableUnavailable if the catalog fails, or another program has changed the table meanwhile."""
         try:
             yield
-        except _PASSING as error:
+        except _TRANSIENT as error:
             raise TableUnavailable(
                 f"the Iceberg table {'.'.join(self.identifier)} could not be read or committed ({type(error).__name__}): its catalog "
                 "failed, or another program has changed it meanwhile. Apply the batch again"
@@ -312,7 +312,7 @@ def _database_errors() -> tuple[type[Exception], ...]:
     return (OperationalError,)
 
 
-_PASSING: Final[tuple[type[Exception], ...]] = (
+_TRANSIENT: Final[tuple[type[Exception], ...]] = (
     AuthorizationExpiredError,
     CommitFailedException,
     CommitStateUnknownException,

@@ -12,7 +12,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import StaticTable
 
 from aiorepl.spark.lake.iceberg_columns import columns_of
-from aiorepl.spark.lake.table import Within
+from aiorepl.spark.lake.table import ColumnRange
 
 # Its type annotations reject valid arguments of the constructors.
 _is: Any = expressions
@@ -33,7 +33,7 @@ class IcebergRows:
         return columns_of(self._open())
 
     def batches(
-        self, columns: Sequence[str], within: Within | None = None, files: Collection[str] | None = None
+        self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         table = self._open()
         condition = _is.AlwaysTrue()

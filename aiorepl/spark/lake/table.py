@@ -145,7 +145,7 @@ DEFAULT_LAYOUT: Final = Layout()
 DEFAULT_UPKEEP: Final = Upkeep()
 
 
-class Within(NamedTuple):
+class ColumnRange(NamedTuple):
     """A range of an integer column, by which a reader skips files.
 
     :param least: inclusive; ``None``: no limit.
@@ -164,7 +164,7 @@ class Rows(Protocol):
         """Return the columns."""
 
     def batches(
-        self, columns: Sequence[str], within: Within | None = None, files: Collection[str] | None = None
+        self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the rows.
 

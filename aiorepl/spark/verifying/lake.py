@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.table import Rows, Within
+from aiorepl.spark.lake.table import ColumnRange, Rows
 from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share
 
 COMMIT_LSN: Final = "_commit_lsn"
@@ -67,7 +67,7 @@ class LakeTable:
         """As ``Rows.files``."""
         return self.version.files()
 
-    def _within(self, compared: Comparison, places: Collection[int]) -> Within | None:
+    def _within(self, compared: Comparison, places: Collection[int]) -> ColumnRange | None:
         """Return the range of the key's first column between the first and the last of these ranges."""
         name, bounds = compared.keys[0], compared.bounds
         if not pa.types.is_integer(self.schema().field(name).type):
@@ -75,10 +75,10 @@ class LakeTable:
         first, last = min(places), max(places)
         least = int(bounds[first - 1]) if first else None
         below = int(bounds[last]) if last < len(bounds) else None
-        return None if least is None and below is None else Within(name, least, below)
+        return None if least is None and below is None else ColumnRange(name, least, below)
 
     def _rows(
-        self, compared: Comparison, lsn: LSN, within: Within | None, files: Collection[str] | None
+        self, compared: Comparison, lsn: LSN, within: ColumnRange | None, files: Collection[str] | None
     ) -> Iterator[tuple[int, Row, bool]]:
         columns = [*compared.columns, COMMIT_LSN, *compared.modes]
         for batch in self.version.batches(columns, within, files):
