@@ -326,11 +326,11 @@ class JournaledFanOut(FanOut):
         """
         reader = JournalReader(self._store)
 
-        def look() -> tuple[Chain, LSN]:
+        def read_chain() -> tuple[Chain, LSN]:
             chain = reader.chain()
             return chain, chain.first_readable
 
-        chain, first = await self._read_with_retries(name, self._sinks[name], look)
+        chain, first = await self._read_with_retries(name, self._sinks[name], read_chain)
         start = own or at
         # A snapshot that begins with a TRUNCATE replaces everything before it.
         truncates = self._snapshot.truncates

@@ -22,7 +22,7 @@ from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
 from report import Outcome
-from starter import AWAY, Starter
+from starter import UNAVAILABLE, Starter
 from strikes import SECOND, Striker
 from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
@@ -284,7 +284,7 @@ class Round:
         """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
-            with contextlib.suppress(*AWAY):
+            with contextlib.suppress(*UNAVAILABLE):
                 text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
                 self._confirmed = None if text is None else LSN.parse(text)
                 for watch in self._watches.values() if self._looking else ():
@@ -366,7 +366,7 @@ class Round:
     async def _strike_all(self, run: Run, process: Process) -> None:
         for kind, after, size in run.strikes:
             await asyncio.sleep(after)
-            with contextlib.suppress(*AWAY, ProcessLookupError):
+            with contextlib.suppress(*UNAVAILABLE, ProcessLookupError):
                 await self._striker.strike(kind, size, process)
 
     async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:

@@ -18,7 +18,7 @@ from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
 
-AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+UNAVAILABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The errors of the suite's own connections to a server that faults strike."""
 # Seconds until the server has released the slot.
 _FREE = 120.0
@@ -119,7 +119,7 @@ class Starter:
         """Wait until the server answers and has released the slot."""
         async with asyncio.timeout(_FREE):
             while True:
-                with contextlib.suppress(*AWAY):
+                with contextlib.suppress(*UNAVAILABLE):
                     connection = await asyncpg.connect(self._cluster.dsn_for())
                     try:
                         query = "SELECT count(*) FROM pg_replication_slots WHERE database = $1 AND active"

@@ -142,7 +142,7 @@ class Run:
         self._options = {
             "mode": self._mode,
             "on_error": "set_aside" if self._aside else "halt",
-            "keys": {f"public.{table.name}": table.names for table in self._tables if table.full},
+            "keys": {f"public.{table.name}": table.key_names for table in self._tables if table.full},
             "layout": chance.choice([{}, {"public.*": Layout(cluster_by=("id",))}]),
             "whole_transactions": chance.random() < 0.2,
             "reduce_large": partial(large.parts, spark) if kind == "spark" else refused,

@@ -61,9 +61,9 @@ class Killed(OSError):
 
 @contextmanager
 def interrupted(point: str, strike: Callable[[], None], later: int = 0) -> Iterator[None]:
-    """Call ``strike`` at a point of the first batch.
+    """Call ``strike`` at a point, by default of the first batch.
 
-    :param later: skip so many passages through the point.
+    :param later: how many passages through the point to skip first.
     """
     owner, name, number, after = POINTS[point]
     original, calls = getattr(owner, name), count(1)

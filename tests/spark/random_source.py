@@ -126,7 +126,7 @@ class SourceTable:
         self._describe()
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def key_names(self) -> tuple[str, ...]:
         """The names of the key's columns."""
         return tuple(each.name for each in self.columns if each.number in self._key)
 

@@ -22,7 +22,7 @@ import asyncpg
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
-from aiorepl.testing.verify.writer import AWAY, PAUSE, Mixture, Writer
+from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer
 
 
 class Workload:
@@ -97,8 +97,8 @@ class Workload:
         while final is None:
             try:
                 final = await self._contents()
-            except AWAY:
-                await asyncio.sleep(PAUSE)
+            except UNAVAILABLE:
+                await asyncio.sleep(RETRY_SECONDS)
         self._history.final = final
         self._history.transactions = [one for writer in self._writers for one in writer.transactions]
         added = {name: value for writer in self._writers for name, value in writer.added.items()}

@@ -21,7 +21,7 @@ from aiorepl.testing.verify.history import Operation, Transaction
 from aiorepl.testing.verify.tables import SCHEMA
 
 # The server is unavailable, and may come back.
-AWAY: Final = (
+UNAVAILABLE: Final = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -31,7 +31,7 @@ AWAY: Final = (
     asyncpg.InternalClientError,  # of a connection that broke while it was used
 )
 # Seconds until a writer connects again.
-PAUSE: Final = 0.05
+RETRY_SECONDS: Final = 0.05
 # Numbers of entries that belong to one writer.
 _ENTRIES: Final = 10_000_000
 # Rows of a savepoint that exceed 64 kB in the walsender's memory.
@@ -106,14 +106,14 @@ class Writer:
                 await self._pair()
             else:
                 await self._transaction()
-        except AWAY:
+        except UNAVAILABLE:
             self.close()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_SECONDS)
         except asyncpg.PostgresError:
             # Roll back explicitly if the connection still works; otherwise closing it does that.
             try:
                 await self._connection.execute("ROLLBACK")
-            except (*AWAY, asyncpg.PostgresError):
+            except (*UNAVAILABLE, asyncpg.PostgresError):
                 self.close()
 
     async def settle(self) -> None:
@@ -123,9 +123,9 @@ class Writer:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await asyncpg.connect(self.dsn, timeout=10)
                 await self._end_prepared(self._prepared)
-            except AWAY:
+            except UNAVAILABLE:
                 self.close()
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
         self.close()
 
     def close(self) -> None:
@@ -233,8 +233,8 @@ class Writer:
                     pass
                 await self._commit(one, "COMMIT")
                 committed = True
-            except AWAY:
-                await asyncio.sleep(PAUSE)
+            except UNAVAILABLE:
+                await asyncio.sleep(RETRY_SECONDS)
             finally:
                 self.close()
 
