@@ -61,8 +61,8 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
     }
     assert rows(target, "u") == []
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-    described = {jobs.apply(number).description().getOrElse(None) for number in range(jobs.size())}
-    assert {"public.t batch 0", "public.u batch 0"} <= described
+    described = {str(jobs.apply(number).description()) for number in range(jobs.size())}
+    assert {"Some(public.t batch 0)", "Some(public.u batch 0)"} <= described
 
 
 def test_documentation(spark, journal, tmp_path, capsys) -> None:
