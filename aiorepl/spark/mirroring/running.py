@@ -78,7 +78,7 @@ class MirrorRunner:
 
     @property
     def name(self) -> str:
-        """The query's name."""
+        """The query's name; ``mirror`` if it has none."""
         return self._name or "mirror"
 
     def statistics(self) -> MirrorStatistics:
