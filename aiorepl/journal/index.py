@@ -243,7 +243,7 @@ def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
 
 
 def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
-    """Read what ``dump_chunk`` wrote."""
+    """Return the chunk from the result of ``dump_chunk``."""
     return SnapshotChunk(
         snapshot_lsn=lsn(fields, "snapshot_lsn"),
         oid=integer(fields, "oid", _UINT32),

@@ -39,7 +39,7 @@ def problems(mirror: MirrorStatistics) -> list[str]:
     """List the reasons why the mirror is not ready; empty if it is ready."""
     found = []
     if mirror.state == "retrying":
-        found.append(f"the query has ended, and starts again: {mirror.last_error}")
+        found.append(f"the query has ended, and is restarted: {mirror.last_error}")
     elif mirror.state != "running":
         found.append(f"the mirror is {mirror.state}")
     if mirror.journal_error is not None:

@@ -70,10 +70,10 @@ class Ends:
     def last_error(self, stderr: Path | None = None) -> str:
         """Return the last line that a process has written."""
         told = (stderr or self._folder / "stderr").read_text().splitlines()
-        return told[-1][:500] if told else "it says nothing"
+        return told[-1][:500] if told else "no error text"
 
     def _read_end(self) -> dict[str, Any]:
-        """Return what the process has noted at its end, unless it was killed."""
+        """Return the record that the process has written at its end; empty if it was killed."""
         noted = self._folder / "end.json"
         if not noted.exists():
             return {}

@@ -218,7 +218,7 @@ class MirrorLives:
 
     def _last_error(self) -> str:
         told = self._stderr.read_text(errors="replace").splitlines()
-        return told[-1][:500] if told else "it says nothing"
+        return told[-1][:500] if told else "no error text"
 
     def compare(self, final: Tables, journal: Iterable[Any]) -> list[str]:
         """Compare the mirror's tables.

@@ -164,7 +164,7 @@ def kill_points(seed: int) -> Outcome:
         point, there, _ = line.partition(", ")
         outcome.faults[f"mirror: {point}"] += bool(there)
     if told.returncode:
-        last = (told.stderr.splitlines() or ["it says nothing"])[-1]
+        last = (told.stderr.splitlines() or ["no error text"])[-1]
         outcome.violations.append(f"python -m tests.spark.kill_points --seed {seed}: {last}")
     outcome.seconds = time.monotonic() - began
     return outcome

@@ -303,7 +303,7 @@ def watches(
 
 
 def cursor(journal: Location, name: str) -> Confirmation:
-    """Read a cursor of a journal. One in an object store may be that of a moment ago, which is a weaker claim."""
+    """Read a cursor of a journal. In an object store, the result may be a moment old; then it claims less."""
     store, file = open_store(journal), f"cursors/{name}.json"
     known: LSN | None = None
     looked = 0.0

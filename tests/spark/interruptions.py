@@ -1,4 +1,4 @@
-"""Mirrors random changes, interrupts batches, and lets them come again with other ends.
+"""Mirrors random changes, interrupts batches, and applies them again, perhaps with other ends.
 
 In the end, the lake must have the rows of the source, and each row must be equal to that of another mirror, which applies the whole
 journal at once. The same seed gives the same run::
@@ -277,7 +277,7 @@ class Run:
         return [{each.name: row[each.name] for each in table.columns} for row in rows]
 
     def _comparable(self, table: SourceTable, rows: list[dict[str, Any]]) -> Counter[Any]:
-        """Return the rows without what depends on where batches end: the values of added columns in rows that are gone."""
+        """Leave out what depends on the ends of batches: the values of added columns in rows that are gone."""
         initial = {each.name for each in table.columns if each.number in INITIAL}
         present = {each.name for each in table.columns}
         found = []

@@ -291,7 +291,7 @@ async def test_nothing_shows_secrets_or_rows(database, slot_name, bucket, tmp_pa
     words = {*PLANTED.values(), urlsplit(database).password, ROW}
     found = [(place, word) for place, text in run.places.items() for word in words if word in text]
     assert [] == found
-    # The places have what they should have.
+    # The places that were searched have the expected contents.
     assert "public.items" in run.places["output of mirror"]
     assert any("QueryTerminatedEvent" in text for text in run.places.values())
     assert any("MicroBatchScan" in text for place, text in run.places.items() if "/sql?" in place)

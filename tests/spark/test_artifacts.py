@@ -33,7 +33,7 @@ def archive(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("root", ["streaming_job", "."], ids=["planning", "task"])
 def test_found_beside(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The artifact is found by its contents, in the folder of whichever session has it."""
+    """The artifact is found by its contents, in the folders of all sessions."""
     archive(tmp_path / "another", "raise AssertionError('of another session')")
     wanted = archive(tmp_path / "session", MODULE)
     monkeypatch.setattr(sys, "path", [str(wanted), *sys.path])

@@ -36,7 +36,7 @@ def rows(target: Path, table: str) -> list[dict]:
 
 
 def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
-    """A large batch gives the same rows: keys that moved bring their values, and what was truncated is gone.
+    """A large batch gives the same rows: rows whose key changed keep their values, and truncated rows are gone.
 
     Spark's UI names the table and the batch of each job.
     """

@@ -126,7 +126,7 @@ def test_spark_gets_no_rows() -> None:
 
 
 def test_the_workers_python() -> None:
-    """A Python without aiorepl ends the mirror at once, with what to do."""
+    """If the workers' Python lacks aiorepl, the mirror ends at once, with an error that says what to do."""
     mirror = Mirror(RuntimeError("[X] Traceback\nModuleNotFoundError: No module named 'aiorepl.spark'\n"))
     with pytest.raises(
         ConfigurationError, match=r"no module aiorepl\.spark: install aiorepl there, or set PYSPARK_PYTHON"

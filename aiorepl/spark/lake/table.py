@@ -4,7 +4,7 @@ A batch reaches a table in five steps:
 
     table = lake.table(("public", "orders"), keys=("id",), mode="current")
     if not table.applied(commit.application, commit.number):
-        table.undo(commit.application)          # removes what an interrupted attempt has left
+        table.undo(commit.application)          # undoes the commits of an interrupted attempt
         table.evolve(schema, defaults, commit)  # creates the table, or adds, widens and renames columns
         table.merge(reduced.parts, commit, reduced.truncates)
         table.maintain()                        # compacts and vacuums, when it is time to
