@@ -34,6 +34,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 from aiorepl.spark.reading.typed import Newest, Typed
+from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.values.types import TypeInfo
 
 _log = logging.getLogger("aiorepl.spark")
@@ -260,6 +261,7 @@ class Planner:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition on an executor, perhaps more than once."""
+        spare_modules()
         shape, journal = self._shape, self.options.journal
         # If there are no partitions, Spark passes a plain InputPartition.
         if isinstance(partition, BlocksPartition):
