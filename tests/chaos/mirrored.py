@@ -110,7 +110,8 @@ class MirrorLives:
         self._target = folder / "lake"
         self._struck = struck
         self._sabotage = sabotage
-        # What the checkpoint loses before the next life, and the last batch of which it has lost a part. No batch loses parts twice.
+        # ``_loss`` says what the checkpoint loses before the next life. ``_lost`` is the last batch that has lost a part: no batch loses
+        # parts twice.
         self._loss = "nothing"
         self._lost = 0
         self._lived = asyncio.Event()

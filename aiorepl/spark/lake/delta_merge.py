@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.delta import DeltaTarget, folder_name
 from aiorepl.spark.lake.delta_log import record, unfinished, within
-from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge
+from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge, microseconds
 from aiorepl.spark.lake.summary import metadata_of, part_metadata
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -250,8 +250,7 @@ def _quoted(name: str) -> str:
 def _time(moment: datetime | None) -> str:
     if moment is None:
         return "NULL"
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return f"timestamp_micros({(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds})"
+    return f"timestamp_micros({microseconds(moment)})"
 
 
 _DIALECT: Final = Dialect(_quoted, _time)

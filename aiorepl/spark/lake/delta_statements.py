@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.rows import fitted, kept_masks
-from aiorepl.spark.lake.statements import Dialect, merge, truncate
+from aiorepl.spark.lake.statements import Dialect, merge, microseconds, truncate
 from aiorepl.spark.lake.table import Mode, Truncate
 
 
@@ -79,9 +79,7 @@ def _quoted(name: str) -> str:
 def _time(moment: datetime | None) -> str:
     if moment is None:
         return "NULL"
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return f"arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    return f"arrow_cast({microseconds(moment)}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
 _DIALECT: Final = Dialect(_quoted, _time)

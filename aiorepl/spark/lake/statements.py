@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Final, Literal
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
 from aiorepl.spark.lake.table import (
@@ -22,6 +22,8 @@ from aiorepl.spark.lake.table import (
     Mode,
     Truncate,
 )
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class Merge:
 
     condition: str
     clauses: tuple[Clause, ...]
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970, exactly. A dialect writes times with them."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def merge(
