@@ -134,28 +134,28 @@ class _Attempts(AsyncIterator[Any]):
         return pause
 
 
-class Rewinds:
-    """The back-off between rewinds of a sink that loses what it has accepted. Pure.
+class Backoff:
+    """The back-off between losses: of accepted data by a sink, of a connection, of a query. Pure.
 
-    The pauses grow as long as nothing more becomes durable between two losses. The policy's ``timeout`` limits the total
+    The pauses grow as long as there is no progress between two losses. The policy's ``timeout`` limits the total
     back-off, not the time spent in attempts, because a large transaction may take hours to be received again.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
-        self._durable: LSN | None = None
+        self._progress: LSN | None = None
         self._losses = 0
         self._waited = 0.0
 
-    def pause(self, durable: LSN, retry_after: float | None = None) -> float | None:
+    def pause(self, progress: LSN, retry_after: float | None = None) -> float | None:
         """Seconds to wait after a loss; ``None`` once the policy is exhausted.
 
-        :param durable: what the sink had made durable when it lost the rest.
+        :param progress: the LSN that was reached before the loss.
         :param retry_after: the seconds that the peer asks for instead.
         """
         policy = self._policy
-        if durable != self._durable:
-            self._durable, self._losses, self._waited = durable, 0, 0.0
+        if progress != self._progress:
+            self._progress, self._losses, self._waited = progress, 0, 0.0
         self._losses += 1
         if policy.attempts is not None and self._losses >= policy.attempts:
             return None
@@ -173,7 +173,8 @@ def may_pass(error: Exception) -> bool:
         case SlotError(busy=busy):
             return busy
         case ServerError(sqlstate=sqlstate):
-            return sqlstate is not None and sqlstate[:2] in _TRANSIENT
+            # A file of WAL that is removed while it is read has the SQLSTATE of whatever failed last.
+            return (sqlstate or "").startswith(_TRANSIENT) or error.routine == "CheckXLogRemoved"
         case ConnectionLost() | OSError():
             return True
     return False

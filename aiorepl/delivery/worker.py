@@ -18,7 +18,7 @@ from aiorepl.delivery.writer import SinkWriter
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.retry import Rewinds
+from aiorepl.retry import Backoff
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import commits
@@ -82,7 +82,7 @@ class SinkWorker:
         self._keeps_position = keeps_position
         self._trail = context.position.trail if keeps_position else None
         self._policy = delivery.batches
-        self._rewinds = Rewinds(delivery.retry)
+        self._rewinds = Backoff(delivery.retry)
         self._durable_on_write = delivery.sink.durable_on_write
         self._reset(after)
 

@@ -12,7 +12,7 @@ from aiorepl.durable import transient
 from aiorepl.errors import JournalError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
-from aiorepl.retry import RetryPolicy, Rewinds
+from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.source.catalog.lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity
 
@@ -46,7 +46,7 @@ class JournalFollower:
     ) -> None:
         self.buffer = buffer
         self._name = name
-        self._retries = Rewinds(retry)
+        self._retries = Backoff(retry)
         self._reader = reader
         self._tables = tables
         self._continuity = continuity

@@ -11,14 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from time import monotonic
 from typing import Final
 
-from aiorepl.errors import AioreplError, ConfigurationError, SlotError, SpoolError
+from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
+from aiorepl.source.interruptions import Interruptions
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult, preflight
 from aiorepl.source.progress import HOLDER, CaptureProgress
@@ -68,6 +70,7 @@ class Capture:
         self.ledger: Ledger | None = None
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
+        self._interruptions = Interruptions(retry or _OWN_RECONNECT)
         self._until = _parsed(until)
         self.ends_now: Final = self._until == NOW and not source.temporary
         """Whether the stream ends at the end of WAL at the start, and can be read on."""
@@ -204,10 +207,11 @@ class Capture:
                 await self._abandon(error)
                 if not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
-                _log.warning("reading from the source failed, reconnecting: %s", error)
-                if isinstance(error, SpoolError) and self._retry is not None:
-                    # A reconnect alone does not free disk space.
-                    await asyncio.sleep(self._retry.wait_max)
+                pause = self._interruptions.pause(error, self._progress.furthest, monotonic())
+                if pause is None:
+                    raise
+                _log.warning("reading from the source failed, reconnecting in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause)
 
     async def _receive(self, session: Session) -> list[Slice] | None:
         if self._received is None:
@@ -314,6 +318,7 @@ class Capture:
             counts=self.counts,
         )
         await session.start(result)
+        self._interruptions.started(monotonic())
         self._session = session
         timelines = result.position.timelines
         if result.standby_pid is not None and timelines is not None:

@@ -143,10 +143,19 @@ async def test_an_error_of_the_server():
         [Raw(b"d\0\0\1\0w"), Cut()],
         [Error(S="FATAL", C="57P01", M="terminating connection")],
         [Error(S="ERROR", C="53200", M="out of memory")],
+        [Error(S="ERROR", C="XX000", M="requested WAL segment 6E is removed", R="CheckXLogRemoved")],
         [CopyDone()],
         [CopyDone(), Cut()],
     ],
-    ids=["hung up", "in the midst of a frame", "shut down", "out of memory", "ended in order", "and hung up"],
+    ids=[
+        "hung up",
+        "in the midst of a frame",
+        "shut down",
+        "out of memory",
+        "WAL removed",
+        "ended in order",
+        "and hung up",
+    ],
 )
 async def test_reconnecting(end):
     """After a loss the stream is requested from the end of the last whole transaction, and no change is delivered twice."""

@@ -12,7 +12,7 @@ from typing import Final
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.retry import RetryPolicy, Rewinds, may_pass
+from aiorepl.retry import Backoff, RetryPolicy, may_pass
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table import read_table
 from aiorepl.snapshot.incremental.table_names import look_up
@@ -34,7 +34,7 @@ class _Attempts:
     def __init__(self, policy: RetryPolicy) -> None:
         self.failures = 0
         self.not_before = 0.0
-        self._backoff = Rewinds(policy)
+        self._backoff = Backoff(policy)
         self._left = -1
 
     def fail(self, left: int) -> float | None:

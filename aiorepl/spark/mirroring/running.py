@@ -26,7 +26,7 @@ from aiorepl.errors import (
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
-from aiorepl.retry import RetryPolicy, Rewinds
+from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
 from aiorepl.spark.reading.lag import BYTES, lag
@@ -64,7 +64,7 @@ class MirrorRunner:
     ) -> None:
         self._mirror = mirror
         self._session = session
-        self._back_off = Rewinds(retry)
+        self._back_off = Backoff(retry)
         self._once = once
         self._interval = interval
         self._name = name

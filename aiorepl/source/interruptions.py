@@ -1,0 +1,57 @@
+"""What follows when the stream breaks off: how long to wait before a reconnect, and when reconnecting is useless. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from aiorepl.errors import ServerError, SlotError, SpoolError
+from aiorepl.lsn import LSN
+from aiorepl.retry import Backoff, RetryPolicy
+from aiorepl.source.continuity import GAP_ADVICE
+
+# Where the server looks for a WAL file in vain: its functions, because the message is translated and the SQLSTATE differs.
+_WAL_REMOVED: Final = ("CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open")
+
+
+class Interruptions:
+    """The back-off between connections that break off without bringing anything new. Times are of any monotonic clock.
+
+    A connection that has lasted for the policy's ``wait_max`` counts as new: an idle stream brings nothing either.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        # The policy counts attempts to connect; the first loss comes before the first of them.
+        self._policy = policy if policy.attempts is None else replace(policy, attempts=policy.attempts + 1)
+        self._backoff = Backoff(self._policy)
+        self._started_at = -math.inf
+        self._removed: str | None = None
+
+    def started(self, now: float) -> None:
+        """Record that a connection has begun to stream."""
+        self._started_at = now
+
+    def pause(self, error: Exception, furthest: LSN, now: float) -> float | None:
+        """Seconds to wait before a reconnect; ``None`` once the policy is exhausted.
+
+        :param furthest: what was received so far.
+        :raises SlotError: the server does not have the WAL that the slot needs.
+        """
+        if isinstance(error, ServerError) and error.routine in _WAL_REMOVED:
+            if error.message == self._removed:
+                raise SlotError(
+                    f"{error.message}, though the slot needs it: the server crashed or was restored, or the file was deleted, "
+                    f"so the changes after {furthest} are lost for this slot. Drop the slot and start with create_slot "
+                    f"(--create-slot): {GAP_ADVICE}"
+                ) from error
+            # Usually, restart_lsn was moved past this file while the connection still read it: a server remembers where the
+            # next decoding may begin, even from an earlier connection, until a status confirms it. The next connection
+            # begins after the file.
+            self._removed = error.message
+        if isinstance(error, SpoolError):
+            # A reconnect alone does not free disk space.
+            return self._policy.wait_max
+        if now - self._started_at >= self._policy.wait_max:
+            self._backoff = Backoff(self._policy)
+        return self._backoff.pause(furthest)
