@@ -14,14 +14,24 @@ _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # With other statuses: 400, and 409 for writes at the same time.
 _TRANSIENT_CODES: Final = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
+_EXPIRED: Final = (
+    "the session token has expired, or is not that of the access key: set new credentials, all three of them, or use a role, whose "
+    "credentials are renewed"
+)
+_AZURE: Final = "the account, its key or its token is wrong, or the token has expired: correct account_name and account_key, or set a new token"
 _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "NoSuchBucket": "the bucket does not exist: create it, or correct the URL",
         "ContainerNotFound": "the container does not exist: create it, or correct the URL",
         "InvalidAccessKeyId": "the store does not know the access key: correct access_key_id, or endpoint",
         "SignatureDoesNotMatch": "the secret is wrong: correct secret_access_key",
-        "AuthenticationFailed": "the account or its key is wrong: correct account_name and account_key",
-        "AuthorizationFailure": "the account or its key is wrong: correct account_name and account_key",
+        "ExpiredToken": _EXPIRED,
+        "ExpiredTokenException": _EXPIRED,
+        "InvalidToken": _EXPIRED,
+        "TokenRefreshRequired": _EXPIRED,
+        "RequestTimeTooSkewed": "the clock of this machine is wrong: synchronize it",
+        "AuthenticationFailed": _AZURE,
+        "AuthorizationFailure": _AZURE,
         "PermanentRedirect": "the bucket is in another region: set region",
         "AuthorizationHeaderMalformed": "the bucket is in another region: set region",
         "AccessDenied": "the credentials lack a permission: they need to list, get, put and delete objects below the prefix",
@@ -37,7 +47,8 @@ _CREDENTIALS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _DENIED: Final = (
-    "access was denied: check the credentials, and that they may list, get, put and delete objects there"
+    "access was denied: check the credentials, that they have not expired, and that they may list, get, put and delete objects "
+    "there"
 )
 
 
@@ -70,7 +81,10 @@ def translate(error: Exception) -> ObjectStoreError:
             "the store is configured without conditional writes: remove conditional_put from config and environment",
             transient=False,
         )
-    return ObjectStoreError(f"no answer from the store ({type(error).__name__})", transient=True)
+    return ObjectStoreError(
+        f"no answer from the store ({type(error).__name__}): check the endpoint and the network",
+        transient=True,
+    )
 
 
 def status_of(error: BaseException) -> int | None:

@@ -222,6 +222,8 @@ def test_remains_of_uploads(faulty, layer, fault, bucket, monkeypatch):
         (503, "SlowDown", "the store replied 503 SlowDown", True),
         (400, "RequestTimeout", "the store replied 400 RequestTimeout", True),
         (403, "AccessDenied", "the credentials lack a permission", False),
+        (400, "ExpiredToken", "the session token has expired.* set new credentials", False),
+        (403, "AuthenticationFailed", "the token has expired: correct account_name", False),
     ],
 )
 def test_errors(faulty, layer, fault, status, code, says, transient):

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.xdist_group("spark")
 SECRET = "test-secret"
 
 
-def test_a_query_and_its_restart(spark, bucket, tmp_path):
-    """Queries read the journal with the configuration of their options, which no plan and no checkpoint shows."""
-    place, stream = bucket.location(), Stream()
+def test_a_query_and_its_restarts(spark, bucket, layer, fault, tmp_path):
+    """Queries read the journal with the options' configuration, which nothing shows, and continue after their token has expired."""
+    place, stream = bucket.location(endpoint=layer.endpoint), Stream()
     table = stream.table("t", column("id", 23, key=True))
 
     async def append(*keys):
@@ -48,9 +48,14 @@ def test_a_query_and_its_restart(spark, bucket, tmp_path):
 
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        for keys in ((1, 2), (3,)):
-            asyncio.run(append(*keys))
+        asyncio.run(append(1, 2))
+        run()
+        asyncio.run(append(3))
+        layer.faults.append(fault("GET", "segments/", status=400, code="ExpiredToken", times=1000))
+        with pytest.raises(Exception, match="the session token has expired") as expired:
             run()
+        layer.faults.clear()
+        run()
         batch = spark.read.format("aiorepl").options(**options).load()
         assert [1, 2, 3] == sorted(row["id"] for row in batch.collect())
         batch.explain(extended=True)
@@ -62,4 +67,5 @@ def test_a_query_and_its_restart(spark, bucket, tmp_path):
     assert Cursors(place).get("query").lsn
     assert "aiorepl" in said.getvalue()
     written = "".join(path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file())
-    assert SECRET not in said.getvalue() + written + repr(batch)
+    assert place.url in str(expired.value)
+    assert SECRET not in said.getvalue() + written + repr(batch) + str(expired.value)

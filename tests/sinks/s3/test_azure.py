@@ -82,11 +82,11 @@ def test_what_a_dead_writer_announced_and_never_wrote(container, read, life, sou
         ),
         (
             {"config": {"account_key": SECRET}},
-            "403 Auth.*: the account or its key is wrong: correct account_name",
+            "403 Auth.*: the account, its key or its token is wrong",
         ),
         (
             {"config": {"account_name": "who"}},
-            "403 Auth.*: the account or its key is wrong: correct account_name",
+            "403 Auth.*: the account, its key or its token is wrong",
         ),
     ],
     ids=["container", "key", "account"],
