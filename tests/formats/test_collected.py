@@ -134,6 +134,22 @@ def test_limits(oid, modifier, texts):
     agrees(oid, [*texts, None, *texts], modifier)
 
 
+@pytest.mark.parametrize(
+    ("oid", "raw"),
+    [(16, b"yes"), (16, b"\xff"), (17, b"\\x0"), (17, b"\\xgg"), (701, b"1.2.3"), (701, b"\xff"), (1082, b"\xff"),
+     (1000, b"{\xff}"), (1001, rb'{"\\x0"}'), (1007, b"{{1,2},3}"), (1007, b"{1,{2}}"), (1007, b"{{}}"), (1007, b"[1:1]")],
+)  # fmt: skip
+def test_malformed_values(oid, raw):
+    """The text of a value that is not of its type is kept beside the row; the column's other values stay."""
+    found = inserts(oid, None, raw)
+
+    assert found["v"].null_count == 2
+    assert found["_unrepresentable"].to_pylist() == [None, [("v", raw.decode("utf-8", "backslashreplace"))]]
+    types = Types()
+    kept = converter(oid, types, arrow_type(oid, -1, types), null=True)([raw])
+    assert kept.to_pylist() in ([None], [[None]])
+
+
 @given(
     st.lists(
         st.builds(str.__add__, st.sampled_from(["", "-"]), st.text("0123456789", min_size=1, max_size=20)),
@@ -238,6 +254,24 @@ def test_text_that_is_not_utf8():
     found = inserts(25, b"\xff", Binary(b"\xfe"), "ü")
     assert found["v"].to_pylist() == [None, None, "ü"]
     assert found["_unrepresentable"].to_pylist() == [[("v", "\\xff")], [("v", "\\xfe")], None]
+
+
+@pytest.mark.parametrize(
+    ("oid", "raw", "text"),
+    [
+        (114, b'"\xff"', '"\\xff"'),
+        (3802, b'\1"\xff"', '"\\xff"'),
+        (1009, struct.pack(">6i", 1, 0, 25, 1, 1, 1) + b"\xff", "{\\xff}"),
+        (199, struct.pack(">6i", 1, 0, 114, 1, 1, 3) + b'"\xff"', r'{"\"\xff\""}'),
+    ],
+    ids=["json", "jsonb", "text[]", "json[]"],
+)
+def test_text_inside_of_values_that_is_not_utf8(oid, raw, text):
+    """Also those inside of documents and arrays in binary format; no column has bytes that are not UTF-8."""
+    found = inserts(oid, Binary(raw), None)
+
+    assert found["v"].to_pylist() == [None, None]
+    assert found["_unrepresentable"].to_pylist() == [[("v", text)], None]
 
 
 def test_the_scanner_leaves_other_messages_to_its_caller():

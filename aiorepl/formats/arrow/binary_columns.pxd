@@ -125,7 +125,7 @@ cdef class Jsonb(_Copied):
 cdef class Printed(_Variable):
     cdef Binary form
 
-    @cython.locals(size=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, target="unsigned char*")
     cdef bint put(self, Py_ssize_t row, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
 
 

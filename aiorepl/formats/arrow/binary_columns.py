@@ -384,6 +384,10 @@ class Printed(_Variable):
         except Exception:  # noqa: BLE001 - the conversion by text raises it again
             byteops.shorten(self.values, size)
             return False
+        target: Any = self.values
+        if not byteops.is_utf8(target, size, len(self.values)):  # texts inside of the value may be anything
+            byteops.shorten(self.values, size)
+            return False
         self.end(row)
         return True
 

@@ -54,7 +54,9 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
         return lambda values: _texts(values, null=null)
     if pa.types.is_binary(wanted):
         is_bytea = info is not None and info.name == "bytea" and info.namespace == "pg_catalog"
-        return _bytea if is_bytea else lambda values: pa.array(values, wanted)
+        if not is_bytea:
+            return lambda values: pa.array(values, wanted)
+        return lambda values: _bytea(values, null=null)
     if pa.types.is_list(wanted) and info is not None and info.kind == ARRAY:
         return _list_converter(info, types, wanted, null=null)
     if is_variant(wanted):
@@ -87,18 +89,31 @@ def _booleans(values: Sequence[Raw], *, null: bool) -> Any:
     # Spark's tasks start sooner without it, as without pandas, which the first ``pa.array`` imports.
     import pyarrow.compute as pc
 
-    texts = pa.array(values, pa.string())
+    texts = _texts(values, null=null)
     found = pc.index_in(texts, value_set=pa.array(["f", "t"]))
     if found.null_count != texts.null_count and not null:
         raise Unrepresentable
     return found.cast(pa.bool_())
 
 
-def _bytea(values: Sequence[Raw]) -> Any:
+def _bytea(values: Sequence[Raw], *, null: bool) -> Any:
+    with contextlib.suppress(binascii.Error):
+        return pa.array([None if value is None else _unhex(value) for value in values], pa.binary())
+    return _each(values, pa.binary(), _bytes, null=null)
+
+
+def _unhex(raw: bytes) -> bytes:
     # aiorepl's connections set bytea_output = hex: \x0102
-    return pa.array(
-        [None if value is None else binascii.unhexlify(value[2:]) for value in values], pa.binary()
-    )
+    if not raw.startswith(b"\\x"):
+        raise binascii.Error
+    return binascii.unhexlify(raw[2:])
+
+
+def _bytes(text: str) -> bytes | None:
+    try:
+        return _unhex(text.encode())
+    except binascii.Error:
+        return None
 
 
 def _list_converter(info: TypeInfo, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:

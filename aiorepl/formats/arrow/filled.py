@@ -5,8 +5,9 @@ A value that such a column refused is converted by its text, as ``columns`` does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ class FilledColumn:
         self._types = layout.types
         self._wanted = wanted
         self._makers: dict[int, Maker] = {}
-        self._printer: Callable[[bytes], str] | None = None
+        self._writer = layout.types.writer(self._oid, BINARY)
         self._convert: Convert = converter(self._oid, layout.types, wanted, null=null)
 
     def make(self, kind: int, rows: int) -> b.Column:
@@ -84,33 +85,45 @@ class FilledColumn:
         :param refuse: receives the values that the type cannot represent.
         :raises DataError: a value does not match its type; names the relation and the column.
         """
+        refused = self._refused(column, data, kind_of)
         if type(column) is b.Column:
-            return self._by_text(column, rows, data, kind_of, refuse)
+            return self._of_texts(refused, rows, refuse)
         array = self._buffers(column, rows)
+        if array.type != self._wanted:
+            try:
+                array = array.cast(self._wanted)
+            except pa.ArrowInvalid:  # some text is not a number
+                texts = (
+                    (row, text.encode()) for row, text in enumerate(array.to_pylist()) if text is not None
+                )
+                return self._of_texts(chain(texts, refused), rows, refuse)
         if column.refused:
-            found = self._by_text(column, rows, data, kind_of, refuse)
+            found = self._of_texts(refused, rows, refuse)
             if found.null_count < rows:
                 array = array.fill_null(found)
         return array
 
     def _buffers(self, column: b.Column, rows: int) -> Any:
+        """Return the column as it was filled: floating-point numbers that came as text are text."""
         wanted = self._wanted
-        printed = pa.string() if wanted in _FLOATS and column.offsets is not None else wanted
+        kind = pa.string() if wanted in _FLOATS and column.offsets is not None else wanted
         buffers = [pa.py_buffer(column.valid) if column.nulls else None]
         if column.offsets is not None:
             buffers.append(pa.py_buffer(column.offsets))
         buffers.append(pa.py_buffer(column.values))
-        array = pa.Array.from_buffers(printed, rows, buffers, column.nulls)
-        return array if printed is wanted else array.cast(wanted)
+        return pa.Array.from_buffers(kind, rows, buffers, column.nulls)
 
-    def _by_text(
-        self, column: b.Column, rows: int, data: Any, kind_of: Callable[[int], int], refuse: Refuse
-    ) -> Any:
-        numbers: dict[bytes, int] = {}
-        indexes: list[int | None] = [None] * rows
+    def _refused(
+        self, column: b.Column, data: Any, kind_of: Callable[[int], int]
+    ) -> Iterator[tuple[int, bytes]]:
         for row, start, end in column.refused:
             raw = bytes(data[start:end])
-            text = raw if kind_of(start) == TEXT else self._print(raw)
+            yield row, raw if kind_of(start) == TEXT else self._print(raw)
+
+    def _of_texts(self, found: Iterable[tuple[int, bytes]], rows: int, refuse: Refuse) -> Any:
+        numbers: dict[bytes, int] = {}
+        indexes: list[int | None] = [None] * rows
+        for row, text in found:
             indexes[row] = numbers.setdefault(text, len(numbers))
         if not numbers:
             return pa.nulls(rows, self._wanted)
@@ -135,12 +148,19 @@ class FilledColumn:
         return True
 
     def _print(self, raw: bytes) -> bytes:
-        if self._types.writer(self._oid, BINARY) is AS_TEXT:
-            return raw  # which may not be UTF-8
-        if self._printer is None:
-            self._printer = self._types.text(self._oid, BINARY)
+        if self._writer is None:
+            return self._checked(raw)
+        # Without decoding, because the text, or texts inside of it, may not be UTF-8.
+        text = bytearray()
         try:
-            return self._printer(raw).encode()
+            self._writer.put(text, raw)
+        except Exception:  # noqa: BLE001 - raised again as a DataError
+            return self._checked(raw)
+        return bytes(text)
+
+    def _checked(self, raw: bytes) -> bytes:
+        try:
+            return self._types.text(self._oid, BINARY)(raw).encode()
         except ValueError as error:
             raise self._relation.column_error(self._index, error) from None
 

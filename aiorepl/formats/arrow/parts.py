@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiorepl.values.arrays import parse
-from aiorepl.values.codec import Malformed
 from aiorepl.values.composites import CompositeText
 from aiorepl.values.forms import FunctionForm
 
@@ -43,9 +42,9 @@ def elements(values: Sequence[Raw], delimiter: str, levels: int) -> Elements:
         if value is not None:
             try:
                 found = parse(value, delimiter)
-            except Malformed:
+            except (ValueError, LookupError):
                 found = None
-            if found is None or (found and _dimensions(found) != levels):
+            if found is None or (found and not _has_levels(found, levels)):
                 found, unfit = None, True
         lists.append(found or [])
         missing.append(found is None)
@@ -56,9 +55,12 @@ def elements(values: Sequence[Raw], delimiter: str, levels: int) -> Elements:
     return Elements(offsets, missing, unfit, [element for each in lists for element in each])
 
 
-def _dimensions(tree: list[Any]) -> int:
-    # All lists of a level are equally long.
-    return 1 + (_dimensions(tree[0]) if tree and type(tree[0]) is list else 0)
+def _has_levels(tree: list[Any], levels: int) -> bool:
+    """Whether all elements are nested as deep as this."""
+    kinds = set(map(type, tree))
+    if levels == 1:
+        return list not in kinds
+    return kinds == {list} and all(_has_levels(inner, levels - 1) for inner in tree)
 
 
 def _offsets(lists: Sequence[Sequence[Any]]) -> list[int]:
@@ -97,7 +99,7 @@ def attributes(values: Sequence[Raw], names: Sequence[str]) -> Attributes:
         if value is not None:
             try:
                 found = form.read(value)
-            except Malformed:
+            except (ValueError, LookupError):
                 unfit = True
         rows.append(nothing if found is None else found)
         missing.append(found is None)

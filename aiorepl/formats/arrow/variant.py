@@ -51,7 +51,7 @@ def encode(text: str) -> tuple[bytes, bytes] | None:
         names = {key: number for number, key in enumerate(keys)}
         metadata = _dictionary([key.encode() for key in keys])
         value = _value(document, names)
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return None if max(len(value), len(metadata)) > _MOST_BYTES else (value, metadata)
 
