@@ -19,13 +19,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from aiorepl import compiled
 from aiorepl.errors import AioreplError
 from aiorepl.formats.arrow.collected import CollectedRows
+from aiorepl.formats.arrow.column_filler import fill
+from aiorepl.formats.arrow.filled import FilledColumn
 from aiorepl.formats.arrow.row_collector import BlockScanner
+from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.formats.native import NativeFormat
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.lsn import LSN
@@ -39,6 +45,7 @@ from aiorepl.testing.messages import Binary, column
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.rows import Layout
 from aiorepl.values import Format, Types
+from aiorepl.values.codec import Malformed, UnknownBinaryType
 from aiorepl.values.types import BUILTIN
 from aiorepl.wire.copy_frames import CopyFrames
 from aiorepl.wire.frames import FrameBuffer
@@ -170,22 +177,45 @@ def _samples() -> list[tuple[int, Format, bytes]]:
 
 
 VALUES = _samples()
+VARIANT = pa.struct(
+    [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={b"variant": b"true"})]
+)
+_SCALARS = (
+    *(pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.binary(), pa.string()),
+    *(pa.decimal128(5, 2), pa.decimal128(38, 0), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    *(pa.time64("ns"), VARIANT),
+)
+WANTED = (
+    *_SCALARS,
+    *(pa.list_(kind) for kind in _SCALARS),
+    pa.list_(pa.list_(pa.int64())),
+    pa.struct([pa.field("a", pa.int32()), pa.field("other", pa.string())]),
+)
+"""Types that a query may want for a column."""
 OIDS = [*BUILTIN, *(info.oid for info in USER_TYPES)]
 
 
 unexpected: list[str] = []
-"""The last block's errors of other kinds than the documented ones."""
+"""The last block's errors that are none of aiorepl's."""
 
 
-def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result, or the error with its text."""
+def outcome(function: Callable[..., Any], *arguments: Any, known: tuple[type[Exception], ...] = ()) -> Any:
+    """Return the result, or the error of aiorepl with its text. Any other error, such as one of pyarrow, is a finding.
+
+    :param known: documented errors that are none of aiorepl's.
+    """
     try:
         return function(*arguments)
-    except (AioreplError, ValueError) as error:
+    except (AioreplError, *known) as error:
         return type(error).__name__, str(error)
     except Exception as error:  # noqa: BLE001 - this is what is looked for
         unexpected.append(f"{type(error).__name__}: {error}"[:200])
         return unexpected[-1]
+
+
+def read(function: Callable[[bytes], Any], raw: bytes) -> Any:
+    """As ``outcome``, for the functions of ``Types``, whose errors do not name a column yet."""
+    return outcome(function, raw, known=(Malformed, UnknownBinaryType))
 
 
 def value(chance: random.Random) -> object:
@@ -197,7 +227,7 @@ def value(chance: random.Random) -> object:
     if kind == 15:
         oid = chance.choice(OIDS)
     other = (TYPES.json_encoder(oid, form), TYPES.text(oid, form), TYPES.json_encoder(oid, form, typed=False))
-    return outcome(TYPES.decoder(oid, form), raw), outcome(other[chance.getrandbits(8) % 3], raw)
+    return read(TYPES.decoder(oid, form), raw), read(other[chance.getrandbits(8) % 3], raw)
 
 
 def _rows(chance: random.Random) -> tuple[bytes, list[bytes]]:
@@ -366,7 +396,31 @@ def collected(chance: random.Random) -> object:
     scanner = BlockScanner(block, 0, 0, 0, 0)
     told = [outcome(scanner.scan, {7: collector})]
     batch = outcome(gathered.batch, collector)
-    return told, batch if isinstance(batch, tuple) else [each.to_string() for each in batch.columns]
+    if isinstance(batch, tuple | str):
+        return told, batch
+    outcome(partial(batch.validate, full=True))
+    return told, [each.to_string() for each in batch.columns]
+
+
+def typed(chance: random.Random) -> object:
+    """Values as the types that a query may want, other than their own."""
+    oid, form, raw = chance.choice(VALUES)
+    relation = Decoder().decode(build.relation(oid=7, name="t", columns=[column("c", oid)]))
+    layout = Layout(relation, TYPES)
+    wanted = chance.choice((*WANTED, arrow_type(oid, chance.choice((-1, 262_150)), TYPES)))
+    known = FilledColumn(layout, 0, wanted, null=chance.getrandbits(1) == 1)
+    sent = [damaged(chance, raw) if chance.getrandbits(1) else raw for _ in range(1 + chance.getrandbits(2))]
+    return outcome(_array, known, form, sent), str(wanted)
+
+
+def _array(known: FilledColumn, form: Format, sent: list[bytes]) -> object:
+    refused: list[tuple[int, str]] = []
+    made = known.make(form, len(sent))
+    rows = b"".join(b"\0\1" + len(each).to_bytes(4, "big") + each for each in sent)
+    fill([made], rows, 0, len(sent))
+    array = known.array(made, len(sent), rows, lambda _: form, lambda row, text: refused.append((row, text)))
+    array.validate(full=True)
+    return array.to_string(), refused
 
 
 def copied(chance: random.Random) -> object:
@@ -391,7 +445,8 @@ TARGETS: dict[str, tuple[Callable[[random.Random], object], int]] = {
     "frames": (frames, 14),
     "streams": (stream, 4),
     "columns": (collected, 1),
-    "copy": (copied, 18),
+    "typed": (typed, 2),
+    "copy": (copied, 16),
 }
 TURNS = [name for name, (_, share) in TARGETS.items() for _ in range(share)]
 random.Random(0).shuffle(TURNS)
