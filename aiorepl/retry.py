@@ -41,7 +41,8 @@ class RetryPolicy:
     """Exponential backoff with jitter, in stamina's terms.
 
     :param attempts: limits the number of attempts; ``None``: no limit.
-    :param timeout: limits the total time, in seconds; ``None``: no limit.
+    :param timeout: limits the total time, in seconds; ``None``: no limit. An attempt counts for half of it at most, so that a
+        process that was suspended meanwhile tries again.
     :param wait_initial: the first wait, in seconds; each further wait is twice as long.
     :param wait_max: the longest wait, in seconds; a peer's Retry-After may ask for a longer one.
     :raises ConfigurationError: a value is out of range.
@@ -100,11 +101,14 @@ class _Attempts(AsyncIterator[Any]):
         self._log = log
         self._silent_until = -math.inf
         self._current: Any = None
+        self._policy = policy
+        self._began = 0.0
+        self._spent = 0.0
         self._attempts = aiter(
             stamina.retry_context(
                 on=self._on,
                 attempts=policy.attempts,
-                timeout=policy.timeout,
+                timeout=None,  # ``_on`` counts the time
                 wait_initial=policy.wait_initial,
                 wait_max=policy.wait_max,
                 wait_jitter=policy.wait_initial,
@@ -117,18 +121,28 @@ class _Attempts(AsyncIterator[Any]):
             self._current = await anext(self._attempts)
         finally:
             _in_attempt.reset(token)
+        self._began = time.monotonic()
         return self._current
 
     def _on(self, error: Exception) -> bool | float:
         pause = self._pause(error)
-        if pause is not False and time.monotonic() >= self._silent_until:
-            # After the last attempt too: only stamina knows that it is the last one.
-            self._silent_until = time.monotonic() + _LOG_SECONDS
+        now, timeout = time.monotonic(), self._policy.timeout
+        if pause is False:
+            return False
+        if timeout is not None:
+            self._spent += min(now - self._began, timeout / 2)
+            if self._spent >= timeout:
+                return False
+        wait = self._current.next_wait if pause is True else pause
+        self._spent += wait
+        if now >= self._silent_until:
+            # After the last of ``attempts`` too: only stamina knows that it is the last one.
+            self._silent_until = now + _LOG_SECONDS
             self._log.warning(
                 "%s failed at attempt %d, and is repeated in about %.1f s: %s",
                 self._call,
                 self._current.num,
-                self._current.next_wait if pause is True else pause,
+                wait,
                 error,
             )
         return pause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -87,6 +88,34 @@ async def test_a_time_limit():
     policy = RetryPolicy(timeout=0.2, wait_initial=0.01, wait_max=0.02)
     async with asyncio.timeout(60):
         assert await attempts(policy, TransientError("later")) < 40
+
+
+@pytest.mark.parametrize("during", ["attempt", "wait"])
+async def test_a_suspended_process_tries_again(monkeypatch, during):
+    """Hours that pass at once, in an attempt or in a wait, leave time for more attempts."""
+    steady = time.monotonic
+
+    def suspend():
+        monkeypatch.setattr(time, "monotonic", lambda: steady() + 12 * 3600)
+
+    tries = 0
+    with pytest.raises(TransientError):
+        async for attempt in RetryPolicy(attempts=5, wait_initial=0.001, wait_max=0.002).sink(
+            "sink s: write"
+        ):
+            with attempt:
+                tries += 1
+                if during == "attempt":
+                    suspend()
+                else:
+                    asyncio.get_running_loop().call_soon(suspend)
+                raise TransientError("the connection is gone")
+    assert 5 == tries
+
+
+async def test_no_time():
+    """A time limit of 0 means a single attempt."""
+    assert 1 == await attempts(RetryPolicy(timeout=0), TransientError("later"))
 
 
 async def test_retry_after_is_waited_for():
