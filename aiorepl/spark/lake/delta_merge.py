@@ -21,6 +21,8 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.delta import DeltaTarget, folder_name
 from aiorepl.spark.lake.delta_log import record, unfinished, within
+from aiorepl.spark.lake.own_session import own_session
+from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge, microseconds
 from aiorepl.spark.lake.summary import metadata_of, part_metadata
 from aiorepl.spark.lake.table import (
@@ -41,6 +43,7 @@ from aiorepl.spark.lake.table import (
 
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTING: Final = "spark.databricks.delta."
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 class DeltaMergeLake:
@@ -124,13 +127,15 @@ class DeltaMergeTarget(DeltaTarget):
             # Spark's MERGE can set only one transaction identifier.
             record(table, within(table, commit.application))
         alone = unfinished(table, commit.application) is None
-        self._merge(parts, commit, truncates, pa.schema(table.schema()), alone=alone)
+        with own_session(self._session()) as spark:
+            self._merge(spark, parts, commit, truncates, pa.schema(table.schema()), alone=alone)
         table.update_incremental()
         if ends:
             self._finish(table, commit)
 
     def _merge(
         self,
+        spark: SparkSession,
         parts: Sequence[Part],
         commit: Commit,
         truncates: Sequence[Truncate],
@@ -142,17 +147,21 @@ class DeltaMergeTarget(DeltaTarget):
 
         :param alone: whether this commit is the whole batch.
         """
-        spark = self._session()
         source = self._source(spark, parts)
         flags: dict[str, str] = {}
+        # Delta would store the source first, because it could change between two reads. Parts do not change.
+        settings = {"merge.materializeSource": "none"}
         if self.mode != "changelog":
-            source, flags = self._whole(spark, source)
+            kept = _kept(parts)
+            if kept and (self.mode == "history" or any(kept.values())):
+                settings = {}
+            source, flags = self._whole(spark, source, kept)
         columns = [name for name in schema.names if name in source.columns]
         statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)
         view = f"aiorepl_{uuid4().hex}"
         source.createOrReplaceTempView(view)
         metadata = metadata_of(commit) if alone else part_metadata(commit.application)
-        settings = {"commitInfo.userMetadata": json.dumps(metadata)}
+        settings |= {"commitInfo.userMetadata": json.dumps(metadata)}
         # Delta skips a merge whose number it already has, but the batch may have another end now.
         if alone and not self.applied(commit.application, commit.number):
             settings |= {"write.txnAppId": commit.application, "write.txnVersion": str(commit.number)}
@@ -167,28 +176,29 @@ class DeltaMergeTarget(DeltaTarget):
             return spark.read.parquet(*(str(part.path) for part in parts))
         return spark.createDataFrame(pa.concat_tables([part.read() for part in parts]))
 
-    def _whole(self, spark: SparkSession, source: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-        """Fill in values that the target has under other keys; return, by column, the flags of kept values."""
+    def _whole(
+        self, spark: SparkSession, source: DataFrame, kept: Mapping[str, bool]
+    ) -> tuple[DataFrame, dict[str, str]]:
+        """Fill in values that the target has under other keys; return, by column, the flags of kept values.
+
+        :param kept: as in ``Part``.
+        """
         history = self.mode == "history"
         if history:
             source = source.withColumn(IS_CURRENT, f.col(VALID_TO_LSN).isNull())
         elif self.mode == "soft_delete":
             source = source.withColumn(DELETED, f.col(OP) == "delete")
-        names = source.select(f.explode(KEPT).alias("name"), f.col(ORIGIN).isNotNull().alias("moved"))
-        found = {
-            row.name: row.moved for row in names.groupBy("name").agg(f.max("moved").alias("moved")).collect()
-        }
-        if not found:
+        if not kept:
             return source, {}
-        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(found)}
+        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(kept)}
         for name, flag in flags.items():
             source = source.withColumn(flag, f.coalesce(f.array_contains(KEPT, name), f.lit(False)))
-        if not (history or any(found.values())):
+        if not (history or any(kept.values())):
             return source, flags
         present = spark.read.format("delta").load(self.target)
         if history:
             present = present.where(IS_CURRENT)
-        values = [name for name in found if name in present.columns]
+        values = [name for name in kept if name in present.columns]
         other = present.select(
             *(f.col(_quoted(name)).alias(f"_aiorepl_key_{number}") for number, name in enumerate(self.keys)),
             *(f.col(_quoted(name)).alias(f"_aiorepl_value_{number}") for number, name in enumerate(values)),
@@ -219,8 +229,11 @@ class DeltaMergeTarget(DeltaTarget):
         self._session().sql(f"OPTIMIZE delta.{_quoted(self.target)}{order}")
 
     def _vacuum(self, hours: int) -> None:
-        spark = self._session()
-        with _set(spark, {"retentionDurationCheck.enabled": "false"}):
+        with own_session(self._session()) as spark:
+            spark.conf.set(_SETTING + "retentionDurationCheck.enabled", "false")
+            # Delta lists the table's folders in so many tasks, and Spark's default is 10,000.
+            if spark.conf.get(_LISTING, None) is None:
+                spark.conf.set(_LISTING, "32")
             spark.sql(f"VACUUM delta.{_quoted(self.target)} RETAIN {hours} HOURS")
 
     def _session(self) -> SparkSession:
@@ -230,6 +243,16 @@ class DeltaMergeTarget(DeltaTarget):
         if self._spark is None:
             raise ConfigurationError(f"there is no Spark session to merge into {self.target}")
         return self._spark
+
+
+def _kept(parts: Sequence[Part]) -> dict[str, bool]:
+    """Return the kept columns of all parts, as ``Part.kept``."""
+    found: dict[str, bool] = {}
+    for part in parts:
+        kept = kept_names(part.read()) if part.kept is None else part.kept
+        for name, moved in kept.items():
+            found[name] = moved or found.get(name, False)
+    return found
 
 
 @contextmanager

@@ -106,6 +106,12 @@ def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
     }
 
 
+def kept_names(changes: pa.Table) -> dict[str, bool]:
+    """Return the columns that ``_kept`` names, and whether a moved row is among the rows that keep them."""
+    moved = pc.is_valid(changes[ORIGIN].combine_chunks())
+    return {name: bool(pc.any(pc.and_(mask, moved)).as_py()) for name, mask in kept_masks(changes).items()}
+
+
 def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
     """Return the rows whose kept values must be read from the target: moved rows; in the mode history, all rows."""
     count = pc.fill_null(pc.list_value_length(changes[KEPT]), 0)

@@ -108,11 +108,14 @@ class Part:
     :param size: bytes in memory; a table merges as many parts at a time as fit into its bound.
     :param read: reads the rows; may be called more than once.
     :param path: the file that has the rows, if executors can read it.
+    :param kept: the columns that ``_kept`` names, and whether a moved row is among the rows that keep them.
+        ``None``: unknown, and ``read`` is cheap.
     """
 
     size: int
     read: Callable[[], pa.Table]
     path: str | None = None
+    kept: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

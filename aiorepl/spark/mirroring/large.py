@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from aiorepl.history import parquet
 from aiorepl.history.manifest import File
 from aiorepl.journal.store import Store, open_store
+from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -41,6 +42,7 @@ _PART: Final = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("digest", pa.string()),
         pa.field("memory", pa.int64()),
+        pa.field("kept", pa.binary()),
     ]
 )
 
@@ -62,7 +64,10 @@ def parts(
     for file in files:
         if not file.compacted:
             found |= set(truncates_of(file))
-    for row in _frame(spark, unknown).mapInArrow(_scanning(wanted), _schema(_FOUND)).collect():
+    scanned = (
+        _frame(spark, unknown).mapInArrow(_scanning(wanted), _schema(_FOUND)).collect() if unknown else []
+    )
+    for row in scanned:
         found |= {truncate_at(*each) for each in orjson.loads(bytes(row["truncates"]))}
         links.append(pa.ipc.open_stream(bytes(row["keys"])).read_all())
     routes = Routes.of((each for each in links if each.num_rows), wanted.keys)
@@ -130,20 +135,21 @@ def _write(store: Store, table: pa.Table) -> pa.RecordBatch:
     pq.write_table(table, sink, compression="zstd")
     data, name = sink.getvalue(), f"{uuid4().hex}{SUFFIX}"
     store.write(name, data)
-    described = [name, len(data), parquet.digest_of(data), table.nbytes]
+    described = [name, len(data), parquet.digest_of(data), table.nbytes, orjson.dumps(kept_names(table))]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(described, _PART, strict=True)], schema=_PART
     )
 
 
-def _part(store: Store, name: str, size: int, digest: str, memory: int) -> Part:
+def _part(store: Store, name: str, size: int, digest: str, memory: int, kept: bytes) -> Part:
     file = File(name, 0, 0, size, (0, 0), (0, 0), 0, digest)
 
     def read() -> pa.Table:
         return pq.read_table(io.BytesIO(parquet.read(store, file)))
 
     # Spark uses other URLs and credentials for object stores.
-    return Part(memory, read, None if "://" in store.url else f"{store.url}/{name}")
+    path = None if "://" in store.url else f"{store.url}/{name}"
+    return Part(memory, read, path, orjson.loads(bytes(kept)))
 
 
 def _table(wanted: Changes, file: StagedFile) -> pa.Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
+from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
@@ -42,9 +44,10 @@ _COLUMNS: Final = pa.schema(
         pa.field("ordinal", pa.int64()),
         pa.field("truncates", pa.binary()),
         pa.field("linked", pa.binary()),
+        pa.field("kept", pa.binary()),
     ]
 )
-_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary"
+_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary, kept binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,15 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     exchanged = rows.repartition(count, target).drop(_ROUTE)
     found = sorted(truncates)
     reduced_rows = exchanged.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
-    parts = [Part(row.size, partial(folder.table, row.name), folder.path(row.name)) for row in reduced_rows]
+    parts = [
+        Part(
+            row.size,
+            partial(folder.table, row.name),
+            folder.path(row.name),
+            orjson.loads(bytes(row.kept)),
+        )
+        for row in reduced_rows
+    ]
     return Batch(parts, tuple(found), last)
 
 
@@ -215,7 +226,8 @@ def _reduce(
     waiting.clear()
     for part in reduced.parts(PART_BYTES):
         table = part.read()
-        yield _described(folder.write(table.to_batches(), table.schema), part.size, (0, 0), (), None)
+        name = folder.write(table.to_batches(), table.schema)
+        yield _described(name, part.size, (0, 0), (), None, kept_names(table))
 
 
 def _last(batch: pa.RecordBatch) -> Place:
@@ -225,7 +237,12 @@ def _last(batch: pa.RecordBatch) -> Place:
 
 
 def _described(
-    name: str, size: int, last: Place, truncates: Sequence[Truncate], linked: pa.Table | None
+    name: str,
+    size: int,
+    last: Place,
+    truncates: Sequence[Truncate],
+    linked: pa.Table | None,
+    kept: Mapping[str, bool] | None = None,
 ) -> pa.RecordBatch:
     arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
     row = {
@@ -235,6 +252,7 @@ def _described(
         "ordinal": last[1],
         "truncates": _bytes(arrow),
         "linked": None if linked is None else _bytes(linked),
+        "kept": None if kept is None else orjson.dumps(kept),
     }
     return pa.RecordBatch.from_pylist([row], schema=_COLUMNS)
 
