@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import shutil
 import sys
@@ -50,6 +51,7 @@ POINTS: Final[tuple[tuple[type, str], ...]] = (
 )
 """The steps that are interrupted, before them and after them."""
 SIZES: Final = (1, 300, 2000, 2**40)
+"""About how many bytes of the journal a batch has."""
 INITIAL: Final = range(1, 5)
 """The numbers of the columns that every row has had."""
 
@@ -121,6 +123,8 @@ class Run:
         self._folder = folder
         self._spark = spark
         self._kind = kind
+        # A merge by Spark takes a second.
+        self._sizes = SIZES[1:] if kind == "spark" else SIZES
         self._chance = chance = random.Random(seed)
         self._journal = GrowingJournal(folder / "journal")
         self._mode = chance.choice(MODES)
@@ -151,7 +155,7 @@ class Run:
         self._upkeep = chance.choice([Upkeep(), upkeep])
         self._settings = {
             (table_batch, "_PART_BYTES"): chance.choice([400, 2**25]),
-            (table_batch, "LARGE"): chance.choice([-1, 2**26]) if kind == "spark" else 2**40,
+            (table_batch, "LARGE"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
             (large, "PART_BYTES"): 2048,
             (applying, "ThreadPoolExecutor"): InThisThread,
         }
@@ -164,7 +168,7 @@ class Run:
             for (owner, name), value in self._settings.items():
                 patches.enter_context(mock.patch.object(owner, name, value))
             patches.enter_context(self._interruptions.patched())
-            for number in range(self._chance.randrange(1, 4)):
+            for number in range(self._chance.randrange(1, 3 if self._kind == "spark" else 4)):
                 self._write(alter=number > 0 or self._chance.random() < 0.5)
                 least = mock.patch.object(planning, "_LEAST_BYTES", self._chance.choice([0, 2**40]))
                 with least:
@@ -210,7 +214,7 @@ class Run:
         lake, chance, interruptions = self._lake, self._chance, self._interruptions
         interruptions.rate = chance.choice([0, 0.1, 0.25])
         for _ in range(40):
-            if lake.stage(chance.choice(SIZES)) is None:
+            if lake.stage(chance.choice(self._sizes)) is None:
                 break
             self._apply()
             if chance.random() < 0.1:
@@ -227,7 +231,7 @@ class Run:
         assert not MirroredTables(lake.target, lake.lake).set_aside
 
     def _finish(self) -> None:
-        while self._lake.stage(self._chance.choice(SIZES)) is not None:
+        while self._lake.stage(self._chance.choice(self._sizes)) is not None:
             self._lake.again()
 
     def _apply(self) -> None:
@@ -252,7 +256,7 @@ class Run:
 
     def _plan_again(self) -> None:
         self._lake.lose_plan()
-        self._lake.stage(self._chance.choice(SIZES))
+        self._lake.stage(self._chance.choice(self._sizes))
 
     def _compare(self) -> None:
         other = self._opened(self._folder / "second")
@@ -336,6 +340,21 @@ def run(seed: int, kind: str, spark: Any = None) -> None:
         shutil.rmtree(folder)
 
 
+def _session() -> Any:
+    """Start a session in which small merges are quick."""
+    from aiorepl.spark import local_session
+
+    from .conftest import DELTA_JARS, DELTA_OPTIONS, JAVA_OPTIONS
+
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join([*JAVA_OPTIONS, *DELTA_OPTIONS])
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell"
+    spark = local_session(cores=1, memory="1g")
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    return spark
+
+
 def main() -> None:
     """Run many seeds, and say which fail."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -344,11 +363,7 @@ def main() -> None:
     parser.add_argument("end", type=int)
     given = parser.parse_args()
     logging.disable()
-    spark = None
-    if given.lake == "spark":
-        from aiorepl.spark import local_session
-
-        spark = local_session(cores=1, memory="1g")
+    spark = _session() if given.lake == "spark" else None
     failed = 0
     for seed in range(given.first, given.end):
         try:
