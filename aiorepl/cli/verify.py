@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aiorepl.cli import options
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, ConnectionFailed
 
 if TYPE_CHECKING:
-    from aiorepl.testing.verify import Delivered
+    from aiorepl.testing.verify import Delivered, History
 
 SCHEMA = "aiorepl_verify"
+
+_PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid ~ $1"
+_wait = click.option(
+    "--wait", default=60.0, show_default=True, help="The most seconds to wait for the server."
+)
 
 
 @click.group(short_help="Prove that a consumer loses and invents nothing.")
@@ -34,20 +41,22 @@ def verify() -> None:
 @verify.command()
 @options.dsn
 @click.option("--rows", default=60, show_default=True, help="Rows in each table: few, so that writers meet.")
-def create(dsn: str | None, rows: int) -> None:
+@_wait
+def create(dsn: str | None, rows: int, wait: float) -> None:
     """Create the schema aiorepl_verify with its tables. Publish them before writing."""
     from aiorepl.testing.verify import tables
 
-    asyncio.run(_execute(dsn, tables.create(rows=rows)))
+    asyncio.run(_execute(dsn, wait, tables.create(rows=rows)))
     click.echo(f"Publish the tables: CREATE PUBLICATION … FOR TABLES IN SCHEMA {SCHEMA}, or list them:")
     click.echo(", ".join(f"{SCHEMA}.{table}" for table in tables.COLUMNS))
 
 
 @verify.command()
 @options.dsn
-def drop(dsn: str | None) -> None:
-    """Drop the schema aiorepl_verify with its tables."""
-    asyncio.run(_execute(dsn, f"DROP SCHEMA {SCHEMA} CASCADE"))
+@_wait
+def drop(dsn: str | None, wait: float) -> None:
+    """Drop the schema aiorepl_verify, and roll back what its writers left prepared."""
+    asyncio.run(_execute(dsn, wait, f"DROP SCHEMA {SCHEMA} CASCADE", roll_back=True))
 
 
 @verify.command()
@@ -57,6 +66,7 @@ def drop(dsn: str | None) -> None:
 @click.option("--seed", default=1, show_default=True, help="Draws other transactions.")
 @click.option("--largest", default=1000, show_default=True, help="The most rows that one statement writes.")
 @click.option("--pause", default=0.02, show_default=True, help="The longest pause between transactions.")
+@_wait
 @click.option("--no-ddl", is_flag=True, help="Add and drop no columns, and leave the replica identity.")
 @click.option("--no-prepared", is_flag=True, help="Prepare no transactions (max_prepared_transactions = 0).")
 @click.argument("history", type=click.Path(path_type=Path))
@@ -67,26 +77,37 @@ def write(
     seed: int,
     largest: int,
     pause: float,
+    wait: float,
     no_ddl: bool,
     no_prepared: bool,
     history: Path,
 ) -> None:
     """Write to the tables, and record the writes in the file HISTORY.
 
-    Transactions of all kinds and sizes, many of which are rolled back. The server may be restarted meanwhile. The tables must be as
-    they were created: drop and create the schema before writing again.
+    Transactions of all kinds and sizes, many of which are rolled back. The server may be restarted meanwhile. SIGINT ends the
+    writing early. If the server does not answer after the last write, HISTORY has what the writers know, and the exit code is 3.
+    The tables must be as they were created: drop and create the schema before writing again.
     """
     from aiorepl.testing.verify import Mixture, Workload
+    from aiorepl.wire.opening import connect_sql, translated
 
     async def run() -> int:
         mixture = Mixture(largest=largest, schema_changes=not no_ddl, prepared=not no_prepared, pause=pause)
         workload = Workload(dsn, seed=seed, writers=writers, mixture=mixture)
-        await workload.begin()
+        (await connect_sql(dsn)).terminate()  # its errors say what to do
+        try:
+            await workload.begin()
+        except Exception as error:  # noqa: BLE001 - translated or raised as it is
+            raise translated(error) from None
         async with workload:
-            await asyncio.sleep(seconds)
-            await workload.mark()
-        written = await workload.finish()
+            await _signalled(seconds)
+            written = await workload.complete(wait)
         written.save(history)
+        if written.final is None:
+            raise ConnectionFailed(
+                f"the server did not answer for {wait:g} s after the last write: {_unknown(written)} in {history}, and the tables' "
+                "last rows are missing there; aiorepl verify check compares the rest"
+            )
         return sum(one.outcome == "committed" for one in written.transactions)
 
     click.echo(f"{asyncio.run(run()):,} transactions have committed; the history is in {history}")
@@ -127,11 +148,33 @@ def check(
     verdict = compare(written, log, promise, final=written.final)
     for violation in verdict.violations:
         click.echo(violation)
+    if written.final is None:
+        click.echo(
+            f"{_unknown(written)} in {history}, and were accepted either way; the tables' last rows were not compared"
+        )
     click.echo(
         f"{verdict.transactions:,} transactions with {verdict.changes:,} changes were compared, {verdict.duplicates:,} changes came "
         f"again: {'violations were found' if verdict.violations else 'no violations'}"
     )
     return 1 if verdict.violations else 0
+
+
+async def _signalled(seconds: float) -> None:
+    """Wait for SIGINT or SIGTERM, at most so many seconds."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    for number in numbers:
+        loop.remove_signal_handler(number)
+
+
+def _unknown(written: History) -> str:
+    count = sum(one.outcome == "unknown" for one in written.transactions)
+    return f"the outcomes of {count} transactions are unknown"
 
 
 def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered]:
@@ -177,13 +220,23 @@ def _in_order(path: Path) -> tuple[str, int]:
     return lsn, int(number) if number.isdecimal() else 1
 
 
-async def _execute(dsn: str | None, statements: str) -> None:
+async def _execute(dsn: str | None, wait: float, statements: str, *, roll_back: bool = False) -> None:
     from aiorepl.wire.opening import connect_sql, translated
 
-    connection = await connect_sql(dsn)
+    connection: Any = None
     try:
-        await connection.execute(statements)
+        async with asyncio.timeout(wait):
+            connection = await connect_sql(dsn)
+            # Prepared transactions survive their writers, and hold locks.
+            for gid in await connection.fetch(_PREPARED, f"^{SCHEMA}_[0-9]+$") if roll_back else ():
+                await connection.execute(f"ROLLBACK PREPARED '{gid[0]}'")
+            await connection.execute(statements)
+    except TimeoutError:
+        raise ConnectionFailed(
+            f"the server did not answer within {wait:g} s: is it there, or does another transaction use the tables?"
+        ) from None
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
         raise translated(error) from None
     finally:
-        connection.terminate()
+        if connection is not None:
+            connection.terminate()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from urllib.parse import urlsplit
+
 import asyncpg
 import pytest
 
 from aiorepl import Pipeline, Source
+from aiorepl.testing.proxy import CuttingProxy
 from aiorepl.testing.verify import History
 from aiorepl_sinks.jsonl import JsonLinesSink
 
@@ -44,6 +49,38 @@ async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
     again = await run("verify", "write", "--dsn", database, history)
     assert (2, True) == (again.code, "were written to before" in again.err)
     assert 0 == (await run("verify", "drop", "--dsn", database)).code
+
+
+async def test_a_server_that_does_not_come_back(run, start, database, slot_name, tmp_path):
+    """Every command ends after its time, and the history of what was written can be compared."""
+    history, events = str(tmp_path / "history"), str(tmp_path / "events")
+    parts = urlsplit(database)
+    connection = await asyncpg.connect(database)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        dsn = proxy.dsn_for(database)
+        assert 0 == (await run("verify", "create", "--dsn", dsn)).code
+        await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        await connection.fetch("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
+        writing = await start(
+            *("verify", "write", "--dsn", dsn, "--seconds", "3600", "--wait", "1", "--largest", "5", history)
+        )
+        async with asyncio.timeout(60):
+            while not await connection.fetchval("SELECT count(*) FROM aiorepl_verify.ledger"):
+                await asyncio.sleep(0.01)
+        proxy.stall()
+        writing.send(signal.SIGINT)
+        written = await writing.finished()
+        assert (3, True) == (written.code, "did not answer for 1 s" in written.err), written
+        dropped = await run("verify", "drop", "--dsn", dsn, "--wait", "0.1")
+        assert 3 == dropped.code, dropped
+
+    await Pipeline(
+        Source(database, slot=slot_name, publication="p"), [JsonLinesSink(events)], until="now"
+    ).run()
+    passed = await run("verify", "check", history, events)
+    assert (0, True) == (passed.code, "were accepted either way" in passed.out), passed
+    assert 0 == (await run("verify", "drop", "--dsn", database)).code
+    await connection.close()
 
 
 async def test_a_history_without_transactions(run, tmp_path):

@@ -330,6 +330,16 @@ def test_unknown_outcomes():
     assert [] == verify(history, GOOD, final=FINAL).violations
 
 
+def test_outcomes_that_stay_unknown():
+    """Such a transaction may have been delivered or not, but not in part."""
+    history = written()
+    history.transactions[4].outcome = "unknown"
+
+    assert [] == verify(history, GOOD).violations
+    assert [] == verify(history, GOOD[:4]).violations
+    assert any("but 2 were delivered" in text for text in verify(history, at(6, instead=1)).violations)
+
+
 def test_a_saved_history(tmp_path):
     """A history survives its file."""
     written().save(tmp_path / "history")

@@ -27,7 +27,7 @@ class Contents:
         # After a crash, a server reuses the xids of transactions that left nothing in the WAL.
         self._of_xid: dict[int, Transaction] = {}
         for one in history.transactions:
-            if one.outcome == "committed" or one.xid not in self._of_xid:
+            if one.outcome != "aborted" or one.xid not in self._of_xid:
                 self._of_xid[one.xid] = one
         self._seen: set[int] = set()
         # The last transaction of each writer.
@@ -76,7 +76,7 @@ class Contents:
         if one is None:
             self._verdict.add(f"{name(first)} was invented: nobody wrote xid {first.xid}")
             return
-        if one.outcome != "committed":
+        if one.outcome == "aborted":
             self._verdict.add(f"{name(first)} was delivered, but {one} was rolled back")
             return
         if id(one) in self._seen:

@@ -105,10 +105,15 @@ class History:
             one.outcome = "committed" if there else "aborted"
 
     def save(self, path: Path) -> None:
-        """Write the history as JSON lines, so that another process can verify."""
-        with path.open("w", encoding="utf-8") as file:
+        """Write the history as JSON lines, so that another process can verify.
+
+        An earlier file of the name is replaced once this one is complete.
+        """
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        with unfinished.open("w", encoding="utf-8") as file:
             for line in self._lines():
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> History:

@@ -19,7 +19,8 @@ def verify(
 ) -> Verdict:
     """Compare the delivered changes with the history.
 
-    :param history: the resolved history, see ``History.resolve``.
+    :param history: the resolved history, see ``History.resolve``. A transaction whose outcome is still unknown may have been
+        delivered, as a whole, or not.
     :param log: the complete log: the consumer has caught up with the history.
     :param final: the tables' rows at the end, by key; ``None`` to skip this comparison.
     """

@@ -17,12 +17,10 @@ import random
 from types import TracebackType
 from typing import Self
 
-import asyncpg
-
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
-from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer
+from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer, connected
 
 
 class Workload:
@@ -70,7 +68,7 @@ class Workload:
 
     async def create(self) -> None:
         """Create the schema and its tables, with rows."""
-        connection = await asyncpg.connect(self._dsn)
+        connection = await connected(self._dsn)
         try:
             await connection.execute(tables.create(rows=self._mixture.keys, schema=self._schema))
         finally:
@@ -100,14 +98,39 @@ class Workload:
             except UNAVAILABLE:
                 await asyncio.sleep(RETRY_SECONDS)
         self._history.final = final
-        self._history.transactions = [one for writer in self._writers for one in writer.transactions]
-        added = {name: value for writer in self._writers for name, value in writer.added.items()}
-        self._history.defaults = {"accounts": added}
+        self._collect()
         self._history.resolve(final["ledger"], promoted=promoted)
         return self._history
 
+    async def complete(self, wait: float) -> History:
+        """Stop the writers, and return the history.
+
+        If the server does not answer, the history lacks the final rows, and the outcomes of some transactions are unknown.
+
+        :param wait: the most seconds to wait for the server.
+        """
+        try:
+            async with asyncio.timeout(wait):
+                await self.mark()
+                return await self.finish()
+        except TimeoutError:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
+        self._collect()
+        for one in self._history.transactions:
+            if one.outcome == "unknown" and not one.earliest:  # no COMMIT was sent
+                one.outcome = "aborted"
+        return self._history
+
+    def _collect(self) -> None:
+        self._history.transactions = [one for writer in self._writers for one in writer.transactions]
+        added = {name: value for writer in self._writers for name, value in writer.added.items()}
+        self._history.defaults = {"accounts": added}
+
     async def _contents(self) -> Tables:
-        connection = await asyncpg.connect(self._dsn)
+        connection = await connected(self._dsn)
         try:
             return await tables.contents(connection, self._schema)
         finally:

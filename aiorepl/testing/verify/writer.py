@@ -32,6 +32,8 @@ UNAVAILABLE: Final = (
 )
 # Seconds until a writer connects again.
 RETRY_SECONDS: Final = 0.05
+# More than the statement_timeout, which ends a statement of a server that is there.
+_COMMAND_SECONDS: Final = 90
 # Numbers of entries that belong to one writer.
 _ENTRIES: Final = 10_000_000
 # Rows of a savepoint that exceed 64 kB in the walsender's memory.
@@ -41,6 +43,11 @@ _PAUSES: Final = (0.05, 0.3, 0.6)
 _LARGE_ROWS: Final = (300, 1000, 3000)
 # The number of the transaction that is largest; the next one has the most rows.
 _LARGE: Final = 4
+
+
+async def connected(dsn: str | None) -> Any:
+    """Open a connection on which no command waits for ever, even if the server has vanished from the network."""
+    return await asyncpg.connect(dsn, timeout=10, command_timeout=_COMMAND_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ class Writer:
         """Run one transaction, or wait briefly if the server is unavailable."""
         try:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                self._connection = await connected(self.dsn)
                 await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '60s'")
             if self._prepared is not None:
                 await self._end_prepared(self._prepared)
@@ -121,7 +128,7 @@ class Writer:
         while self._prepared is not None:
             try:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                    self._connection = await connected(self.dsn)
                 await self._end_prepared(self._prepared)
             except UNAVAILABLE:
                 self.close()
@@ -228,7 +235,7 @@ class Writer:
         committed = False
         while not committed:
             try:
-                self._connection = await asyncpg.connect(self.dsn, timeout=10)
+                self._connection = await connected(self.dsn)
                 async with self._begun(self._number) as (one, _):
                     pass
                 await self._commit(one, "COMMIT")
