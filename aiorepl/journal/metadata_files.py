@@ -170,9 +170,7 @@ class MetadataFiles:
                 raise self._missing(ref.file)
             found = next((each for each in refs if each.after <= after and end <= each.end), None)
             if found is None:
-                raise JournalError(
-                    f"segments from {after} to {end} of the journal {self._store.url} were pruned while they were being read"
-                )
+                raise pruned(f"a part of the journal {self._store.url}, from {after} to {end},")
             ref = found
 
     def _manifest(self, ref: ManifestRef) -> Manifest | None:
@@ -210,6 +208,14 @@ class MetadataFiles:
         return f"{name} in the journal {self._store.url}"
 
 
+def pruned(what: str) -> JournalError:
+    """Make the error for segments that were pruned after a reader has planned to read them."""
+    return JournalError(
+        f"{what} was pruned while it was being read: start the reader again; a registered cursor keeps the segments that its reader "
+        "needs"
+    )
+
+
 def older_copy(store: Store) -> DamagedJournal:
     """Make the error for a ``position.json`` that is older than other files."""
     return DamagedJournal(f"{POSITION} in the journal {store.url} is an older copy: other files are newer")
@@ -219,15 +225,13 @@ def load_index(store: Store, segment: Segment, source: Position) -> SegmentIndex
     """Read the index of a segment.
 
     :param source: of the journal.
-    :raises JournalError: it is damaged or was pruned.
+    :raises DamagedJournal: it is damaged or missing.
     """
     location = f"{segment.file} in the journal {store.url}"
     try:
         data = store.read(segment.file, segment.index_offset, segment.size - segment.index_offset)
-    except FileNotFoundError:
-        raise JournalError(
-            f"{location} does not exist: it was pruned while it was being read, or is lost"
-        ) from None
+    except FileNotFoundError as error:
+        raise DamagedJournal(f"{location} is missing") from error
     loaded = index.load(data, segment.index_offset, location)
     if (loaded.after, loaded.epoch, loaded.part) != (segment.after, segment.epoch, segment.part) or (
         segment.last_part and loaded.end.lsn != segment.last_end_lsn

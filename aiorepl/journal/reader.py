@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -19,7 +19,7 @@ from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Appearance, Incomplete
 from aiorepl.journal.index import Block, SegmentIndex
-from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index
+from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index, pruned
 from aiorepl.journal.segment_format import MAGIC, checksum, frames
 from aiorepl.journal.segments import Segment, Table, groups
 from aiorepl.journal.slice_iterator import SliceIterator
@@ -204,7 +204,7 @@ class JournalReader:
         :raises JournalError: as ``read``.
         """
         for together in _adjacent(blocks, self._store.range_bytes):
-            with reading(self._store):
+            with self._unless_pruned(segment), reading(self._store):
                 yield from zip(together, read_blocks(self._store, segment.file, together), strict=True)
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:
@@ -328,8 +328,21 @@ class JournalReader:
         if self._source is None:
             self._source = self.source()
         source = self._source
-        with reading(self._store):
+        with self._unless_pruned(segment), reading(self._store):
             return load_index(self._store, segment, source)
+
+    @contextmanager
+    def _unless_pruned(self, segment: Segment) -> Iterator[None]:
+        """Tell a segment that retention has deleted from one that is lost."""
+        try:
+            yield
+        except DamagedJournal as error:
+            if (
+                isinstance(error.__cause__, FileNotFoundError)
+                and segment.last_end_lsn <= self.chain().start_lsn
+            ):
+                raise pruned(f"{segment.file} in the journal {self.url}") from None
+            raise
 
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
@@ -378,8 +391,8 @@ def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[by
     start = 0 if first.offset == len(MAGIC) else first.offset
     try:
         data = store.read(file, start, last.offset + last.length - start)
-    except FileNotFoundError:
-        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from None
+    except FileNotFoundError as error:
+        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from error
     if not start and data[: len(MAGIC)] != MAGIC:
         raise DamagedJournal(
             f"{file} in the journal {store.url} is damaged: it does not start like a segment"

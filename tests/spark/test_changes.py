@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aiorepl import ConfigurationError, DataError
-from aiorepl.errors import JournalError
+from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.formats.arrow import collected
 from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.history.compaction import Compaction
@@ -241,6 +241,53 @@ def test_a_pruned_beginning_that_is_compacted(evolved) -> None:
     assert {evolved.stream.ends[-1]} == {
         cursors.get(name).lsn for name in cursors.names() if name.startswith("spark-")
     }
+
+
+def test_a_compacted_range_without_changes(evolved) -> None:
+    """A stream that continues in the pruned part, after the table's last compacted change, reads what the segments have."""
+    u = evolved.stream.table("u", ID)
+    for key in "12":
+        evolved.stream.transaction(u.insert(key))
+        evolved.write()
+    compact(evolved)
+    pruned(evolved, 6)
+    evolved.stream.transaction(evolved.table.insert("6", "six", None, None))
+    evolved.write()
+    place = str(evolved.stream.ends[4])
+    found = AioreplDataSource(
+        CaseInsensitiveDict(
+            {"journal": str(evolved.folder), "table": "public.t", "startingPosition": place, "consumer": ""}
+        )
+    )
+    reader = found.streamReader(found.schema())
+    start, seen = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, ReadMaxBytes(1))) != start:
+        for each in reader.partitions(start, end):
+            seen += [row for batch in reader.read(each) for row in batch.column("id").to_pylist()]
+        start = end
+    assert [6] == seen
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_segments_that_are_pruned_meanwhile(evolved, known) -> None:
+    """A task whose segment was pruned says so, and does not ask for a copy of the file; a file that is lost is damage."""
+    reader = source(evolved)
+    (partition,) = reader.partitions()
+    if known:
+        journal = JournalReader(evolved.folder)
+        segment = partition.spans[0].segment
+        index = journal.index(segment)
+    pruned(evolved, 2)
+    with pytest.raises(JournalError, match="was pruned while it was being read") as refused:
+        if known:
+            journal.read(segment, index.blocks[0])
+        else:
+            list(reader.read(partition))
+    assert not isinstance(refused.value, DamagedJournal)
+    lost = partition.spans[-1].segment
+    (evolved.folder / lost.file).unlink()
+    with pytest.raises(DamagedJournal, match="is missing"):
+        JournalReader(evolved.folder).index(lost)
 
 
 def test_a_place_within_a_deleted_segment(journal) -> None:

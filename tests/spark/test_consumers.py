@@ -12,8 +12,9 @@ from pyspark.sql.types import IntegerType, StructType
 
 from aiorepl import ConfigurationError, Pipeline
 from aiorepl.errors import JournalError
-from aiorepl.journal import Cursors
+from aiorepl.journal import Cursors, prune
 from aiorepl.journal.store import LocalStore
+from aiorepl.lsn import LSN
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing import MemorySink, MemorySource
@@ -154,6 +155,25 @@ def test_a_restart_registers_before_it_reads(journal) -> None:
     Cursors(journal.folder).remove("q")
     Run(journal, consumer="q").reader.latestOffset(end, ReadAllAvailable())
     assert Cursors(journal.folder).get("q").lsn == journal.stream.ends[0]
+
+
+@pytest.mark.parametrize("beyond", [0, 0x1000])
+def test_a_refused_query_registers_nothing(journal, beyond) -> None:
+    """A query whose checkpoint is before the journal's first segment, or after its end, leaves no cursor that stops retention."""
+    append(journal, 1)
+    end = Run(journal, consumer="").first_batch()
+    append(journal, 2)
+    append(journal, 3)
+    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[-1]))
+    assert prune(journal.folder)
+    end["lsn"] = str(LSN(LSN.parse(end["lsn"]) + beyond))
+    with pytest.raises(JournalError, match="the query's checkpoint is"):
+        Run(journal, consumer="q").reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(JournalError, match="the query's checkpoint is"):
+        Run(journal, consumer="q").reader.partitions(end, end)
+    append(journal, 4)
+    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[-1]))
+    assert prune(journal.folder)
 
 
 def test_a_cursor_that_cannot_be_written(journal, monkeypatch, caplog) -> None:

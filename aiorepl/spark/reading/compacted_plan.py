@@ -7,6 +7,7 @@ for compaction. So no row is missing between the two, and each LSN belongs to ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
@@ -86,7 +87,7 @@ def latest_compacted(found: HistoryFiles, start: LSN, max_bytes: int, until: LSN
     """
     size = 0
     last = min(found.end, until)
-    for file, following in zip(found.files, (*found.files[1:], None), strict=True):
+    for file, following in zip_longest(found.files, found.files[1:]):
         size += file.size
         ended = following is None or following.first[0] > file.last[0]
         # A transaction ends after its commit LSN.

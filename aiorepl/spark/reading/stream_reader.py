@@ -94,7 +94,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         before = first.place
         if self._initial is None and not self._registered:
             self._register(first)
-        chain = self._planner.readable(self._journal, before.lsn, _CHECKPOINT, _START_OVER)
+        chain = self._readable(before.lsn)
         end = chain.end if self._until is None else self._until
         if isinstance(limit, ReadMaxBytes):
             reached = self._planner.latest(self._journal, chain, before, limit.max_bytes, end.lsn)
@@ -158,7 +158,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         # Not earlier, because only from here on does a restart get ``end``, and with it the same query id. Not later, because
         # nothing may be pruned once the journal is verified.
         self._register(last.at(last.position.at(after.lsn), None))
-        chain = self._planner.readable(self._journal, after.lsn, _CHECKPOINT, _START_OVER)
+        chain = self._readable(after.lsn)
         if not (
             until.lsn == after.lsn or chain.ends_at(until.lsn) or self._planner.compacted(chain, until.lsn)
         ):
@@ -190,7 +190,13 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         """Read one partition on an executor, perhaps more than once."""
         return self._planner.read(partition)
 
+    def _readable(self, lsn: LSN) -> Chain:
+        return self._planner.readable(self._journal, lsn, _CHECKPOINT, _START_OVER)
+
     def _register(self, offset: Offset) -> None:
+        if not self._registered:
+            # A cursor of a query that is refused would keep the journal from being pruned.
+            self._readable(offset.position.lsn)
         self._advance(offset)
         self._registered = True
 
