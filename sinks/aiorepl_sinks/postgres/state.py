@@ -99,9 +99,11 @@ class MirrorState:
             begin.system_identifier,
             *_columns(begin),
         )
+        # The commit of this UPDATE waits for synchronous standbys. An earlier commit whose connection broke while it waited is
+        # visible, but they may lack it.
         row = await connection.fetchrow(
-            "SELECT system_identifier, timeline, lsn::text, history::text, last::text "
-            f"FROM {schema}.positions WHERE sink = $1 AND slot = $2",
+            f"UPDATE {schema}.positions SET moved = moved WHERE sink = $1 AND slot = $2 "
+            "RETURNING system_identifier, timeline, lsn::text, history::text, last::text",
             *self._key,
         )
         fields = {name: row[name] for name in ("system_identifier", "timeline", "lsn")}

@@ -77,3 +77,49 @@ async def test_a_failover_of_the_target(pairs, servers, tmp_path, journal):
                 await running
             assert 10 == await behind.fetchval("SELECT count(*) FROM log")
         await behind.close()
+
+
+async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_had_it(pairs, servers):
+    """It is visible on the target, but nothing up to it is confirmed before the standby has it."""
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with servers.new(18) as target:
+        pair = await pairs()
+        await pair.source.execute(LOG)
+        await pair.slotted()
+        inside = await asyncpg.connect(target.dsn)
+        await inside.execute(LOG)
+        await inside.execute("SET synchronous_commit = 'local'")
+        pair.target_dsn = target.dsn
+        running = asyncio.create_task(pair.pipeline(until=None, batches=SMALL).run())
+        await pair.source.execute(pair.kilobytes(1))
+        async with asyncio.timeout(60):
+            while not await inside.fetchval("SELECT count(*) FROM log"):
+                await asyncio.sleep(0.02)
+        await inside.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await inside.execute("SELECT pg_reload_conf()")
+        await pair.source.execute(pair.kilobytes(10))
+        end = await pair.wal()
+        async with asyncio.timeout(60):
+            while (first := await inside.fetchval(waiting)) is None:
+                await asyncio.sleep(0.02)
+            await inside.fetch("SELECT pg_terminate_backend($1)", first)
+            while (await inside.fetchval(waiting) or first) == first and await confirmed(pair) < end:
+                await asyncio.sleep(0.02)
+
+        assert 11 == await inside.fetchval("SELECT count(*) FROM log")
+        assert await confirmed(pair) < end
+
+        await inside.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        await inside.execute("SELECT pg_reload_conf()")
+        async with asyncio.timeout(60):
+            while await confirmed(pair) < end:
+                await asyncio.sleep(0.02)
+        running.cancel()
+        assert await pair.rows(pair.source, "log") == await pair.rows(inside, "log")
+        await inside.close()
+
+
+async def confirmed(pair):
+    """The position that the slot has."""
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
+    return LSN.parse(await pair.source.fetchval(query, pair.slot))
