@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
 from aiorepl.journal.store import Location
 from aiorepl.testing.verify import Delivered, History, Promise, Workload, verify
-from aiorepl.testing.verify.tables import KEYS, SCHEMA, contents
+from aiorepl.testing.verify.tables import SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
 # Promotions of a standby that lacks the slot, or the last transactions.
@@ -210,7 +211,7 @@ class Aftermath:
         self.violations += watch.violations
         if remedy == "resnapshot" and not self.violations:
             history = await workload.finish(promoted=damage in PROMOTIONS)
-            self._compare(History(dict(KEYS), initial, history.transactions, history.final), watch)
+            self._compare(replace(history, initial=initial), watch)
 
     def _compare(self, history: History, watch: Watch) -> None:
         """Compare the rows that were read again, and the changes after them.
@@ -224,7 +225,8 @@ class Aftermath:
             if one.xid not in streamed and one.outcome == "committed":
                 key = one.writer, one.number
                 history.initial["ledger"][key] = dict(zip(("writer", "number"), key, strict=True))
-        verdict = verify(history, watch.log, Promise(snapshot=True), final=history.final)
+        promise = Promise(snapshot=True, defaults=history.defaults)
+        verdict = verify(history, watch.log, promise, final=history.final)
         self.violations += [f"the journal after a new snapshot: {text}" for text in verdict.violations]
 
     def _arrived(self, marks: list[tuple[int, int]]) -> bool:

@@ -28,7 +28,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     # Other sinks write their files with functions that the disk does not record.
     power = chance.random() < 0.35
     source, pipeline = _source(chance, version), _pipeline(chance, version, power=power)
-    paired = chance.random() < (0.5 if pipeline["journal"] and source.get("two_phase") else 0.2)
+    paired = chance.random() < (0.5 if source.get("two_phase") else 0.2)
     if paired:
         _boundaries(chance, version, source, pipeline)
     promotion = ""
@@ -53,7 +53,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         source.get("two_phase")
         and not pipeline["journal"]
         and not pipeline.get("connect")
-        and chance.random() < 0.6
+        and chance.random() < (0.2 if paired else 0.6)
     ):
         # Delivered at PREPARE, if all sinks support that.
         sinks = {name: {"type": "jsonl", "prepared": True, "rotate_bytes": 100_000} for name in sinks}
@@ -72,17 +72,20 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         mixture |= {"pairs": 0.8, "prepared": True}
     # Version 13 has no messages in its stream; the SQL interface exports no snapshot for tables without a key.
     signals = version >= 14 and source.get("interface") != "sql"
-    named = _reached(source, pipeline, sinks)
+    named = _reached(source, pipeline, sinks, signals=signals)
     kinds = _kinds(pipeline, signals=signals)
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
         for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300
-    limit = 2_000 if slow else 20_000
-    if short:
-        limit = 30_000 if paired else 1_000
-    elif not slow and not paired and chance.random() < 0.04:
+    limit = 20_000
+    if paired:
+        # The large transactions have most of the changes.
+        limit = 6_000 if slow else 30_000
+    elif short or slow:
+        limit = 1_000 if short else 2_000
+    elif chance.random() < 0.04:
         mixture |= chance.choice(
             [{"savepoints": 50_000}, {"savepoints": 50_000}, {"rows": 100_000}, {"rows": 1_000_000}]
         )
@@ -159,6 +162,9 @@ def _pipeline(chance: random.Random, version: int, *, power: bool) -> dict[str, 
     options["flush_seconds"] = chance.choice([0.01, 0.1, 0.3])
     if options["journal"] and chance.random() < 0.5:
         options["segment_bytes"] = chance.choice([500, 20_000])
+    if options["journal"] and chance.random() < 0.5:
+        # Otherwise nearly all segments and transactions have one block.
+        options["block_bytes"] = chance.choice([200, 5_000])
     if options["journal"] and chance.random() < 0.25:
         options["compact"] = True
     if options["journal"] and not power and chance.random() < 0.4:
@@ -178,7 +184,7 @@ def _boundaries(
     """
     if version >= 15 and source.get("interface") != "sql" and chance.random() < 0.8:
         source |= {"proto_version": max(3, source["proto_version"]), "two_phase": True}
-    if not pipeline.get("connect") and not pipeline["journal"] and chance.random() < 0.5:
+    if not pipeline.get("connect") and not pipeline["journal"] and chance.random() < 0.3:
         pipeline["journal"] = True
     pipeline |= {
         "max_bytes": chance.choice([2_000, 10_000]),
@@ -221,7 +227,9 @@ def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
     return options
 
 
-def _reached(source: dict[str, Any], pipeline: dict[str, Any], sinks: dict[str, dict[str, Any]]) -> list[str]:
+def _reached(
+    source: dict[str, Any], pipeline: dict[str, Any], sinks: dict[str, dict[str, Any]], *, signals: bool
+) -> list[str]:
     """Return the named points that a program with these options passes."""
     points = ["status"]
     if not pipeline.get("connect"):
@@ -234,6 +242,7 @@ def _reached(source: dict[str, Any], pipeline: dict[str, Any], sinks: dict[str, 
         points += ["jsonl write", "jsonl flush"]
     reached = {
         "spool": "transaction_buffer_bytes" in source,
+        "chunk read": signals and not pipeline.get("connect"),
         "chunk ledger": bool(pipeline.get("snapshot")),
         "dead letter": any("rejects" in sink for sink in sinks.values()),
         "prune": "retention" in pipeline,
@@ -254,7 +263,7 @@ def _kinds(pipeline: dict[str, Any], *, signals: bool) -> dict[str, int]:
 
 def _run(chance: random.Random, named: list[str], kinds: dict[str, int], *, power: bool, paired: bool) -> Run:
     arms = []
-    if paired and chance.random() < 0.7:
+    if paired and chance.random() < 0.9:
         action = "power" if power else "kill"
         arms.append({"at": _CONFIRM, "nth": _nth(chance, _CONFIRM), "action": action})
     elif power and chance.random() < 0.9:

@@ -47,6 +47,10 @@ LONGEST_WITH_MIRROR = 1200.0
 _STARTED = 10.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
+# In the last life, the writers write on for at most this many seconds while tables are read, and some chunks wait after they were
+# read, so that the stream overtakes them.
+_READING = 3.0
+_OVERTAKEN = Run(tuple({"at": "name:chunk read", "nth": number, "action": "slow"} for number in (2, 4, 6, 8)))
 # Damages of the journal, not of the slot.
 _OF_JOURNALS = ("older copy",)
 
@@ -133,7 +137,6 @@ class Round:
                 seed=self._program.seed,
                 writers=self._program.writers,
                 mixture=Mixture(**self._program.mixture),
-                limit=self._program.limit,
             )
             await workload.create()
             await self._prepare()
@@ -151,9 +154,13 @@ class Round:
                         workload.pause()
                         watching.append(asyncio.create_task(self._resume_with_first_rows(workload)))
                     for number, run in enumerate(self._program.runs):
+                        # Otherwise most changes would be written in the first lives.
+                        lives = len(self._program.runs) + 1
+                        workload.limit = self._program.limit * (number + 1) // lives
                         await self._live(run)
                         if not number and "older copy" in self._program.aftermath:
                             await Aftermath.copy(self._folder)
+                    workload.limit = self._program.limit
                     caught_up = await self._catch_up(workload, watching)
                 if self._mirror is not None and caught_up:
                     await self._mirror.finish()
@@ -383,7 +390,7 @@ class Round:
             ]
         last = (0, 0)
         for _ in range(_STARTS):
-            process = await self._starter.start(Run())
+            process = await self._starter.start(_OVERTAKEN)
             try:
                 async with asyncio.timeout(DEADLINE + self._longer):
                     while not workload.running and process.returncode is None:
@@ -393,6 +400,9 @@ class Round:
                             # Only while the slot is in use.
                             await self._cluster.synchronized(self._slot)
                         await self._cluster.hold_back()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_READING):
+                            await self._read_tables(process)
                     if workload.running:
                         await self._receive(process, await workload.mark())
                         await self._read_tables(process)

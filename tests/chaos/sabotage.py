@@ -221,6 +221,52 @@ def prune_one_more() -> None:
     retention._new_start = more
 
 
+def hold_once() -> None:
+    """A gid that is prepared again before its first transaction is durable has no hold of its own."""
+    from aiorepl.source.ledger import Ledger
+
+    hold = Ledger.hold
+
+    def once(self: Any, gid: str, prepared: Any) -> None:
+        if all(name != gid for name, _ in self._holds):
+            hold(self, gid, prepared)
+
+    Ledger.hold = once
+
+
+def judge_early() -> None:
+    """A chunk of a snapshot is merged as if the last transaction before its high watermark came after it."""
+    from aiorepl.snapshot.merging.window import Window
+
+    judge = Window.judge
+
+    def early(self: Any, *arguments: Any) -> Any:
+        committed = self._committed
+        self._committed = dict(list(committed.items())[:-1])
+        try:
+            return judge(self, *arguments)
+        finally:
+            self._committed = committed
+
+    Window.judge = early
+
+
+def compact_fewer_blocks() -> None:
+    """Compaction leaves out the last block of a transaction that has several blocks in a segment."""
+    from aiorepl.history import change_collector
+
+    blocks = change_collector.blocks
+
+    def fewer(*arguments: Any) -> Any:
+        read = list(blocks(*arguments))
+        following = [block.continuation for _, block, _, _ in read[1:]] + [None]
+        for one, after in zip(read, following, strict=True):
+            if one[1].continuation is None or after is not None:
+                yield one
+
+    change_collector.blocks = fewer
+
+
 def _strikes(kind: str) -> Callable[[Program], bool]:
     """Whether a fault from outside is in a program."""
     return lambda program: any(kind == strike for run in program.runs for strike, *_ in run.strikes)
@@ -234,6 +280,15 @@ def _has(option: str) -> Callable[[Program], bool]:
 def _writes_lines(program: Program) -> bool:
     return not program.pipeline.get("connect") and any(
         sink["type"] == "jsonl" for sink in program.sinks.values()
+    )
+
+
+def _holds(program: Program) -> bool:
+    """Whether prepared transactions are kept in the process until they are decided."""
+    return (
+        not program.pipeline["journal"]
+        and bool(program.source.get("two_phase"))
+        and not _has("prepared")(program)
     )
 
 
@@ -259,6 +314,9 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "keep spilled savepoints": lambda program: program.mixture["streamed"] > 0,
     "letters later": _has("rejects"),
     "prune one more": lambda program: "retention" in program.pipeline,
+    "hold once": lambda program: _holds(program) and bool(program.mixture.get("pairs")),
+    "judge early": lambda program: bool(program.pipeline.get("snapshot")) or _strikes("resnapshot")(program),
+    "compact fewer blocks": lambda program: "compact" in program.pipeline,
 }
 
 
@@ -286,5 +344,8 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         keep_spilled_savepoints,
         letters_later,
         prune_one_more,
+        hold_once,
+        judge_early,
+        compact_fewer_blocks,
     )
 }

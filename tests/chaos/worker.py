@@ -263,10 +263,9 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     create_slot = options.pop("create_slot", options.get("snapshot", False))
     if options.pop("connect", False):
         return Loop(source, again, folder / "sink0")
-    if "segment_bytes" in options:
-        journaled.JournalSink = functools.partial(
-            journaled.JournalSink, segment_bytes=options.pop("segment_bytes")
-        )
+    sizes = {name: options.pop(name) for name in ("segment_bytes", "block_bytes") if name in options}
+    if sizes:
+        journaled.JournalSink = functools.partial(journaled.JournalSink, **sizes)
     for name in ("max_bytes", "flush_bytes", "flush_seconds"):
         options.pop(name, None)
     options.pop("store", None)

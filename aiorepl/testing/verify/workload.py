@@ -15,12 +15,15 @@ from __future__ import annotations
 import asyncio
 import random
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
 from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer, connected
+
+# How often a writer that has reached the limit looks whether it was raised.
+_IDLE_SECONDS: Final = 0.05
 
 
 class Workload:
@@ -29,7 +32,8 @@ class Workload:
     :param dsn: an asyncpg DSN, for a role that may create schemas.
     :param seed: the seed of all random choices; it does not determine how the writers interleave.
     :param writers: the number of concurrent writers.
-    :param limit: stop after about this many changes; ``None`` for no limit.
+    :param limit: write nothing more after about this many changes; ``None`` for no limit.
+    :ivar limit: may be raised while the writers run.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class Workload:
         schema: str = tables.SCHEMA,
         limit: int | None = None,
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._dsn = dsn
         self._schema = schema
         self._mixture = mixture or Mixture()
@@ -174,9 +178,10 @@ class Workload:
     async def _run(self, writer: Writer) -> None:
         while not self._stopping:
             await self._running.wait()
-            if self._limit is not None and self.changes > self._limit:
-                return
-            await writer.step()
+            if self.limit is not None and self.changes > self.limit:
+                await asyncio.sleep(_IDLE_SECONDS)
+            else:
+                await writer.step()
 
     async def _stop(self) -> None:
         self._stopping = True

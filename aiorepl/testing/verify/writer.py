@@ -40,7 +40,9 @@ _ENTRIES: Final = 10_000_000
 _STREAMED: Final = 500
 # The pauses before a pair of transactions, in seconds, and the numbers of rows of the large one.
 _PAUSES: Final = (0.05, 0.3, 0.6)
-_LARGE_ROWS: Final = (300, 1000, 3000)
+_LARGE_ROWS: Final = (300, 600, 1500)
+# The seconds for which a prepared transaction of a pair stays open after the large one.
+_OPEN: Final = (0, 0.2, 0.2, 0.6)
 # The number of the transaction that is largest; the next one has the most rows.
 _LARGE: Final = 4
 
@@ -189,7 +191,7 @@ class Writer:
         await asyncio.sleep(chance.choice(_PAUSES))
         kinds = ["nothing", "changes", "rolled back", "truncate"]
         if self.mixture.prepared:
-            kinds += ["prepared", "prepared", "prepared again", "prepared and rolled back"]
+            kinds += ["prepared", "prepared", "prepared and rolled back", *["prepared again"] * 4]
         kind = chance.choice(kinds)
         if kind == "prepared again":
             async with self._begun(number) as (earlier, scope):
@@ -228,6 +230,8 @@ class Writer:
             large.operations += await actions.add_entries(scope, rows)
         await self._commit(large, "COMMIT")
         if self._prepared is not None:
+            # Meanwhile, positions after the PREPARE may be confirmed.
+            await asyncio.sleep(chance.choice(_OPEN))
             await self._end_prepared(self._prepared)
 
     async def mark(self) -> None:
