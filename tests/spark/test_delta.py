@@ -273,6 +273,30 @@ def test_an_unfinished_batch_and_another_program(target) -> None:
     assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "one"), (2, "two"), (7, "planted")]
 
 
+@pytest.mark.parametrize("begun", [True, False], ids=["undo", "evolve"])
+def test_another_program_writes_while_the_table_is_created_again(target, monkeypatch, begun) -> None:
+    """Rows that another program writes in this moment stay, and the error says what to do; also when the batch comes again."""
+    create = DeltaTable.create
+    commit = Commit("query", 1, LSN(1))
+    target.evolve(FIRST, None, commit)
+    if not begun:
+        target.undo("query")
+    planted = pa.table({"id" if begun else "_commit_lsn": pa.array([7], pa.int32() if begun else pa.int64())})
+
+    def late(*given, **named):
+        write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+        return create(*given, **named)
+
+    monkeypatch.setattr(DeltaTable, "create", late)
+    with pytest.raises(ConfigurationError, match="another program has changed"):
+        target.undo("query") if begun else target.evolve(FIRST, None, commit)
+    monkeypatch.undo()
+    found = DeltaTable(target.target).to_pyarrow_table()
+    assert 7 in found["id" if begun else "_commit_lsn"].to_pylist()
+    with pytest.raises(ConfigurationError, match="another program has changed"):
+        target.undo("query")
+
+
 def test_an_unfinished_batch_and_a_vacuum(target) -> None:
     """If a vacuum has deleted the version before an unfinished batch, the error says so, and the table stays as it is."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})

@@ -22,6 +22,7 @@ from aiorepl.spark.lake.delta_log import (
     CREATED,
     ending,
     record,
+    require_replaced,
     restore,
     restored,
     undoing,
@@ -155,7 +156,7 @@ class DeltaTarget:
         if was_undone(table, application, before):
             record(table, properties)
         elif before == CREATED:
-            self._create(self._blank, "overwrite", properties)
+            self._replace(table, self._blank, properties, application, CREATED)
         else:
             restore(table, before, properties)
         table.update_incremental()
@@ -173,7 +174,8 @@ class DeltaTarget:
         if table is None:
             self._create(wanted, "ignore", properties())
         elif present is None:
-            self._create(wanted, "overwrite", properties())
+            application = "" if commit is None else commit.application
+            self._replace(table, wanted, properties(), application, table.version())
         else:
             # Rows of a changelog, and versions that ended, keep the values of their time.
             steps = evolution(present, wanted, None if self._mode == "changelog" else defaults)
@@ -283,6 +285,22 @@ class DeltaTarget:
             storage_options=self._storage,
             commit_properties=properties,
         )
+
+    def _replace(
+        self,
+        table: DeltaTable,
+        schema: pa.Schema,
+        properties: CommitProperties,
+        application: str,
+        before: int,
+    ) -> None:
+        """Create a table again that has no rows but those of an unfinished batch.
+
+        :param before: the version before the batch, or ``CREATED``.
+        """
+        version = table.version()
+        self._create(schema, "overwrite", properties)
+        require_replaced(self._existing(), version, application, before)
 
     def _apply(
         self,

@@ -9,7 +9,7 @@ that undoes a batch sets ``application/before`` to -1 explicitly.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -85,7 +85,33 @@ def was_undone(table: DeltaTable, application: str, before: int) -> bool:
     since = table.history(table.version() - max(before, -1))
     if any(_restored_version(entry) == before for entry in since):
         return True
-    for entry in since:
+    _require_own(table, since, application, before)
+    return False
+
+
+def require_replaced(table: DeltaTable, version: int, application: str, before: int) -> None:
+    """Check that the last commit replaced a version of the table, and no later one of another program.
+
+    A commit that creates the table again removes whatever it finds, without a conflict.
+
+    :param before: the version before the batch, or ``CREATED``.
+    :raises ConfigurationError: it was a later one. It is restored, and the batch is unfinished again.
+    """
+    found = table.version()
+    try:
+        _require_own(table, table.history(found - version)[1:], application, before)
+    except ConfigurationError:
+        mark = CommitProperties(
+            custom_metadata=part_metadata(application), app_transactions=[_before(application, before)]
+        )
+        table.restore(found - 1, commit_properties=mark)
+        raise
+
+
+def _require_own(
+    table: DeltaTable, entries: Sequence[Mapping[str, Any]], application: str, before: int
+) -> None:
+    for entry in entries:
         operation = entry.get("operation")
         if operation not in _UPKEEP and application_of(_metadata(entry)) != application:
             raise ConfigurationError(
@@ -96,7 +122,6 @@ def was_undone(table: DeltaTable, application: str, before: int) -> bool:
                     else f"of the mirror was unfinished: restore the table to version {before}, and make that change again after the batch"
                 )
             )
-    return False
 
 
 def restore(table: DeltaTable, before: int, properties: CommitProperties) -> None:
