@@ -134,8 +134,6 @@ class Run:
                 chance,
                 name,
                 full=chance.random() < 0.3,
-                # The rows that soft deletes leave are not unique under another key.
-                rekeyed=self._mode != "soft_delete",
                 # Iceberg cannot widen a number to text.
                 to_text=kind != "iceberg",
             )

@@ -34,7 +34,6 @@ class SourceTable:
 
     :param chance: the only source of randomness.
     :param full: REPLICA IDENTITY FULL; the key then never changes.
-    :param rekeyed: whether ``alter`` may choose another key.
     :param to_text: whether ``alter`` may change numbers to text.
     """
 
@@ -45,7 +44,6 @@ class SourceTable:
         name: str,
         *,
         full: bool,
-        rekeyed: bool,
         to_text: bool,
     ) -> None:
         self.name = name
@@ -59,7 +57,6 @@ class SourceTable:
         self.attributes: dict[str, Attribute] = {}
         self.full = full
         self._key: tuple[int, ...] = (_SERIAL,)
-        self._rekeyed = rekeyed and not full
         self._wider = {INT4: INT8, INT8: TEXT if to_text else INT8, TEXT: TEXT}
         self._stream = stream
         self._chance = chance
@@ -102,7 +99,7 @@ class SourceTable:
 
     def alter(self) -> None:
         """Change the description, as ALTER TABLE does."""
-        steps = ("add", "add", "drop", "swap", "widen", "widen", *(("key", "key") if self._rekeyed else ()))
+        steps = ("add", "add", "drop", "swap", "widen", "widen", *(() if self.full else ("key", "key")))
         others = [each for each in self.columns if each.number > _CODE]
         match self._chance.choice(steps):
             case "key":

@@ -309,6 +309,44 @@ def test_an_unfinished_batch_and_a_vacuum(target) -> None:
     assert rows(target) == present
 
 
+def test_soft_deletes_under_another_key(tmp_path, monkeypatch) -> None:
+    """After a change of the key columns, a table still has one row for each key: the live one, or the last deleted one."""
+    by_id, by_note, by_both = (
+        DeltaTarget(str(tmp_path / "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
+    )
+    first = [{"id": number, "note": note} for number, note in enumerate("xxyyz")]
+    apply(by_id, FIRST, 1, *first)
+    apply(by_id, FIRST, 2, *({"id": number, "_op": "delete"} for number in range(5)))
+    version = DeltaTable(by_id.target).version()
+    apply(by_id, FIRST, 3, {"id": 7, "note": "x"})
+    assert DeltaTable(by_id.target).version() == version + 1, "the key is the same"
+    before = state(by_id)
+
+    def fail(*_: object) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(DeltaTarget, "_apply", fail)
+        apply(by_note, FIRST, 4, {"note": "x", "id": 7, "n": 4})
+    by_note.undo("query")
+    assert state(by_id) == before
+
+    apply(by_note, FIRST, 4, {"note": "x", "id": 7, "n": 4}, {"note": "z", "id": 8, "n": 4})
+    assert state(by_note) == {(3, "y", None, True), (7, "x", 4, False), (8, "z", 4, False)}
+    apply(by_note, FIRST, 5, {"note": "w", "id": 7}, {"_op": "delete", "note": "x"})
+    apply(by_both, FIRST, 6, {"note": "x", "id": 7, "n": 6}, {"note": "w", "id": 7, "n": 6})
+    found = {(3, "y", None, True), (7, "x", 6, False), (8, "z", 4, False), (7, "w", 6, False)}
+    assert state(by_both) == found
+
+
+def state(target: DeltaTarget) -> set[tuple]:
+    """Return the rows of a target with soft deletes, each of which it has once."""
+    found = DeltaTable(target.target).to_pyarrow_table().to_pylist()
+    rows = {(row["id"], row["note"], row["n"], row["_deleted"]) for row in found}
+    assert len(rows) == len(found)
+    return rows
+
+
 def test_rows_of_somebody_else(target) -> None:
     """A row without a position is older than every change."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})

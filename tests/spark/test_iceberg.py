@@ -106,6 +106,30 @@ def test_history_of_a_longer_batch(lake) -> None:
     assert sorted(found) == [("a", False), ("b", True)]
 
 
+def test_soft_deletes_under_another_key(lake) -> None:
+    """After a change of the key columns, a table still has one row for each key: the live one, or the last deleted one."""
+    by_id, by_note, by_both = (
+        lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
+    )
+    apply(by_id, 1, *(("insert", [], {"id": number, "note": note}) for number, note in enumerate("xxyyz")))
+    apply(by_id, 2, *(("delete", [], {"id": number}) for number in range(5)))
+    apply(by_id, 3, ("insert", [], {"id": 7, "note": "x"}))
+    changes = [("update", [], {"note": "x", "id": 7, "n": 4}), ("insert", [], {"note": "z", "id": 8, "n": 4})]
+    apply(by_note, 4, *changes)
+    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(by_note)] == [
+        (3, "y", None, True),
+        (7, "x", 4, False),
+        (8, "z", 4, False),
+    ]
+    apply(by_both, 6, ("delete", [], {"note": "x", "id": 7}), ("insert", [], {"note": "y", "id": 8, "n": 6}))
+    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(by_both)] == [
+        (3, "y", None, True),
+        (7, "x", 4, True),
+        (8, "y", 6, False),
+        (8, "z", 4, False),
+    ]
+
+
 def test_modes(lake) -> None:
     """Deletes, moves, unsent values and truncates give the rows of each mode; a repeated batch changes nothing."""
     targets = {

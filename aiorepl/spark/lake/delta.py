@@ -21,19 +21,21 @@ from aiorepl.spark.lake.delta_columns import alter
 from aiorepl.spark.lake.delta_log import (
     CREATED,
     ending,
+    is_unique_by,
     record,
     require_replaced,
     restore,
     restored,
     undoing,
     unfinished,
+    unique_by,
     versions,
     was_undone,
     within,
 )
-from aiorepl.spark.lake.delta_lookup import filled, fresh
+from aiorepl.spark.lake.delta_lookup import filled, fresh, shared
 from aiorepl.spark.lake.delta_rows import DeltaRows
-from aiorepl.spark.lake.delta_statements import run_merge, run_truncate
+from aiorepl.spark.lake.delta_statements import run_delete, run_merge, run_truncate
 from aiorepl.spark.lake.rows import bounded, fitted, of_mode, require_partitions, typed
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -152,7 +154,7 @@ class DeltaTarget:
         before = None if table is None else unfinished(table, application)
         if table is None or before is None:
             return
-        properties = undoing(application)
+        properties = undoing(table, application)
         if was_undone(table, application, before):
             record(table, properties)
         elif before == CREATED:
@@ -190,6 +192,8 @@ class DeltaTarget:
         ends: bool = True,
     ) -> None:
         table = self._existing()
+        if parts:
+            self._unite(table, commit)
         base, size = table.version(), self._part_bytes
         groups = bounded(parts, size) if size is not None else [list(parts)] if parts else []
         for number, some in enumerate(groups):
@@ -202,6 +206,16 @@ class DeltaTarget:
             run_truncate(table, self._mode, truncates, properties)
         if ends:
             self._finish(table, commit)
+
+    def _unite(self, table: DeltaTable, commit: Commit) -> None:
+        """Remove deleted rows whose key another row has, after a change of the key columns."""
+        if self._mode != "soft_delete" or is_unique_by(table, self.keys):
+            return
+        found, rows = shared(table, self.keys)
+        if found.num_rows:
+            run_delete(table, found, self.keys, within(table, commit.application))
+            write_deltalake(table, rows, mode="append", commit_properties=within(table, commit.application))
+        record(table, unique_by(within(table, commit.application), self.keys))
 
     def _finish(self, table: DeltaTable, commit: Commit) -> None:
         """Record the batch's end, unless the merge has: a merge without changes makes no commit."""
@@ -277,6 +291,8 @@ class DeltaTarget:
         self, schema: pa.Schema, mode: Literal["ignore", "overwrite"], properties: CommitProperties
     ) -> None:
         partitions = [name for name in self._layout.partition_by if name in schema.names]
+        if self._mode == "soft_delete" and self.keys:
+            properties = unique_by(properties, self.keys)
         self._table = DeltaTable.create(
             self.target,
             schema=schema,

@@ -4,13 +4,16 @@ The commit that ends a batch sets the Delta transaction identifier ``application
 its metadata. If a batch needs several commits, the first one sets the identifier ``application/before`` to the version before it,
 and the last one sets it to -1. So an unfinished batch can be undone. ``RESTORE`` does not change identifiers by itself; the commit
 that undoes a batch sets ``application/before`` to -1 explicitly.
+
+In the mode soft_delete, the identifier ``aiorepl/keys`` has a number that stands for the columns by which the rows are unique.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -24,6 +27,7 @@ CREATED: Final = -2
 """Recorded in place of the version before the batch if the batch created the table."""
 _NONE: Final = -1
 
+_KEYS: Final = "aiorepl/keys"
 _NEWEST: Final = 5
 """The number of log entries that are read first; the last batch is usually among them."""
 _UPKEEP: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
@@ -52,11 +56,23 @@ def within(table: DeltaTable | None, application: str) -> CommitProperties:
     return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
 
 
-def undoing(application: str) -> CommitProperties:
+def undoing(table: DeltaTable, application: str) -> CommitProperties:
     """Return the properties of the commit that undoes an unfinished batch."""
-    return CommitProperties(
-        custom_metadata=part_metadata(application), app_transactions=[_before(application, _NONE)]
-    )
+    marks = [_before(application, _NONE)]
+    if table.transaction_version(_KEYS) is not None:
+        marks.append(Transaction(_KEYS, _NONE))
+    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
+
+
+def unique_by(properties: CommitProperties, keys: Collection[str]) -> CommitProperties:
+    """Add to the properties of a commit that its rows are unique by these columns."""
+    marks = [*(properties.app_transactions or ()), Transaction(_KEYS, _number_of(keys))]
+    return CommitProperties(custom_metadata=properties.custom_metadata, app_transactions=marks)
+
+
+def is_unique_by(table: DeltaTable, keys: Collection[str]) -> bool:
+    """Whether a commit has said that the rows are unique by these columns, and no later one that they are by others."""
+    return table.transaction_version(_KEYS) == _number_of(keys)
 
 
 def unfinished(table: DeltaTable, application: str) -> int | None:
@@ -159,6 +175,10 @@ def restored(table: DeltaTable) -> bool:
             if version is None:
                 version = _restored_version(entry)
     return False
+
+
+def _number_of(keys: Collection[str]) -> int:
+    return int.from_bytes(sha256(json.dumps(sorted(keys)).encode()).digest()[:7])
 
 
 def _before(application: str, version: int) -> Transaction:

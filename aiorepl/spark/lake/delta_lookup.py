@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
 from aiorepl.spark.lake.rows import lacking_values, origins, with_values, without
 from aiorepl.spark.lake.scanning import scan
-from aiorepl.spark.lake.table import IS_CURRENT, KEPT, Mode
+from aiorepl.spark.lake.soft_deletes import shared_keys, survivors
+from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode
 
 
 def filled(changes: pa.Table, keys: Sequence[str], mode: Mode, earlier: Callable[[], DeltaTable]) -> pa.Table:
@@ -34,6 +35,21 @@ def filled(changes: pa.Table, keys: Sequence[str], mode: Mode, earlier: Callable
     present = [name for name in (*keys, *names) if name in schema.names]
     found = scan(table, present, condition).to_table()
     return with_values(changes, found, keys, all_rows=mode == "history")
+
+
+def shared(table: DeltaTable, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """Find the keys that a deleted row shares with another row; and of these deleted rows, those that stay."""
+    gone = pc.field(DELETED)
+    deleted = scan(table, keys, gone).to_table()
+    if not deleted.num_rows:
+        return deleted, deleted
+    live = scan(table, keys, gone.is_null() | ~gone).to_batches()
+    found = shared_keys(deleted, live, keys)
+    schema = pa.schema(table.schema())
+    condition = gone
+    for name in keys:
+        condition &= _isin(schema.field(name), set(found[name].to_pylist()))
+    return found, survivors(scan(table, schema.names, condition).to_table(), found, keys)
 
 
 def fresh(table: DeltaTable, changes: pa.Table) -> pa.Table:

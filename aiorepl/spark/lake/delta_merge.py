@@ -123,6 +123,7 @@ class DeltaMergeTarget(DeltaTarget):
             super().merge(parts, commit, truncates, ends=ends)
             return
         table = self._existing()
+        self._unite(table, commit)
         if not ends and unfinished(table, commit.application) is None:
             # Spark's MERGE can set only one transaction identifier.
             record(table, within(table, commit.application))

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.rows import fitted, kept_masks
 from aiorepl.spark.lake.statements import Dialect, merge, microseconds, truncate
-from aiorepl.spark.lake.table import Mode, Truncate
+from aiorepl.spark.lake.table import DELETED, Mode, Truncate
 
 
 def run_merge(
@@ -59,6 +59,20 @@ def run_merge(
             case "orphan_update":
                 merger = merger.when_not_matched_by_source_update(dict(clause.values), clause.condition)
     merger.execute()
+
+
+def run_delete(table: DeltaTable, rows: pa.Table, keys: Sequence[str], properties: CommitProperties) -> None:
+    """Remove the deleted rows with the keys of ``rows``, in one commit."""
+    names = [_quoted(name) for name in keys]
+    condition = " AND ".join([*(f"s.{name} = t.{name}" for name in names), f"t.{DELETED}"])
+    table.merge(
+        rows.select(list(keys)),
+        condition,
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=False,
+        commit_properties=properties,
+    ).when_matched_delete().execute()
 
 
 def run_truncate(

@@ -6,6 +6,7 @@ sets a table property to the number of the application's last batch; the summary
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
 from aiorepl.spark.lake.iceberg_log import (
     NONE,
+    UNIQUE,
     mark,
     rolled_back,
     unfinished,
@@ -200,6 +202,10 @@ class IcebergTarget:
         summary = metadata_of(commit) if ends else part_metadata(commit.application)
         with self._transaction(table) as transaction:
             batch = StagedBatch(table, transaction, self.keys, self._mode, summary, self._part_bytes)
+            unique = {UNIQUE: json.dumps(sorted(self.keys))}
+            if parts and self._mode == "soft_delete" and unique.items() - table.properties.items():
+                batch.unite()
+                transaction.set_properties(unique)
             for some in bounded(parts, self._part_bytes):
                 changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
                 batch.merge(changes, truncates)
@@ -233,6 +239,8 @@ class IcebergTarget:
                         update.delete_column(name)
             # The next attempt may add new columns first, and then has another base.
             unmark(table, transaction, application)
+            if UNIQUE in table.properties:
+                transaction.remove_properties(UNIQUE)
 
     def newest(self) -> IcebergRows | None:
         table = self._open()

@@ -24,6 +24,10 @@ NONE: Final = -1
 _UNFINISHED: Final = "aiorepl.unfinished."
 
 
+UNIQUE: Final = "aiorepl.unique"
+"""The table property with the columns by which the rows are unique, in the mode soft_delete."""
+
+
 def mark(
     transaction: Transaction, application: str, before: Snapshot | None, added: Collection[str] = ()
 ) -> None:

@@ -20,6 +20,7 @@ from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution
 from aiorepl.spark.lake.iceberg_columns import columns_of
 from aiorepl.spark.lake.merged import merged
 from aiorepl.spark.lake.rows import fitted, lacking_values, of_mode, origins, typed, with_values, without
+from aiorepl.spark.lake.soft_deletes import of_keys, shared_keys, survivors
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode, Truncate
 
 # Its type annotations reject valid arguments of the constructors.
@@ -67,6 +68,23 @@ class StagedBatch:
         if present.num_rows:
             self._delete(keyed)
         self._append(result)
+
+    def unite(self) -> None:
+        """Stage the removal of deleted rows whose key another row has, after a change of the key columns."""
+        keys = tuple(self._keys)
+        gone = _is.EqualTo(DELETED, True)
+        deleted = self._scan(gone, keys).to_arrow()
+        if not deleted.num_rows:
+            return
+        live = self._scan(_is.Or(_is.IsNull(DELETED), _is.EqualTo(DELETED, False)), keys)
+        shared = shared_keys(deleted, live.to_arrow_batch_reader(), keys)
+        if not shared.num_rows:
+            return
+        condition = _is.And(gone, _with_keys(shared, keys))
+        rows = fitted(self._scan(condition).to_arrow(), self._schema)
+        kept = survivors(rows, shared, keys)
+        self._delete(condition)
+        self._append(pa.concat_tables([kept, of_keys(rows, shared, keys, others=True)]))
 
     def truncate(self, truncates: Sequence[Truncate]) -> None:
         """Stage the truncates, after all changes: remove, mark or end the rows that are older."""

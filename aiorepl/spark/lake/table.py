@@ -21,7 +21,8 @@ with a new checkpoint, which reads all changes again, loses and doubles nothing.
 A target's columns are the source's, ``_commit_lsn`` and ``_ordinal``, and those that the mode adds:
 
     current      none: a row for each row of the source
-    soft_delete  ``_deleted``: a row for each key that ever existed, with its last values
+    soft_delete  ``_deleted``: a row for each key that ever existed, with its last values. When other columns become the key,
+                 deleted rows whose new key another row has are removed
     history      ``_valid_from``, ``_valid_to`` (commit times), ``_valid_to_lsn``, ``_valid_to_ordinal``, ``_is_current``: a row
                  for each version of each row (SCD2), valid from its own position up to the other one
     changelog    ``_op``, ``_xid``, ``_commit_ts``, ``_unchanged``: a row for each change, as the source's rows are

@@ -98,7 +98,7 @@ class TableWriter:
         common = _common(table, fresh)
         runs = self._runs(table, fresh, common, mode)
         if any(not file.only_truncates for file in fresh):
-            target.evolve(common.schema, common.defaults, commit)
+            self._target(table, runs[0][0], mode).evolve(common.schema, common.defaults, commit)
         elif not present:
             return None
         for keys, some in runs[:-1]:

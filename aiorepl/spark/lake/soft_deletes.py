@@ -1,0 +1,71 @@
+"""Keeps at most one row for each key after a change of the key columns, in the mode soft_delete. Pure pyarrow.
+
+The rows of the source are unique under their new key, but deleted rows in the target need not be: a deleted row may have the new
+key of a live row, or of another deleted one. A merge would then change all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
+
+LIVE: Final = "_aiorepl_live"
+_ROW: Final = "_aiorepl_row"
+
+
+def shared_keys(deleted: pa.Table, live: Iterable[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:
+    """Return the keys that a deleted row shares with another row, and in the column ``LIVE`` whether that row is live.
+
+    A null equals no other null.
+
+    :param deleted: the keys of the deleted rows.
+    :param live: the keys of the live rows.
+    """
+    names = list(keys)
+    present = reduce(pc.and_, (pc.is_valid(deleted[name]) for name in names))
+    counted = deleted.select(names).filter(present).group_by(names).aggregate([([], "count_all")])
+    distinct = counted.select(names)
+    several = counted.filter(pc.greater(counted["count_all"], 1)).select(names)
+    found = [several.append_column(LIVE, pa.repeat(False, several.num_rows))]
+    for batch in live:
+        rows = pa.Table.from_batches([batch]).select(names).cast(distinct.schema)
+        same = distinct.join(rows, names, join_type="left semi").select(names)
+        found.append(same.append_column(LIVE, pa.repeat(True, same.num_rows)))
+    either = pa.concat_tables(found).group_by(names).aggregate([(LIVE, "any")])
+    return either.rename_columns([*names, LIVE])
+
+
+def of_keys(rows: pa.Table, shared: pa.Table, keys: Sequence[str], *, others: bool = False) -> pa.Table:
+    """Return the rows whose key is in ``shared``; or the ``others``."""
+    wanted = set(zip(*(shared[name].to_pylist() for name in keys), strict=True))
+    own = zip(*(rows[name].to_pylist() for name in keys), strict=True)
+    return rows.filter(pa.array([(key in wanted) != others for key in own], pa.bool_()))
+
+
+def survivors(rows: pa.Table, shared: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return, of the deleted rows with shared keys, the last one for each key that no live row has.
+
+    :param rows: all deleted rows with these keys.
+    """
+    rows = of_keys(rows, shared.filter(pc.invert(shared[LIVE])), keys)
+    # A truncate deletes rows at one position; the columns then decide, so that every attempt keeps the same row.
+    others = [field.name for field in rows.schema if _sortable(field.type)]
+    order = [(name, "descending") for name in (COMMIT_LSN, ORDINAL)] + [
+        (name, "ascending") for name in others
+    ]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbered = rows.select(list(keys)).append_column(_ROW, numbers)
+    first = numbered.group_by(list(keys)).aggregate([(_ROW, "min")])
+    return rows.take(first[f"{_ROW}_min"])
+
+
+def _sortable(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_integer(kind) or kinds.is_string(kind) or kinds.is_decimal(kind))
