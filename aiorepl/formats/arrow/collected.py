@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.formats.arrow.binary_columns import Column, Skipped
+from aiorepl.formats.arrow.constants import texts
 from aiorepl.formats.arrow.filled import FilledColumn, filled_columns
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.arrow.row_collector import OPERATIONS, RowCollector, fill, fill_before
@@ -33,7 +34,7 @@ MISSING: Final = b"aiorepl.missing"
 """The metadata key of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
 
 RefuseValue = Callable[[int, int, str], None]
-_OPERATIONS: Final = pa.array(OPERATIONS, pa.string())
+_OPERATIONS: Final = texts(OPERATIONS)
 
 
 class CollectedRows:
@@ -58,7 +59,7 @@ class CollectedRows:
             metadata = _metadata_of(relation.attributes.get(each.name))
             kind = arrow_type(each.type_oid, each.type_modifier, types)
             self._fields.append(pa.field(name, kind, metadata=metadata))
-        self._names = pa.array([field.name for field in self._fields], pa.string())
+        self._names = texts(field.name for field in self._fields)
         self._columns = filled_columns(layout, self._fields)
         self._before = relation.replica_identity == "f" and bool(self._fields)
         extra = (

@@ -30,6 +30,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
 from aiorepl.spark.reading.stream_reader import StreamReader
+from aiorepl.spark.session.garbage import spare_modules
 
 SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("content", BinaryType())])
 _ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa.binary())])
@@ -150,6 +151,7 @@ class MirrorPlanner(Planner):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition. Every attempt writes new files."""
+        spare_modules()
         rows: Sequence[Row] = ()
         if isinstance(partition, RowsPartition):
             rows = partition.rows

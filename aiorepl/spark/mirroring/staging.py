@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from aiorepl.durable import reason
 from aiorepl.errors import DamagedJournal, JournalError
+from aiorepl.formats.arrow.constants import texts
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
@@ -38,6 +39,7 @@ BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=
 SUFFIX: Final = ".parquet"
 _AGAIN: Final = "Start the query again: it stages the batch again"
 _NEVER: Final = LSN(2**63 - 1)
+_TRUNCATE: Final = texts(("truncate",))
 
 Place = tuple[int, int]
 """The commit LSN and the ordinal of a change."""
@@ -178,7 +180,7 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
 
 def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
     """Return commit LSN, ordinal and time of the truncates among changes."""
-    found = rows.filter(pc.equal(rows.column("_op"), "truncate"))
+    found = rows.filter(pc.is_in(rows.column("_op"), value_set=_TRUNCATE))
     times = found.column("_commit_ts").cast(pa.int64())
     columns = (found.column("_commit_lsn"), found.column("_ordinal"), times)
     yield from zip(*(column.to_pylist() for column in columns), strict=True)
@@ -186,6 +188,8 @@ def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
 
 def moves_in(rows: Any) -> bool:
     """Whether a key changed in a row that lacks a value: an insert that is not whole."""
+    if not len(pc.list_flatten(rows.column("_unchanged"))):
+        return False
     lacking = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
     return bool(pc.any(pc.and_(lacking, pc.equal(rows.column("_op"), "insert"))).as_py())
 
@@ -222,7 +226,9 @@ class _Seen:
         """Yield the rows that are before ``until``."""
         begun = False
         for whole in batches:
-            batch = whole.filter(pc.less(whole.column("_commit_lsn"), self._until))
+            batch = whole
+            if self._until != _NEVER:
+                batch = whole.filter(pc.less(whole.column("_commit_lsn"), self._until))
             if not batch.num_rows:
                 continue
             if not begun:

@@ -15,6 +15,7 @@ from aiorepl.spark.reading.filters import Pushed, pushed
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred
+from aiorepl.spark.session.garbage import spare_modules
 
 
 class BatchReader(DataSourceReader):
@@ -37,6 +38,7 @@ class BatchReader(DataSourceReader):
         :raises SchemaChanged: the table's columns have changed since its schema was read.
         :raises JournalError: the journal is damaged, or does not continue from the start.
         """
+        spare_modules()
         planner = self._planner
         reader = JournalReader(planner.options.journal)
         after = planner.start(reader).lsn

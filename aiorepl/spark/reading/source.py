@@ -44,6 +44,7 @@ from aiorepl.spark.reading.schema import GENERIC, described_schema
 from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.reading.table_options import with_options, without_options
+from aiorepl.spark.session.garbage import spare_modules
 
 NAME: Final = "aiorepl"
 
@@ -65,6 +66,7 @@ class AioreplDataSource(InArtifact, DataSource):
 
         :raises ConfigurationError: the table is not in the journal yet.
         """
+        spare_modules()
         options = Options.parse(self.options)
         if options.table is None:
             return with_options(GENERIC, self.options)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from aiorepl.errors import ConfigurationError, ProtocolError
 from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import collected_arrays
+from aiorepl.formats.arrow.constants import texts
 from aiorepl.formats.arrow.filled import FilledColumn
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.journal.index import SegmentIndex
@@ -33,7 +34,7 @@ from aiorepl.values.types import TypeInfo
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
-GONE: Final = pa.array(["delete", "truncate"])
+GONE: Final = texts(("delete", "truncate"))
 """The operations whose rows have no values except the key's."""
 
 
@@ -162,7 +163,7 @@ class _Layout:
         self._indexes = {name: index for index, name in enumerate(names) if name in wanted.schema.names}
         key = relation.key or [index for index, name in enumerate(names) if name in wanted.keys]
         self.collector = RowCollector(len(names), bytes(index in key for index in range(len(names))))
-        self._names = pa.array(names, pa.string())
+        self._names = texts(names)
         self._columns: list[FilledColumn | None] = [
             FilledColumn(layout, index, wanted.schema.field(name).type, null=wanted.null)
             if name in self._indexes

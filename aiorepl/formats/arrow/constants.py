@@ -1,0 +1,20 @@
+"""Arrow arrays of constants. Pure.
+
+``pa.array`` and ``pa.scalar`` import pandas, which takes as long as the rest of a Spark worker's start.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+
+import pyarrow as pa
+
+
+def texts(values: Iterable[str]) -> pa.Array:
+    """Return texts as an array, without pandas."""
+    data = [value.encode() for value in values]
+    ends = array("i", accumulate(map(len, data), initial=0))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.string(), len(data), buffers)
