@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -173,6 +173,50 @@ def test_partitions(tmp_path) -> None:
         {"id": 3, "kind": "x", "n": None},
     ]
     assert ["kind"] == DeltaTable(target.target).metadata().partition_columns
+
+
+def test_extreme_numbers(target) -> None:
+    """Numbers and times at both ends of their types pass a first write and a merge, whatever the names of their columns."""
+    schema = source(
+        **{
+            "id": ("1", pa.int64()),
+            "a.b": ("2", pa.int64()),
+            "small": ("3", pa.int16()),
+            "money": ("4", pa.decimal128(18, 2)),
+            "large": ("5", pa.decimal128(38, 2)),
+            "day": ("6", pa.date32()),
+            "time": ("7", pa.timestamp("us", tz="UTC")),
+            "list": ("8", pa.list_(pa.int64())),
+        }
+    )
+    least = {
+        "a.b": -(2**63),
+        "small": -(2**15),
+        "money": Decimal("-9999999999999999.99"),
+        "large": Decimal("-" + 36 * "9" + ".99"),
+        "day": date.min,
+        "time": datetime.min.replace(tzinfo=UTC),
+        "list": [-(2**63), None],
+    }
+    most = {
+        "a.b": 2**63 - 1,
+        "small": 2**15 - 1,
+        "money": Decimal("9999999999999999.99"),
+        "large": Decimal(36 * "9" + ".99"),
+        "day": date.max,
+        "time": datetime.max.replace(tzinfo=UTC),
+        "list": [2**63 - 1],
+    }
+    none = dict.fromkeys(least)
+    apply(target, schema, 1, {"id": -(2**63), **least}, {"id": 1, **most}, {"id": 2, **none})
+    apply(target, schema, 2, {"id": 1, **least}, {"id": 2, **most}, {"id": 2**63 - 1, **none})
+
+    assert rows(target) == [
+        {"id": -(2**63), **least},
+        {"id": 1, **least},
+        {"id": 2, **most},
+        {"id": 2**63 - 1, **none},
+    ]
 
 
 def test_null_key(target) -> None:

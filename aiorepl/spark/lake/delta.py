@@ -18,6 +18,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import OP, evolution, target_schema
 from aiorepl.spark.lake.delta_columns import alter
+from aiorepl.spark.lake.delta_encoding import encoding
 from aiorepl.spark.lake.delta_log import (
     CREATED,
     ending,
@@ -340,7 +341,13 @@ class DeltaTarget:
             changes = of_mode(filled(typed(changes, schema), self.keys, mode, earlier), mode)
         if mode == "changelog" or not table.file_uris():
             rows = changes.filter(pc.not_equal(changes[OP], _ABSENT[mode]))
-            write_deltalake(table, fitted(rows, schema), mode="append", commit_properties=properties)
+            write_deltalake(
+                table,
+                fitted(rows, schema),
+                mode="append",
+                writer_properties=encoding(schema),
+                commit_properties=properties,
+            )
         else:
             run_merge(table, changes, self.keys, mode, truncates, properties, rest=last)
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from aiorepl.spark.lake.columns import Evolution
+from aiorepl.spark.lake.delta_encoding import encoding
 from aiorepl.spark.lake.rows import fitted
 from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.table import IS_CURRENT, NUMBER, Mode
@@ -59,5 +60,6 @@ def _rewrite(table: DeltaTable, steps: Evolution, mode: Mode, properties: Commit
         mode="overwrite",
         schema_mode="overwrite",
         partition_by=partitions or None,
+        writer_properties=encoding(steps.schema),
         commit_properties=properties,
     )

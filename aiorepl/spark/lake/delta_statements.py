@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from aiorepl.spark.lake.columns import OP
+from aiorepl.spark.lake.delta_encoding import encoding
 from aiorepl.spark.lake.rows import fitted, kept_masks
 from aiorepl.spark.lake.statements import Dialect, merge, microseconds, truncate
 from aiorepl.spark.lake.table import DELETED, Mode, Truncate
@@ -44,6 +45,7 @@ def run_merge(
         target_alias="t",
         # Files outside the range of the source's keys are then skipped.
         streamed_exec=False,
+        writer_properties=encoding(schema),
         commit_properties=properties,
     )
     for clause in statement.clauses:
