@@ -31,7 +31,14 @@ FIRST = source(id=("1", pa.int32()), note=("2", pa.string()), n=("3", pa.int32()
 
 
 def apply(
-    target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, defaults=None, truncates=(), part=1 << 20
+    target: DeltaTarget,
+    schema: pa.Schema,
+    lsn: int,
+    *rows: dict,
+    defaults=None,
+    truncates=(),
+    part=1 << 20,
+    application="query",
 ) -> None:
     """Apply a batch of inserts and updates, one commit at ``lsn``."""
     meta = [
@@ -45,7 +52,7 @@ def apply(
         [{"_op": "update", "_commit_lsn": lsn, "_ordinal": number, **row} for number, row in enumerate(rows)],
         pa.schema([*schema, *meta]),
     )
-    commit = Commit("query", lsn, LSN(lsn))
+    commit = Commit(application, lsn, LSN(lsn))
     target.undo(commit.application)
     target.evolve(schema, defaults, commit)
     reduced = reduce_changes(changes, target.keys, target.mode, truncates)
@@ -299,6 +306,26 @@ def test_undone_columns(tmp_path) -> None:
     assert rows(target) == [{"id": 1, "text": "one", "at": moment.as_py()}]
     target.undo("query")
     assert rows(target) == [{"id": 1, "note": "one"}]
+
+
+def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(target) -> None:
+    """The first batch of the next query undoes it. Then the former query may come back; what others have written stays."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    extra = source(**COLUMNS, extra=("4", pa.int32()))
+
+    def begin(application: str) -> None:
+        target.evolve(extra, {"extra": pa.scalar(7, pa.int32())}, Commit(application, 2, LSN(2)))
+
+    begin("query")
+    apply(target, FIRST, 2, {"id": 2, "note": "two"}, application="next")
+    assert rows(target) == [{"id": 1, "note": "one", "n": None}, {"id": 2, "note": "two", "n": None}]
+    begin("next")
+    apply(target, FIRST, 3, {"id": 3, "note": "three"})
+    assert "extra" in target.schema().names, "the former query is not new"
+    planted = pa.table({"id": pa.array([7], pa.int32()), "note": ["planted"]})
+    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+    apply(target, FIRST, 4, {"id": 4, "note": "four"}, application="third")
+    assert [row["id"] for row in rows(target)] == [1, 2, 3, 4, 7]
 
 
 def test_an_unfinished_batch_and_another_program(target) -> None:

@@ -313,6 +313,17 @@ def test_an_unfinished_batch_and_another_program(lake) -> None:
     assert rows(target) == [{"id": 1, "note": "one"}, {"id": 9, "note": "planted"}]
 
 
+def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(lake) -> None:
+    """The first batch of the next query undoes it."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
+    target.undo("next")
+    assert rows(target) == [{"id": 1, "note": "one"}]
+    apply(target, 2, ("insert", [], {"id": 2, "note": "two"}), schema=NARROW)
+    assert [row["id"] for row in rows(target)] == [1, 2]
+
+
 def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:
     """If the process ends between the steps of an undo, the next undo completes it, also in a table that had no rows before the batch."""
     for before in (True, False):

@@ -21,6 +21,7 @@ from aiorepl.spark.lake.delta_columns import alter
 from aiorepl.spark.lake.delta_encoding import encoding
 from aiorepl.spark.lake.delta_log import (
     CREATED,
+    abandoned,
     ending,
     is_unique_by,
     record,
@@ -152,8 +153,15 @@ class DeltaTarget:
 
     def undo(self, application: str) -> None:
         table = self._open()
-        before = None if table is None else unfinished(table, application)
-        if table is None or before is None:
+        if table is None:
+            return
+        if (other := abandoned(table, application)) is not None:
+            self._undo(table, other)
+        self._undo(table, application)
+
+    def _undo(self, table: DeltaTable, application: str) -> None:
+        before = unfinished(table, application)
+        if before is None:
             return
         properties = undoing(table, application)
         if was_undone(table, application, before):

@@ -81,6 +81,20 @@ def unfinished(table: DeltaTable, application: str) -> int | None:
     return None if found is None or found == _NONE else found
 
 
+def abandoned(table: DeltaTable, application: str) -> str | None:
+    """Return another application that has left its batch unfinished; ``None`` if there is none, or if ``application`` is not new.
+
+    Only the last application can have: a new one undoes the batch first.
+    """
+    if table.transaction_version(application) is not None or unfinished(table, application) is not None:
+        return None
+    for limit in (_NEWEST, None):
+        for entry in table.history(limit):
+            if (last := application_of(_metadata(entry))) is not None:
+                return None if unfinished(table, last) is None else last
+    return None
+
+
 def record(table: DeltaTable, properties: CommitProperties) -> None:
     """Make a commit without rows."""
     table.create_write_transaction(

@@ -38,6 +38,7 @@ from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, 
 from aiorepl.spark.lake.iceberg_log import (
     NONE,
     UNIQUE,
+    abandoned,
     mark,
     rolled_back,
     unfinished,
@@ -218,6 +219,12 @@ class IcebergTarget:
                 mark(transaction, commit.application, table.current_snapshot())
 
     def undo(self, application: str) -> None:
+        table = self._open()
+        others = [] if table is None else abandoned(table, application)
+        for each in (*others, application):
+            self._undo(each)
+
+    def _undo(self, application: str) -> None:
         # An unfinished batch can leave new columns, and the changes before a change of the key columns.
         table = self._open()
         found = None if table is None else unfinished(table, application)

@@ -54,6 +54,14 @@ def unfinished(table: IcebergTable, application: str) -> tuple[int, list[str]] |
     return before, added
 
 
+def abandoned(table: IcebergTable, application: str) -> list[str]:
+    """Return the other applications that have left a batch unfinished, and after which none has written."""
+    marked = [name.removeprefix(_UNFINISHED) for name in table.properties if name.startswith(_UNFINISHED)]
+    snapshots = ancestors_of(table.current_snapshot(), table.metadata)
+    last = next(filter(None, (application_of(_summary(each)) for each in snapshots)), None)
+    return [each for each in marked if each != application and last in (None, each)]
+
+
 def was_undone(table: IcebergTable, application: str, before: int) -> bool:
     """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
 
