@@ -158,12 +158,13 @@ async def soak(minutes: float, seed: int) -> int:
         )
         started = time.monotonic()
         async with pipeline:
-            writing = asyncio.create_task(load.run())
+            writing, reading = asyncio.create_task(load.run()), asyncio.create_task(pipeline.wait())
             warm, told, cut = started + min(120.0, 15 * minutes), started, started
             while (now := time.monotonic()) < end:
                 await asyncio.sleep(2)
-                if writing.done():
-                    writing.result()
+                for task in (writing, reading):
+                    if task.done():
+                        task.result()
                 if now > cut + 30:
                     cut = now
                     await admin.execute(
@@ -179,7 +180,8 @@ async def soak(minutes: float, seed: int) -> int:
                         flush=True,
                     )
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
         await admin.close()
     found = grown(samples)
     for name in SLACK:
