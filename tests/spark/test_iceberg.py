@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -322,6 +323,46 @@ def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(lake) -> None:
     assert rows(target) == [{"id": 1, "note": "one"}]
     apply(target, 2, ("insert", [], {"id": 2, "note": "two"}), schema=NARROW)
     assert [row["id"] for row in rows(target)] == [1, 2]
+
+
+def test_an_unfinished_batch_and_expired_snapshots(lake) -> None:
+    """If another program has expired the snapshot before an unfinished batch, the error says so, and the table stays as it is."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
+    target._open().maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
+    with pytest.raises(
+        ConfigurationError, match=r"snapshot \d+ of the Iceberg table mirror_public\.t has expired"
+    ):
+        target.undo("query")
+    assert [7] == [row["extra"] for row in rows(target)]
+
+
+def test_lost_files(lake, tmp_path) -> None:
+    """Where another program has deleted or cut files, readers and the next batch name the table and the file, and what to do."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    (data,) = tmp_path.rglob("*.parquet")
+    kept = data.read_bytes()
+    data.unlink()
+    newest = target.newest()
+    with pytest.raises(
+        ConfigurationError, match=f"Iceberg table .*{data.name}.*begin it again with a snapshot"
+    ):
+        list(newest.batches(["id"]))
+    with pytest.raises(ConfigurationError, match=rf"table mirror_public\.t cannot be read: .*{data.name}"):
+        apply(target, 2, ("update", [], {"id": 1, "note": "two"}), schema=NARROW)
+    data.write_bytes(kept)
+    metadata = max(tmp_path.rglob("*.metadata.json"))
+    metadata.write_text("{")
+    with pytest.raises(
+        ConfigurationError, match=r"mirror_public\.t cannot be read: its metadata file is damaged"
+    ):
+        target.versions()
+    metadata.unlink()
+    for read in (newest.files, newest.schema, target.newest):
+        with pytest.raises(ConfigurationError, match=f"a file is missing .*{metadata.name}"):
+            read()
 
 
 def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:

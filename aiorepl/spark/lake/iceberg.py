@@ -47,7 +47,7 @@ from aiorepl.spark.lake.iceberg_log import (
     was_undone,
 )
 from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill, has_rows
-from aiorepl.spark.lake.iceberg_rows import IcebergRows
+from aiorepl.spark.lake.iceberg_rows import IcebergRows, reading
 from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
 from aiorepl.spark.lake.rows import bounded
 from aiorepl.spark.lake.summary import metadata_of, part_metadata
@@ -270,7 +270,7 @@ class IcebergTarget:
             table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - self._upkeep.retain).commit()
 
     def _open(self) -> IcebergTable | None:
-        with self._translated():
+        with self._translated(), reading(".".join(self.identifier)):
             try:
                 return self._catalog.load_table(self.identifier)
             except NoSuchTableError:
@@ -278,7 +278,8 @@ class IcebergTarget:
 
     @contextmanager
     def _transaction(self, table: IcebergTable) -> Iterator[Transaction]:
-        with self._translated(), IncrementalTransaction(table) as transaction:
+        own = reading(".".join(self.identifier), table.location())
+        with self._translated(), own, IncrementalTransaction(table) as transaction:
             yield transaction
 
     def _create(self, wanted: pa.Schema, defaults: Mapping[str, pa.Scalar], commit: Commit | None) -> None:

@@ -66,7 +66,7 @@ def was_undone(table: IcebergTable, application: str, before: int) -> bool:
     """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
 
     :raises ConfigurationError: it has such rows, and another program has changed the table since. A rollback would remove its
-        changes, too.
+        changes, too. Or the snapshot before the batch has expired.
     """
     since = []
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
@@ -87,6 +87,11 @@ def was_undone(table: IcebergTable, application: str, before: int) -> bool:
                     "batch"
                 )
             )
+    if before != NONE and table.snapshot_by_id(before) is None:
+        raise ConfigurationError(
+            f"an unfinished batch of the mirror cannot be undone, because snapshot {before} of the Iceberg table {'.'.join(table.name())} "
+            "has expired: move the table away, and begin it again with a snapshot"
+        )
     return False
 
 
