@@ -112,6 +112,5 @@ class _Monitor:
 
     def _describe(self) -> dict[str, Any]:
         assert self._statistics is not None
-        queries = self._listener.statistics().values()
-        query = next((each for each in queries if each.name == self._runner.name), None)
+        query = self._listener.statistics().get(self._runner.query or "")
         return mirror_status(self._statistics, query, datetime.now(UTC))

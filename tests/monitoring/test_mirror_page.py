@@ -23,6 +23,7 @@ from aiorepl.spark.mirroring.running import MirrorRunner
 from aiorepl.spark.mirroring.state import SetAside, State, Written
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
+NAME = 't</script>"\n<b>'
 OFFSET = {"numBytesOutstanding": 0, "maxMsBehindLatest": 0}
 
 
@@ -31,6 +32,7 @@ class Query:
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
+        self.id = "q"
         self.status = {"isTriggerActive": False}
 
     def queryName(self, name: str) -> Query:  # noqa: N802 - pyspark's names
@@ -70,7 +72,7 @@ async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
     first, last = journal.stream.ends
     at = journal.stream.position
     aside = SetAside(at.at(first), 0, 0, f"public.u: no key {HOSTILE}")
-    tables = {Table("public", "t"): Written(1, 3), Table("public", "u"): Written(2, 1)}
+    tables = {Table("public", NAME): Written(1, 3), Table("public", "u"): Written(2, 1)}
     state = State(
         at.at(LSN(0)), "q", "c", 3, last, BlockPosition(last), BlockPosition(last), ("*",), tables,
         {Table("public", "u"): aside},
@@ -84,7 +86,7 @@ async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
     reached = json.dumps({"lsn": str(last)} | OFFSET)
     source = SimpleNamespace(endOffset=reached, latestOffset=reached)
     progress = SimpleNamespace(
-        id="q", name="lake", sources=[source], batchId=3, numInputRows=2, processedRowsPerSecond=1.0, batchDuration=1200,
+        id="q", name=None, sources=[source], batchId=3, numInputRows=2, processedRowsPerSecond=1.0, batchDuration=1200,
     )  # fmt: skip
     event: Any = SimpleNamespace(progress=progress)
     listener.onQueryProgress(event)
@@ -95,7 +97,7 @@ async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
 
 
 async def test_the_status(mirrored: Any, journal: Any) -> None:
-    """It has each table's LSN, lag and last batch, the restarts and errors; no row is in any answer."""
+    """It has each table's LSN, lag and last batch, the restarts and errors, also of a query without a name; no row is in any answer."""
     status = await mirrored.status()
     first, last = map(str, journal.stream.ends)
     assert ("degraded", 1, 0, []) == tuple(
@@ -113,7 +115,7 @@ async def test_the_status(mirrored: Any, journal: Any) -> None:
         aside["lag_bytes"] > 0,
     )
     assert aside["error"].startswith("public.u: no key")
-    assert ("public.t", last, 3, 0, None) == tuple(
+    assert (f"public.{NAME}", last, 3, 0, None) == tuple(
         kept[name] for name in ("name", "lsn", "batch", "lag_bytes", "error")
     )
     assert (200, '{"ready":true,"problems":[]}') == await mirrored.get("/readyz")
@@ -142,7 +144,7 @@ async def test_the_page(browser: Browser, mirrored: Any) -> None:
     await page.wait_for_selector("#tables tr")
     assert "lake: degraded" == await page.title()
     rows = [await row.inner_text() for row in await page.get_by_role("row").all()]
-    assert ["public.u", "public.t"] == [row.split()[0] for row in rows[1:]]
+    assert ["public.u", 'public.t</script>"'] == [row.split()[0] for row in rows[1:]]
     assert "<img src=x" in rows[1]
     assert "set aside" in rows[1]
     assert "bytes, " in rows[1] or "KiB, " in rows[1]

@@ -24,7 +24,7 @@ class Query:
     """A query, or what starts it: it ends with ``outcome``."""
 
     def __init__(self, mirror: Any, outcome: Any) -> None:
-        self.mirror, self.outcome = mirror, outcome
+        self.mirror, self.outcome, self.id = mirror, outcome, "q"
         self.stopped = False
 
     @property

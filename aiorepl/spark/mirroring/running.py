@@ -70,6 +70,7 @@ class MirrorRunner:
         self._name = name
         self._stopping = threading.Event()
         self._batches: Batches | None = None
+        self._query: str | None = None
         self._state: MirrorState = "starting"
         self._restarts = 0
         self._last_error: str | None = None
@@ -80,6 +81,11 @@ class MirrorRunner:
     def name(self) -> str:
         """The query's name; ``mirror`` if it has none."""
         return self._name or "mirror"
+
+    @property
+    def query(self) -> str | None:
+        """The query's id, by which a ``QueryListener`` has its statistics; ``None`` before its first start."""
+        return self._query
 
     def statistics(self) -> MirrorStatistics:
         """Return the state of the mirror and of its tables. Thread-safe; reads the journal's manifest."""
@@ -157,6 +163,7 @@ class MirrorRunner:
         elif self._interval is not None:
             writer = writer.trigger(processingTime=self._interval)
         query = writer.start()
+        self._query = str(query.id)
         self._state = "running"
         while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # Spark takes fractions
             if self._stopping.is_set() and _idle(query, batches):
