@@ -126,6 +126,7 @@ class Run:
         # A merge by Spark takes a second.
         self._sizes = SIZES[1:] if kind == "spark" else SIZES
         self._chance = chance = random.Random(seed)
+        self._other = random.Random(f"other programs {seed}")
         self._journal = GrowingJournal(folder / "journal")
         self._mode = chance.choice(MODES)
         self._tables = [
@@ -239,6 +240,7 @@ class Run:
                 self._lake.again()
             except Killed:
                 self._lake.restart()
+                self._compact_tables()
                 match self._chance.choice(["same", "staged again", "planned again", "planned again later"]):
                     case "staged again":
                         self._lake.stage_again()
@@ -251,6 +253,15 @@ class Run:
                 return
         self._interruptions.rate = 0
         self._lake.again()
+
+    def _compact_tables(self) -> None:
+        """Compact tables as another program does, perhaps between a batch's commits."""
+        for table in self._tables:
+            path = str(self._folder / "first" / "lake" / "public" / table.name)
+            if DeltaTable.is_deltatable(path) and self._other.random() < 0.3:
+                other = DeltaTable(path)
+                other.optimize.compact()
+                other.vacuum(dry_run=False)
 
     def _plan_again(self) -> None:
         self._lake.lose_plan()
@@ -310,7 +321,7 @@ class Run:
         from pyiceberg.catalog.sql import SqlCatalog
 
         catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}/iceberg")
-        return IcebergLake(catalog, part_bytes=self._part_bytes)
+        return IcebergLake(catalog, part_bytes=self._part_bytes, upkeep=self._upkeep)
 
 
 def _rows(lake: Lake, name: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -376,6 +377,22 @@ def test_an_unfinished_batch_and_a_vacuum(target) -> None:
     present = rows(target)
     DeltaTable(target.target).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(ConfigurationError, match="a vacuum has deleted files of version"):
+        target.undo("query")
+    assert rows(target) == present
+
+
+def test_an_unfinished_batch_and_a_shorter_log(target) -> None:
+    """If the log does not reach back to an unfinished batch, the error says so, and the table stays as it is."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))
+    table = DeltaTable(target.target)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    for file in Path(target.target, "_delta_log").iterdir():
+        os.utime(file, (0, 0))
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    present = rows(target)
+    with pytest.raises(ConfigurationError, match="in the log of the Delta table"):
         target.undo("query")
     assert rows(target) == present
 

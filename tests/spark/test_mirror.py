@@ -9,12 +9,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import apply_changes
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.table import Commit
+from aiorepl.spark.mirroring import apply_changes as mirroring
+from aiorepl.spark.mirroring.staged_rows import Batch, Folder
 from aiorepl.testing.messages import column
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -389,6 +396,18 @@ def test_planned_again(spark, journal, target) -> None:
     journal.write()
     run(spark, journal, target)
     assert notes(target) == {2: "toast", 3: "three"}
+
+
+def test_an_empty_batch(target, monkeypatch) -> None:
+    """Nothing is left of an earlier plan of a batch, also if the batch has no changes now."""
+    table = DeltaTarget(target, ("id",))
+    table.evolve(pa.schema([("id", pa.int32())]))
+    batches = mirroring._Batches(table, StructType(), ("id",), Folder(f"{target}/_staging"), "")
+    monkeypatch.setattr(batches, "_query", lambda _: "query")
+    monkeypatch.setattr(mirroring, "reduce_batch", lambda *_: Batch((), (), None))
+    table.evolve(pa.schema([("id", pa.int32()), ("extra", pa.int32())]), None, Commit("query", 1, LSN(1)))
+    batches(None, 1)
+    assert "extra" not in table.schema().names
 
 
 def test_documentation(spark, journal, tmp_path) -> None:

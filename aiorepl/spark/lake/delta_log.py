@@ -110,9 +110,16 @@ def record(table: DeltaTable, properties: CommitProperties) -> None:
 def was_undone(table: DeltaTable, application: str, before: int) -> bool:
     """Whether a user has restored the table to the version before an unfinished batch.
 
-    :raises ConfigurationError: another program has changed the table since. ``RESTORE`` would remove its changes, too.
+    :raises ConfigurationError: another program has changed the table since. ``RESTORE`` would remove its changes, too. Or the log
+        does not reach back so far.
     """
-    since = table.history(table.version() - max(before, -1))
+    count = table.version() - max(before, -1)
+    since = table.history(count)
+    if len(since) < count:
+        raise ConfigurationError(
+            f"an unfinished batch of the mirror cannot be undone, because entries of its time in the log of the Delta table "
+            f"{table.table_uri} have been deleted: move the table away, and begin it again with a snapshot"
+        )
     if any(_restored_version(entry) == before for entry in since):
         return True
     _require_own(table, since, application, before)

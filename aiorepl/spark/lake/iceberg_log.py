@@ -66,13 +66,24 @@ def was_undone(table: IcebergTable, application: str, before: int) -> bool:
     """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
 
     :raises ConfigurationError: it has such rows, and another program has changed the table since. A rollback would remove its
-        changes, too. Or the snapshot before the batch has expired.
+        changes, too. Or a snapshot by which to tell has expired.
     """
     since = []
+    reached = False
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        if snapshot.snapshot_id == before:
+        reached = snapshot.snapshot_id == before
+        if reached:
             break
         since.append(snapshot)
+    base = table.metadata.snapshot_by_id(before)
+    oldest = _number(since[-1]) if since else 0
+    # The first snapshot of a table has the number 1. After a rollback by a user, older snapshots than the base are current.
+    known = oldest <= 1 if before == NONE else reached or (base is not None and oldest < _number(base))
+    if not known:
+        raise ConfigurationError(
+            f"an unfinished batch of the mirror cannot be undone, because the snapshot before it, or one of its own, has expired in "
+            f"the Iceberg table {'.'.join(table.name())}: move the table away, and begin it again with a snapshot"
+        )
     if not any(_is_part(each, application) for each in since):
         return True
     for each in since:
@@ -87,11 +98,6 @@ def was_undone(table: IcebergTable, application: str, before: int) -> bool:
                     "batch"
                 )
             )
-    if before != NONE and table.snapshot_by_id(before) is None:
-        raise ConfigurationError(
-            f"an unfinished batch of the mirror cannot be undone, because snapshot {before} of the Iceberg table {'.'.join(table.name())} "
-            "has expired: move the table away, and begin it again with a snapshot"
-        )
     return False
 
 

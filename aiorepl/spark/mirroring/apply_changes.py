@@ -151,11 +151,12 @@ class _Batches:
         """Apply a batch. A batch without a number belongs to no query."""
         try:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
+            application = _BATCH if number is None else str(self._application)
+            # Also without changes: an earlier plan of the batch may have had some, and upkeep must not come before this.
+            self._table.undo(application)
             if last is None:
                 return
-            application = _BATCH if number is None else str(self._application)
             commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
-            self._table.undo(application)
             self._table.evolve(self._schema, self._defaults, commit)
             self._table.merge(parts, commit, truncates)
         finally:
