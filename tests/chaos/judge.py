@@ -61,10 +61,7 @@ class Judge:
                 await self._compare_target(name, history.final)
                 continue
             promise = replace(promised(options, self._program), defaults=history.defaults)
-            whole = not (options.get("transform") or "rejects" in options)
-            self._add(
-                name, watch, verify(history, watch.log, promise, final=history.final if whole else None)
-            )
+            self._add(name, watch, verify(history, watch.log, promise, final=history.final))
             if "rejects" in options:
                 await self._judge_letters(name, history, promise)
         if self._program.pipeline["journal"]:
@@ -96,7 +93,7 @@ class Judge:
             return operation if operation.table == "ledger" else only_rejected(operation)
 
         promise = replace(promise, expected=expected, repeats=True, order="key")
-        self._add(letters(name), watch, verify(history, [*ledger, *watch.log], promise))
+        self._add(letters(name), watch, verify(history, [*ledger, *watch.log], promise, final=history.final))
         sink = JsonLinesSink(self._folder / redelivered(name))
         await redeliver(name, Delivery(sink), DeadLetters(folder))
         again = FolderWatch(lambda: None, self._folder / redelivered(name))
@@ -200,8 +197,7 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
         return replace(operation, new={**operation.new, "note": "changed"})
 
     masked: dict[str, set[str]] = {}
-    # The transform comes after the mask, and sets the column.
-    for column in () if transformed else options.get("mask", ()):
+    for column in options.get("mask", ()):
         table, _, name = column.partition(".")
         masked.setdefault(table, set()).add(name)
     return Promise(

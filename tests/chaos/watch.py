@@ -128,8 +128,8 @@ class PreparedWatch(FolderWatch):
             elif kind == "commit":
                 super()._take([json.dumps(row).encode() for row in rows])
             elif kind == "commit_prepared":
-                lsn = event["commit_lsn"]
-                rows = [{**row, "commit_lsn": lsn} for row in self._prepared.get(event["xid"], ())]
+                committed = {name: event[name] for name in ("commit_lsn", "commit_time")}
+                rows = [{**row, **committed} for row in self._prepared.get(event["xid"], ())]
                 super()._take([json.dumps(row).encode() for row in rows])
             elif "ordinal" in event:
                 rows.append(event)

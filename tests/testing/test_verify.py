@@ -350,16 +350,17 @@ def test_a_saved_history(tmp_path):
 def test_native_events():
     """Events are read as they are; long values become digests."""
     line = (
-        '{"kind":"update","schema":"s","table":"accounts","xid":702,"commit_lsn":"0/6E","ordinal":0,"commit_time":"…",'
+        '{"kind":"update","schema":"s","table":"accounts","xid":702,"commit_lsn":"0/6E","ordinal":0,"commit_time":"2026-11-21T08:00:00.5Z",'
         '"origin":null,"key":{"id":1},"new":{"id":1,"note":"%s"},"old":null,"unchanged":["doc"]}' % ("x" * 65)
     )
     (read,) = of_native(['{"kind":"begin"}', line])
 
-    assert ("update", ("accounts",), LSN(110), frozenset({"doc"})) == (
+    assert ("update", ("accounts",), LSN(110), frozenset({"doc"}), 500_000) == (
         read.kind,
         read.tables,
         read.commit_lsn,
         read.unchanged,
+        read.time.microsecond,
     )
     assert "md5:" == read.new["note"][:4]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables, Transaction
 from aiorepl.testing.verify.log import Delivered
@@ -12,6 +13,8 @@ from aiorepl.testing.verify.promise import Promise, Verdict
 from aiorepl.testing.verify.sequence import name
 
 VERSION = "version"
+# A server's clock may be set a little back while the writers run.
+_STEP: Final = timedelta(seconds=1)
 
 
 class Contents:
@@ -35,10 +38,13 @@ class Contents:
         # The tables of the source and of the sink, as of the current transaction.
         self._source: Tables = {table: dict(rows) for table, rows in history.initial.items()}
         self._sink: Tables = {}
-        if not promise.snapshot:
-            for table, rows in history.initial.items():
-                for key, row in rows.items():
-                    self._put(Operation("insert", table, key, row))
+        # The keys of the rows that the sink should have, and those of rows that it may have, or have in part, because a row left or
+        # joined the rows that it gets.
+        self._wanted: dict[str, set[Key]] = {}
+        self._uncertain: dict[str, set[Key]] = {}
+        for table, rows in history.initial.items():
+            for key, row in rows.items():
+                self._put(Operation("insert", table, key, row))
 
     def compare(self, changes: Iterable[Delivered]) -> None:
         """Compare all changes, which are in commit order, and find transactions that are missing."""
@@ -55,15 +61,25 @@ class Contents:
     def compare_final(self, final: Tables) -> None:
         """Compare the replayed rows with the tables' rows."""
         expected: Tables = {}
+        source: Tables = {}
         for table, rows in final.items():
             for key, row in rows.items():
                 operation = self._promise.expected(Operation("insert", table, key, row))
                 if operation is not None:
                     expected.setdefault(operation.table, {})[operation.key] = operation.new or {}
+                    source.setdefault(operation.table, {})[operation.key] = row
         for table in sorted(expected.keys() | self._sink.keys()):
-            there, here = expected.get(table, {}), self._sink.get(table, {})
+            uncertain = self._uncertain.get(table, set())
+            there, here = (
+                {key: row for key, row in tables.get(table, {}).items() if key not in uncertain}
+                for tables in (expected, self._sink)
+            )
             lost, invented = len(there.keys() - here.keys()), len(here.keys() - there.keys())
-            other = sum(not self._same(table, row, here[key]) for key, row in there.items() if key in here)
+            other = sum(
+                not self._same(table, row, here[key], source[table][key])
+                for key, row in there.items()
+                if key in here
+            )
             if lost or invented or other:
                 self._verdict.add(
                     f"table {table} differs at the end: {lost} rows are missing, {invented} are not in the source, "
@@ -87,27 +103,40 @@ class Contents:
         for change in delivered:
             if change.xid != first.xid:
                 self._verdict.add(f"{name(change)} has xid {change.xid}, but the commit is that of {one}")
+            if change.time != first.time:
+                self._verdict.add(f"{name(change)} has another commit time than the changes before it")
         self._seen.add(id(one))
         self._verdict.transactions += 1
         self._place(one, first)
-        expected = self._expected(one)
-        if len(expected) != len(delivered):
-            self._verdict.add(f"{one} has {len(expected)} changes, but {len(delivered)} were delivered")
-        for operation, change in zip(expected, delivered, strict=False):
-            if not self._matches(operation, change):
-                self._verdict.add(
-                    f"{name(change)} is not what {one} did: {operation.kind} of {operation.table}"
-                )
-            self._apply(change)
-        for operation in one.operations:
+        count = len(self._expected(one))
+        if count != len(delivered):
+            self._verdict.add(f"{one} has {count} changes, but {len(delivered)} were delivered")
+        changes = iter(delivered)
+        for ordinal, operation in enumerate(one.operations):
+            expected = self._promise.expected(operation)
+            came = None if expected is None else next(changes, None)
+            if expected is not None and came is not None:
+                if came.ordinal != ordinal or not self._matches(operation, expected, came):
+                    self._verdict.add(
+                        f"{name(came)} is not what {one} did: {operation.kind} of {operation.table}, its change {ordinal}"
+                    )
+                elif expected is operation and not self._follows(operation, came):
+                    self._verdict.add(f"{name(came)} has another old row than {one} found")
+                self._apply(came)
+            self._want(operation, expected)
             self._replay(operation, first)
 
     def _place(self, one: Transaction, first: Delivered) -> None:
-        """Check that the commit LSN is within the writer's bounds."""
+        """Check that the commit's LSN and time are within the writer's bounds."""
         if first.commit_lsn < one.earliest or (one.latest is not None and first.commit_lsn >= one.latest):
             self._verdict.add(
                 f"{one} committed from {one.earliest} to {one.latest}, not at {first.commit_lsn}"
             )
+        time = first.time
+        if one.since is not None and (time is None or time < one.since - _STEP):
+            self._verdict.add(f"{one} committed after {one.since}, not at {time}")
+        if one.until is not None and time is not None and time > one.until + _STEP:
+            self._verdict.add(f"{one} committed before {one.until}, not at {time}")
         if one.number <= self._numbers.get(one.writer, 0):
             self._verdict.add(f"{one} was delivered after a later transaction of its writer")
         self._numbers[one.writer] = one.number
@@ -116,7 +145,7 @@ class Contents:
         found = map(self._promise.expected, one.operations)
         return [operation for operation in found if operation is not None]
 
-    def _matches(self, operation: Operation, change: Delivered) -> bool:
+    def _matches(self, written: Operation, operation: Operation, change: Delivered) -> bool:
         if (operation.kind, (operation.table,)) != (change.kind, change.tables):
             return False
         if operation.kind == "truncate":
@@ -136,11 +165,25 @@ class Contents:
         # With REPLICA IDENTITY FULL, the old row has the unchanged values.
         absent = change.unchanged - change.new.keys()
         sent = {column: value for column, value in operation.new.items() if column not in absent}
-        return self._same(operation.table, sent, change.new)
+        return self._same(operation.table, sent, change.new, written.new)
 
-    def _same(self, table: str, expected: Row, row: Row) -> bool:
-        """Whether the rows are equal; the second may also have columns that were added, with their defaults."""
+    def _follows(self, operation: Operation, change: Delivered) -> bool:
+        """Whether the old row, which the server sends under REPLICA IDENTITY FULL, is the source's."""
+        key = operation.key if operation.moved is None else operation.moved
+        before = self._source.get(operation.table, {}).get(key)
+        old = change.old
+        if before is None or old is None or old.keys() <= set(self._history.keys[operation.table]):
+            return True
+        return self._same(operation.table, before, old)
+
+    def _same(self, table: str, expected: Row, row: Row, written: Row | None = None) -> bool:
+        """Whether the rows are equal; the second may also have columns that were added, with their defaults.
+
+        :param written: the source's row, if it is not ``expected``. A column that differs was set after the mask.
+        """
         masked = self._promise.masked.get(table, frozenset())
+        if masked and written is not None:
+            masked = frozenset(name for name in masked if expected.get(name) == written.get(name))
         for column in masked & expected.keys() & row.keys():
             if expected[column] is not None and expected[column] == row[column]:
                 return False
@@ -154,6 +197,32 @@ class Contents:
     def _key(self, change: Delivered, row: Row | None) -> Key:
         columns = self._history.keys[change.tables[0]]
         return tuple((row or {}).get(column) for column in columns)
+
+    def _want(self, operation: Operation, expected: Operation | None) -> None:
+        """Note which rows the sink should have."""
+        wanted = self._wanted.setdefault(operation.table, set())
+        uncertain = self._uncertain.setdefault(operation.table, set())
+        before = operation.key if operation.moved is None else operation.moved
+        if expected is None:
+            # A row that the sink has now leaves those that it gets.
+            left = wanted & {operation.key, before}
+            wanted -= left
+            uncertain |= left
+        elif operation.kind == "truncate":
+            wanted.clear()
+            uncertain.clear()
+        elif operation.kind == "delete":
+            wanted.discard(before)
+            uncertain.discard(before)
+        else:
+            in_part = operation.kind == "update" and (before in uncertain or before not in wanted)
+            wanted.discard(before)
+            uncertain.discard(before)
+            wanted.add(operation.key)
+            if in_part and operation.untouched:
+                uncertain.add(operation.key)
+            else:
+                uncertain.discard(operation.key)
 
     def _replay(self, operation: Operation, first: Delivered) -> None:
         """Change the source's tables. A row's version tells which change preceded this one."""
@@ -199,11 +268,18 @@ class Contents:
         rows[key] = new
 
     def _put(self, operation: Operation) -> None:
-        """Give the sink an initial row, in its delivered form."""
+        """Give the sink an initial row, in its delivered form, unless it comes in a snapshot."""
         expected = self._promise.expected(operation)
-        if expected is not None and expected.new is not None:
-            masked = self._promise.masked.get(expected.table, frozenset())
-            row = {column: value for column, value in expected.new.items() if column not in masked}
+        if expected is None or expected.new is None:
+            return
+        self._wanted.setdefault(expected.table, set()).add(expected.key)
+        if not self._promise.snapshot:
+            written, masked = operation.new or {}, self._promise.masked.get(expected.table, frozenset())
+            row = {
+                column: value
+                for column, value in expected.new.items()
+                if column not in masked or value != written.get(column)
+            }
             self._sink.setdefault(expected.table, {})[expected.key] = row
 
     def _chunk(self, delivered: list[Delivered]) -> None:
@@ -213,7 +289,7 @@ class Contents:
             if change.kind == "truncate":
                 continue
             self._verdict.rows += 1
-            if not self._current(change):
+            if change.xid or change.kind != "read" or not self._current(change):
                 self._verdict.add(f"{name(change)} is not the row that the table had there")
 
     def _current(self, change: Delivered) -> bool:
@@ -224,5 +300,5 @@ class Contents:
         return (
             expected is not None
             and expected.new is not None
-            and self._same(table, expected.new, change.new or {})
+            and self._same(table, expected.new, change.new or {}, row)
         )

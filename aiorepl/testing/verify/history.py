@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -55,6 +56,8 @@ class Transaction:
     :param outcome: ``unknown`` if the connection was lost before the answer; the ledger decides.
     :param earliest: the end of WAL before the COMMIT was sent: the commit record is not before it.
     :param latest: the end of WAL after the COMMIT: the commit record is before it; ``None`` if unknown.
+    :param since: the server's time before the COMMIT was sent; ``None`` if unknown.
+    :param until: its time after the COMMIT; ``None`` if unknown.
     """
 
     writer: int
@@ -64,6 +67,8 @@ class Transaction:
     outcome: Literal["committed", "aborted", "unknown"] = "unknown"
     earliest: LSN = ZERO
     latest: LSN | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
     def __str__(self) -> str:
         return f"transaction {self.number} of writer {self.writer} (xid {self.xid})"
@@ -168,6 +173,8 @@ class History:
                 "outcome": one.outcome,
                 "earliest": str(one.earliest),
                 "latest": None if one.latest is None else str(one.latest),
+                "since": None if one.since is None else one.since.isoformat(),
+                "until": None if one.until is None else one.until.isoformat(),
                 "operations": [
                     [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched)]
                     for op in one.operations
@@ -196,4 +203,8 @@ def _transaction(line: dict[str, Any]) -> Transaction:
         line["outcome"],
         LSN.parse(line["earliest"]),
         None if latest is None else LSN.parse(latest),
+        *(
+            None if (time := line[name]) is None else datetime.fromisoformat(time)
+            for name in ("since", "until")
+        ),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from aiorepl.errors import ConfigurationError
@@ -27,6 +28,7 @@ class Delivered:
     :param new: the row, without unchanged columns.
     :param old: the key or the row before the change, if the server sent it.
     :param unchanged: columns whose values the server did not send.
+    :param time: when the transaction committed; ``None`` if unknown.
     """
 
     commit_lsn: LSN
@@ -38,6 +40,7 @@ class Delivered:
     new: Row | None = None
     old: Row | None = None
     unchanged: frozenset[str] = frozenset()
+    time: datetime | None = None
 
     @property
     def identity(self) -> tuple[LSN, int]:
@@ -105,6 +108,7 @@ def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
     names = tuple(table["table"] for table in tables if schema is None or table["schema"] == schema)
     if not names:
         return None
+    time = event.get("commit_time")
     return Delivered(
         LSN.parse(event["commit_lsn"]),
         event["ordinal"],
@@ -115,6 +119,7 @@ def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
         _digested(event.get("new")),
         _digested(event.get("old")),
         frozenset(event.get("unchanged", ())),
+        None if time is None else datetime.fromisoformat(time),
     )
 
 

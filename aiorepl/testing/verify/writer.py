@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
@@ -322,10 +323,12 @@ class Writer:
         self._prepared = None
 
     async def _commit(self, one: Transaction, statement: str) -> None:
-        one.earliest = await self._end_of_wal()
+        one.earliest, one.since = await self._now()
         await self._connection.execute(statement)
         one.outcome = "committed"
-        one.latest = await self._end_of_wal()
+        one.latest, one.until = await self._now()
 
-    async def _end_of_wal(self) -> LSN:
-        return LSN.parse(await self._connection.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
+    async def _now(self) -> tuple[LSN, datetime]:
+        """Return the end of WAL and the server's time."""
+        row = await self._connection.fetchrow("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()")
+        return LSN.parse(row[0]), row[1]
