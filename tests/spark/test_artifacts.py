@@ -50,6 +50,22 @@ def test_found_beside(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delitem(sys.modules, "shop_in_an_artifact")
 
 
+def test_another_version_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has imported another version of the package is refused; the same version serves both."""
+    installed, wanted = tmp_path / "site", archive(tmp_path / "session", MODULE)
+    installed.mkdir()
+    monkeypatch.delitem(sys.modules, "shop_in_an_artifact", raising=False)
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "."))
+    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    (installed / "shop_in_an_artifact.py").write_text(MODULE)
+    module: Any = __import__("shop_in_an_artifact")
+    given = "shop.zip", artifacts._digest(wanted), cloudpickle.dumps((module.Reader, {"table": "t"}))
+    assert artifacts.rebuilt(*given).table == "t"
+    (installed / "shop_in_an_artifact.py").write_text(f"{MODULE}\nnew = True\n")
+    with pytest.raises(RuntimeError, match=f"another version than .* imported from {installed}: install"):
+        artifacts.rebuilt(*given)
+
+
 def test_only_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object of an installed package is pickled as usual; one from an archive names the archive."""
     assert Source().__reduce_ex__(4)[0] is not artifacts.rebuilt

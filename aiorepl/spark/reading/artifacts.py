@@ -21,12 +21,14 @@ def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
     """Return the object of a pickled class and its state, after adding the artifact that has the class to Python's path.
 
     :param digest: the artifact's, because another session may have another file of that name.
+    :raises RuntimeError: the process has already imported another version of the package.
     """
     # This function is pickled by value, so it has no globals.
     import hashlib
     import pickle
     import sys
     from pathlib import Path
+    from zipfile import ZipFile
 
     from pyspark.core.files import SparkFiles
 
@@ -37,7 +39,22 @@ def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
             if str(path) not in sys.path:
                 sys.path.insert(1, str(path))
             break
+    else:
+        path = None
     kind, state = pickle.loads(pickled)  # noqa: S301 - from the session's own process
+    loaded = Path(sys.modules[kind.__module__].__file__ or "")
+    if path is not None and path not in loaded.parents:
+        # Tasks of another session have imported the package that is installed on this machine.
+        installed = loaded.parents[kind.__module__.count(".")]
+        with ZipFile(path) as archive:
+            names = [each for each in archive.namelist() if each.endswith(".py")]
+            for each in names if loaded.relative_to(installed).as_posix() in names else ():
+                found = installed / each
+                if not found.is_file() or found.read_bytes() != archive.read(each):
+                    raise RuntimeError(
+                        f"the artifact {name} has another version than the package that this process of Spark has imported from "
+                        f"{installed}: install the artifact's version there, or none"
+                    )
     made = object.__new__(kind)
     made.__dict__.update(state)
     return made
