@@ -163,6 +163,8 @@ class RedisSink(Sink):
                     f"redis: {self._position_key} does not hold a position of aiorepl: set another key with position_key"
                 ) from None
         self._position_lsn = position.lsn
+        if self._replicas and fields:
+            await self._wait_for_stored()
         return position
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -306,6 +308,14 @@ class RedisSink(Sink):
             )
         if reply != "done":
             raise _not_a_stream(details[0])
+
+    async def _wait_for_stored(self) -> None:
+        """Wait until the replicas have the position: its writer may have ended before they had it."""
+        try:
+            await self._append((), b"")
+            await self._wait()
+        except errors.RedisError as error:
+            raise translate(error, self._server) from None
 
     async def _wait(self) -> None:
         """Wait until the replicas have what this connection wrote: the script always writes the position."""

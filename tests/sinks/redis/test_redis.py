@@ -326,20 +326,27 @@ async def test_old_entries_are_dropped(source, target):
 
 
 async def test_replicas_that_are_missing(source, target):
-    """The error is transient, and a repeated write adds nothing."""
+    """The error is transient, and a repeated write adds nothing. Nor is the stored position returned at the next start."""
     sink = RedisSink(target.url, replicas=1, timeout=120)
     await sink.open(source.context)
     batch = source.batch([1])
     with target.client() as client:
-        for _ in range(2):
-            writing = asyncio.create_task(sink.write(batch))
-            while not writing.done():
+
+        async def require_failure(call):
+            waits = asyncio.create_task(call)
+            while not waits.done():
                 # As when its patience ends, which would take half of the timeout.
                 for waiting in (each["id"] for each in client.client_list() if each["cmd"] == "wait"):
                     client.client_unblock(int(waiting))
                 await asyncio.sleep(0.01)
             with pytest.raises(TransientError, match="0 of 1 replicas"):
-                await writing
+                await waits
+
+        for _ in range(2):
+            await require_failure(sink.write(batch))
+        await sink.close()
+        sink = RedisSink(target.url, replicas=1, timeout=120)
+        await require_failure(sink.open(source.context))
     await sink.close()
     assert [1] == ids(target)
 
