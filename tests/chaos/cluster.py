@@ -140,6 +140,21 @@ def pair(version: int, bin_dir: Path | None, settings: dict[str, str], *, waits:
             yield Cluster(primary, standby)
 
 
+@contextmanager
+def target_pair(
+    version: int, bin_dir: Path | None, settings: dict[str, str], standby: str
+) -> Iterator[Cluster]:
+    """Start a target and its standby.
+
+    :param standby: ``synchronous`` or ``asynchronous``.
+    """
+    with pair(version, bin_dir, settings, waits=False) as cluster:
+        if standby == "synchronous":
+            asyncio.run(_execute(cluster.server, "ALTER SYSTEM SET synchronous_standby_names = '*'"))
+            asyncio.run(_execute(cluster.server, "SELECT pg_reload_conf()"))
+        yield cluster
+
+
 async def _execute(server: EmbeddedServer, statement: str) -> None:
     async with _connected(server) as connection:
         await connection.fetch(statement)

@@ -10,7 +10,7 @@ import mirrored
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
 from program import Program, Run
-from strikes import KINDS, OUTAGE, PROMOTE, SECOND
+from strikes import KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
 _PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
@@ -106,13 +106,10 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     if pipeline.get("store"):
         # These limits end obstore's threads.
         limits, aftermath = {}, () if "older copy" in aftermath else aftermath
+    if not promotion and chance.random() < (0.15 if short else 0.3):
+        lives = _with_target_standby(chance, pipeline, sinks, lives)
     if promotion == "follows":
-        number = chance.randrange(len(lives))
-        strike = PROMOTE, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)
-        lives = tuple(
-            replace(one, strikes=(*one.strikes, strike)) if at == number else one
-            for at, one in enumerate(lives)
-        )
+        lives = _struck_once(chance, lives, PROMOTE)
     elif promotion:
         aftermath = promotion, chance.choice(REMEDIES)
     program = Program(
@@ -130,6 +127,28 @@ def _promotion(chance: random.Random, version: int, source: dict[str, Any], pipe
     if not pipeline["journal"] or version < 14 or source.get("interface") == "sql":
         return ""
     return "late standby" if source.get("failover") else chance.choice(["promotion", "late standby"])
+
+
+def _with_target_standby(
+    chance: random.Random, pipeline: dict[str, Any], sinks: dict[str, dict[str, Any]], lives: tuple[Run, ...]
+) -> tuple[Run, ...]:
+    """Give the target of a ``postgres`` sink a standby, which is promoted once."""
+    targets = [sink for sink in sinks.values() if sink["type"] == "postgres"]
+    for sink in targets:
+        # Only a journal that keeps everything can deliver again what an asynchronous standby lacks.
+        kept = pipeline["journal"] and "retention" not in pipeline
+        sink["standby"] = chance.choice(["synchronous", "asynchronous"] if kept else ["synchronous"])
+        lives = _struck_once(chance, lives, PROMOTE_TARGET)
+    return lives
+
+
+def _struck_once(chance: random.Random, lives: tuple[Run, ...], kind: str) -> tuple[Run, ...]:
+    """Add a fault from outside to one of the lives."""
+    number = chance.randrange(len(lives))
+    strike = kind, round(chance.uniform(0, 0.5), 3), round(chance.random(), 3)
+    return tuple(
+        replace(one, strikes=(*one.strikes, strike)) if at == number else one for at, one in enumerate(lives)
+    )
 
 
 def _source(chance: random.Random, version: int) -> dict[str, Any]:

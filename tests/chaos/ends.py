@@ -40,19 +40,20 @@ class Ends:
         self._folder = folder
         self._outcome = outcome
 
-    def note(self, code: int, struck: list[str], *, fenced: bool = False, stderr: Path | None = None) -> None:
+    def note(self, code: int, struck: list[str], *, fenced: bool = False, folder: Path | None = None) -> None:
         """Note the end of a process.
 
         :param code: its exit code.
         :param struck: the faults within it.
         :param fenced: whether there was a second pipeline.
-        :param stderr: the file with its errors, if it is not the round's.
+        :param folder: the folder of the process, if it is not the round's.
         """
-        end = self._read_end()
+        folder = folder or self._folder
+        end = self._read_end(folder)
         if code in (0, -signal.SIGKILL):
             self._outcome.ends["killed" if code else "stopped"] += 1
             return
-        error = self.last_error(stderr)
+        error = self.last_error(folder)
         kind = error.partition(":")[0]
         self._outcome.ends[kind] += 1
         passing = kind == "SlotError" and any(text in error for text in _PASSING)
@@ -67,14 +68,14 @@ class Ends:
         elif problem := self._unclear(kind, error):
             self._outcome.violations.append(f"after a failed call, {problem}: {error}")
 
-    def last_error(self, stderr: Path | None = None) -> str:
+    def last_error(self, folder: Path | None = None) -> str:
         """Return the last line that a process has written."""
-        told = (stderr or self._folder / "stderr").read_text().splitlines()
+        told = ((folder or self._folder) / "stderr").read_text().splitlines()
         return told[-1][:500] if told else "no error text"
 
-    def _read_end(self) -> dict[str, Any]:
+    def _read_end(self, folder: Path) -> dict[str, Any]:
         """Return the record that the process has written at its end; empty if it was killed."""
-        noted = self._folder / "end.json"
+        noted = folder / "end.json"
         if not noted.exists():
             return {}
         end: dict[str, Any] = json.loads(noted.read_text())

@@ -58,6 +58,7 @@ class Judge:
         for name, options in self._program.sinks.items():
             watch = self._watches[name]
             if isinstance(watch, TableWatch):
+                self._outcome.violations += [f"{name}: {text}" for text in watch.violations]
                 await self._compare_target(name, history.final)
                 continue
             promise = replace(promised(options, self._program), defaults=history.defaults)

@@ -1,7 +1,8 @@
 """A Spark mirror as one more consumer of a program's journal.
 
 It runs in a process of its own beside the pipeline. Its driver, its Java or its Python workers are killed, at random or at a point of
-``tests/spark/kill_points``; then its checkpoint may lose a part of the last batch. At the end, it mirrors the rest of the journal, and its
+``tests/spark/kill_points``; then its checkpoint may lose a part of the last batch. Or its disk, with the tables, the staged files and
+the checkpoint, is full for some seconds; the process must survive that. At the end, it mirrors the rest of the journal, and its
 tables are compared with the source's, and its changelogs with the journal.
 """
 
@@ -12,7 +13,9 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -47,6 +50,11 @@ POINTS = (
     "before staged files are deleted",
     "before Spark's commit log",
 )
+FULL = "full disk"
+# The size of a disk that becomes full, and for how many seconds it is, with pauses.
+_DISK_BYTES = 200_000_000
+_FULL = (2.0, 2.0, 4.0)
+_ROOM = 1.0
 # Seconds for the start of Java, for a kill at a point, and for the last life.
 _STARTS = 240.0
 _STRIKES = 40.0
@@ -66,15 +74,18 @@ def with_mirror(program: Program) -> Program:
 def _drawn(chance: random.Random) -> dict[str, Any]:
     lives = []
     for _ in range(chance.choice([1, 2, 3])):
-        at = "random" if chance.random() < 0.4 else chance.choice(POINTS)
+        at = chance.choices(["random", FULL, chance.choice(POINTS)], [2, 1, 2])[0]
         life: dict[str, Any] = {"at": at, "loss": chance.choice(LOSSES)}
-        if at == "random":
+        if at == FULL:
+            life |= {"seconds": round(chance.uniform(0, 5), 1), "left": chance.choice([0, 8_000, 50_000])}
+        elif at == "random":
             life |= {"seconds": round(chance.uniform(0, 12), 1)}
             life |= {"victim": chance.choice(["driver", "java", "workers"])}
         else:
             life |= {"later": int(2 ** chance.uniform(0, 4)) - 1}
         lives.append(life)
     return {
+        "lake": chance.choice(["delta", "delta", "iceberg"]),
         "mode": {f"{SCHEMA}.{table}": chance.choice(MODES) for table in KEYS},
         "max_bytes": chance.choice([5_000, 100_000, 2**28]),
         "partition_bytes": chance.choice([2_000, 2**25]),
@@ -104,7 +115,8 @@ class MirrorLives:
     ) -> None:
         self._journal = journal
         self.violations: list[str] = []
-        self._options = {name: value for name, value in options.items() if name != "lives"}
+        self._options = {name: value for name, value in options.items() if name not in ("lives", "lake")}
+        self._lake = options.get("lake", "delta")
         self._lives = options["lives"]
         self._folder = folder
         self._target = folder / "lake"
@@ -115,6 +127,7 @@ class MirrorLives:
         self._loss = "nothing"
         self._lost = 0
         self._lived = asyncio.Event()
+        self._disk = any(life["at"] == FULL for life in self._lives) and _mounted(self._target)
 
     async def run(self) -> None:
         """Run the lives that end by a kill, once there is a journal."""
@@ -127,6 +140,13 @@ class MirrorLives:
                     self._loss = life["loss"]
         finally:
             self._lived.set()
+
+    def close(self) -> None:
+        """Remove the disk, if the mirror has its own. Keep its files if there are violations."""
+        if self._disk:
+            if self.violations:
+                shutil.copytree(self._target, self._folder / "copy of lake")
+            subprocess.run(["umount", self._target], check=True)
 
     def _exists(self) -> bool:
         try:
@@ -154,7 +174,8 @@ class MirrorLives:
 
     async def _live(self, life: dict[str, Any]) -> None:
         at, victim = life["at"], life.get("victim", "driver")
-        process = await self._start(point=None if at == "random" else at, later=life.get("later", 0))
+        point = at if at in POINTS else None
+        process = await self._start(point=point, later=life.get("later", 0))
         ended = asyncio.create_task(process.wait())
         started: list[int] = []
         try:
@@ -164,7 +185,9 @@ class MirrorLives:
             self._lost = int(line or self._lost)
             started = _descendants(process.pid)
             await asyncio.wait({ended}, timeout=life.get("seconds", _STRIKES))
-            if not ended.done():
+            if at == FULL and not ended.done():
+                await self._fill(life["left"], ended)
+            elif not ended.done():
                 self._struck(f"mirror: {victim} killed")
                 _kill(_victims(process.pid, victim))
                 # If only workers were killed, it starts its query again.
@@ -178,6 +201,23 @@ class MirrorLives:
         finally:
             _kill([*started, *_descendants(process.pid), process.pid])
             await ended
+
+    async def _fill(self, left: int, ended: asyncio.Task[int]) -> None:
+        """Fill the disk for some seconds, again and again; the process must not end.
+
+        :param left: the bytes that are left.
+        """
+        ballast = self._target / ".ballast"
+        for seconds in _FULL if self._disk else ():
+            there = os.statvfs(self._target)
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, there.f_bavail * there.f_frsize - left))
+            self._struck(f"mirror: {FULL}")
+            await asyncio.wait({ended}, timeout=seconds)
+            ballast.unlink()
+            await asyncio.wait({ended}, timeout=_ROOM)
+        if ended.done():
+            self.violations.append(f"it ended while its disk was full: {self._last_error()}")
 
     async def _start(
         self, *, once: bool = False, point: str | None = None, later: int = 0
@@ -194,6 +234,7 @@ class MirrorLives:
                 "keys": {f"{SCHEMA}.{table}": key for table, key in KEYS.items()},
                 "consumer": CURSOR,
             },
+            "lake": self._lake,
             "loss": self._loss,
             "after": self._lost,
             "log": str(self._folder / "mirror.java"),
@@ -270,9 +311,16 @@ class MirrorLives:
         return [f"changelog of {table}: {count} {text}" for text, count in problems.items() if count]
 
     def _read(self, table: str) -> list[Row]:
-        # Imports pyarrow.
+        # Imported here, because they import pyarrow.
         from deltalake import DeltaTable
+        from pyiceberg.catalog.sql import SqlCatalog
 
+        if self._lake == "iceberg":
+            uri = f"sqlite:///{self._target}/catalog"
+            catalog = SqlCatalog("mirror", uri=uri, warehouse=f"file://{self._target}/iceberg")
+            name = (SCHEMA, table)
+            there = catalog.table_exists(name)
+            return catalog.load_table(name).scan().to_arrow().to_pylist() if there else []
         path = str(self._target / SCHEMA / table)
         return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(path) else []
 
@@ -288,6 +336,16 @@ def operations(change: Delivered) -> tuple[str, ...]:
     key = KEYS[change.tables[0]]
     moved = len(change.old) == len(key) and any(change.old[column] != change.new[column] for column in key)
     return ("delete", "insert") if moved else ("update",)
+
+
+def _mounted(folder: Path) -> bool:
+    """Mount a small disk in memory at a folder; return ``False`` without the privilege to do so."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES},mode=700", "tmpfs", folder]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def _kill(pids: Iterable[int]) -> None:

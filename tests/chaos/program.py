@@ -82,6 +82,11 @@ class Program:
         return self.promotes or bool({"promotion", "late standby"} & {*self.aftermath})
 
     @property
+    def target_standby(self) -> str:
+        """Whether the target of a ``postgres`` sink has a standby: ``synchronous`` or ``asynchronous``; empty: none."""
+        return next((sink["standby"] for sink in self.sinks.values() if "standby" in sink), "")
+
+    @property
     def power(self) -> bool:
         """Whether the power fails. Then unsynced data may be lost, so nothing is read until the process is restarted."""
         return any(arm["action"] == "power" for run in self.runs for arm in run.arms)

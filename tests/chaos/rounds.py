@@ -58,6 +58,7 @@ _OF_JOURNALS = ("older copy",)
 class Round:
     """One program on one server, or on a primary and its standby.
 
+    :param target: the servers of a ``postgres`` sink's target; ``None`` if it is a database of ``cluster``.
     :param layer: leads to the object store of the journal.
     :param processes: starts the process under test.
     :param folder: the folder for all files of the round.
@@ -68,6 +69,7 @@ class Round:
         self,
         program: Program,
         cluster: Cluster,
+        target: Cluster | None,
         layer: FailingLayer | None,
         processes: Processes,
         folder: Path,
@@ -75,6 +77,7 @@ class Round:
     ) -> None:
         self._program = program
         self._cluster = cluster
+        self._target_cluster = target
         self._folder = folder
         self._layer = layer
         # Where the verifier reads the journal, without faults.
@@ -95,10 +98,18 @@ class Round:
                 sabotage=sabotage == "forget mirrored rows",
             )
         self._starter = Starter(
-            program, cluster, layer, self._receiver, processes, folder, self._ends, sabotage
+            program,
+            cluster,
+            lambda: self._target,
+            layer,
+            self._receiver,
+            processes,
+            folder,
+            self._ends,
+            sabotage,
         )
         self._striker = Striker(
-            cluster, layer, self._slot, self._forget, self._struck, self._starter.run_second
+            cluster, target, layer, self._slot, self._forget, self._struck, self._starter.run_second
         )
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
@@ -123,6 +134,9 @@ class Round:
         except (ValueError, AioreplError) as error:
             # The files on disk cannot be read.
             self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
+        finally:
+            if self._mirror is not None:
+                await asyncio.to_thread(self._mirror.close)
         if self._layer is not None:
             self._outcome.faults += self._layer.struck
         self._outcome.seconds = time.monotonic() - began
@@ -131,7 +145,8 @@ class Round:
     async def _run(self) -> None:
         (self._folder / "stderr").touch()
         await self._receiver.listener.listen()
-        async with self._cluster, self._database():
+        target = contextlib.nullcontext() if self._target_cluster is None else self._target_cluster
+        async with self._cluster, target, self._database():
             workload = Workload(
                 self._dsn,
                 seed=self._program.seed,
@@ -206,7 +221,7 @@ class Round:
 
     @property
     def _target(self) -> str:
-        return self._cluster.dsn_for(f"{self._slot}_target")
+        return (self._target_cluster or self._cluster).dsn_for(f"{self._slot}_target")
 
     @property
     def _snapshot(self) -> bool:
@@ -214,8 +229,13 @@ class Round:
 
     @property
     def _databases(self) -> list[str]:
-        mirrored = any(sink["type"] == "postgres" for sink in self._program.sinks.values())
-        return [self._slot, f"{self._slot}_target"] if mirrored else [self._slot]
+        """The databases on the program's server."""
+        here = self._has_target and self._target_cluster is None
+        return [self._slot, f"{self._slot}_target"] if here else [self._slot]
+
+    @property
+    def _has_target(self) -> bool:
+        return any(sink["type"] == "postgres" for sink in self._program.sinks.values())
 
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[None]:
@@ -224,6 +244,10 @@ class Round:
             await connection.execute(f"CREATE DATABASE {name}")
         await connection.execute(f"ALTER DATABASE {self._slot} SET wal_sender_timeout = '900ms'")
         connection.terminate()
+        if self._target_cluster is not None:
+            connection = await asyncpg.connect(self._target_cluster.dsn_for())
+            await connection.execute(f"CREATE DATABASE {self._slot}_target")
+            connection.terminate()
         try:
             yield
         finally:
@@ -254,7 +278,7 @@ class Round:
             create = f"SELECT pg_create_logical_replication_slot($1, 'pgoutput'{two_phase}{failover})"
             await connection.fetch(create, self._slot)
         connection.terminate()
-        if len(self._databases) > 1:
+        if self._has_target:
             target = await asyncpg.connect(self._target)
             await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
             target.terminate()

@@ -267,6 +267,21 @@ def compact_fewer_blocks() -> None:
     change_collector.blocks = fewer
 
 
+def trust_waiting_commits() -> None:
+    """A ``postgres`` sink takes a position for durable that the target's synchronous standby may lack."""
+    from aiorepl_sinks.postgres.state import MirrorState
+
+    open_state = MirrorState.open
+
+    async def trusting(self: Any) -> Any:
+        await self._connection.execute("SET synchronous_commit = 'local'")
+        found = await open_state(self)
+        await self._connection.execute("SET synchronous_commit = 'on'")
+        return found
+
+    MirrorState.open = trusting
+
+
 def _strikes(kind: str) -> Callable[[Program], bool]:
     """Whether a fault from outside is in a program."""
     return lambda program: any(kind == strike for run in program.runs for strike, *_ in run.strikes)
@@ -316,6 +331,7 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "prune one more": lambda program: "retention" in program.pipeline,
     "hold once": lambda program: _holds(program) and bool(program.mixture.get("pairs")),
     "judge early": lambda program: bool(program.pipeline.get("snapshot")) or _strikes("resnapshot")(program),
+    "trust waiting commits": lambda program: program.target_standby == "synchronous",
     "compact fewer blocks": lambda program: "compact" in program.pipeline,
 }
 
@@ -347,5 +363,6 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         hold_once,
         judge_early,
         compact_fewer_blocks,
+        trust_waiting_commits,
     )
 }

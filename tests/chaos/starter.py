@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _SLOT = 5.0
 class Starter:
     """Starts the processes of a round; for the parameters, see ``Round``.
 
+    :param target: returns the DSN of the target of a ``postgres`` sink.
     :param receiver: listens.
     """
 
@@ -36,6 +38,7 @@ class Starter:
         self,
         program: Program,
         cluster: Cluster,
+        target: Callable[[], str],
         layer: FailingLayer | None,
         receiver: Receiver,
         processes: Processes,
@@ -45,6 +48,7 @@ class Starter:
     ) -> None:
         self._program = program
         self._cluster = cluster
+        self._target = target
         self._layer = layer
         self._receiver = receiver
         self._processes = processes
@@ -74,7 +78,7 @@ class Starter:
                     async with asyncio.timeout(seconds):
                         await process.wait()
             process.kill()
-            self._ends.note(await process.wait(), [], fenced=True, stderr=folder / "stderr")
+            self._ends.note(await process.wait(), [], fenced=True, folder=folder)
         return got
 
     def _start_second(self, folder: Path) -> Process:
@@ -101,7 +105,7 @@ class Starter:
         return {
             "program": asdict(self._program),
             "dsn": self._cluster.proxy.dsn_for(self._cluster.dsn_for(self._slot)),
-            "target": self._cluster.dsn_for(f"{self._slot}_target"),
+            "target": self._target(),
             "receiver": self._receiver.listener.port,
             "slot": self._slot,
             "folder": str(self._folder),

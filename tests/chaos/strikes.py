@@ -30,8 +30,10 @@ KINDS = {
     "crash": 1,
     "resnapshot": 4,
 }
-# Only in some programs: with a standby, an object store, or a journal.
-PROMOTE, OUTAGE, SECOND = "promote", "outage", "second pipeline"
+# Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
+PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
+# Seconds in which commits go on, or wait, while the target's standby gets nothing.
+_BEHIND = 0.5
 _TABLES = ("accounts", "entries", "parts_0", "notes")
 
 
@@ -39,6 +41,7 @@ class Striker:
     """Strikes at one database.
 
     :param database: its name, which is also the slot's.
+    :param target: the server and the standby of a ``postgres`` sink; ``None`` if they are not its own.
     :param forget: called while the server is down, because it may have lost confirmed positions.
     :param struck: called with each fault.
     :param second: runs a second pipeline on the same slot and journal, for some seconds; returns whether it got the slot.
@@ -47,6 +50,7 @@ class Striker:
     def __init__(
         self,
         cluster: Cluster,
+        target: Cluster | None,
         layer: FailingLayer | None,
         database: str,
         forget: Callable[[], None],
@@ -54,6 +58,7 @@ class Striker:
         second: Callable[[float], Awaitable[bool]],
     ) -> None:
         self._layer = layer
+        self._target = target
         self._second = second
         self._cluster = cluster
         self._proxy = cluster.proxy
@@ -69,9 +74,12 @@ class Striker:
         if kind == PROMOTE:
             await self._promote(early=size > 0.5)
             return
+        if kind == PROMOTE_TARGET:
+            await self._promote_target(behind=size > 0.3)
+            return
         self._struck(kind)
         if kind in ("walsender", "backends"):
-            await self._terminate(kind)
+            await self._terminate(self._cluster, kind)
         elif kind == "cut":
             self._proxy.cut()
         elif kind == "cut after":
@@ -111,16 +119,33 @@ class Striker:
         try:
             running = asyncio.create_task(self._second(0.5 + size))
             await asyncio.sleep(0.2)
-            await self._terminate("walsender")
+            await self._terminate(self._cluster, "walsender")
             if await running:
                 self._struck("second pipeline: it got the slot")
         finally:
             if sleeps:
                 process.send_signal(signal.SIGCONT)
 
-    async def _terminate(self, kind: str) -> None:
+    async def _promote_target(self, *, behind: bool) -> None:
+        """Replace the target's server by its standby.
+
+        :param behind: whether the standby gets nothing any more before that. Then commits wait for a synchronous standby, and lose
+            their connections meanwhile; an asynchronous one lacks them.
+        """
+        target = self._target
+        if target is None or target.standby is None:
+            return
+        self._struck(PROMOTE_TARGET)
+        if behind:
+            await target.hold_back()
+            await asyncio.sleep(_BEHIND)
+            await self._terminate(target, "backends")
+            await asyncio.sleep(_BEHIND)
+        await target.promote(lambda: None)
+
+    async def _terminate(self, cluster: Cluster, kind: str) -> None:
         only = "AND backend_type = 'walsender'" if kind == "walsender" else ""
-        connection = await asyncpg.connect(self._cluster.dsn_for())
+        connection = await asyncpg.connect(cluster.dsn_for())
         # The connections of the writers and the verifier have no application name.
         await connection.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

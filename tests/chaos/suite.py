@@ -21,7 +21,7 @@ from pathlib import Path
 
 import bucket
 from bucket import FailingLayer
-from cluster import Cluster, pair
+from cluster import Cluster, pair, target_pair
 from drawing import VERSIONS, draw
 from mirrored import ROOT
 from processes import Processes
@@ -67,6 +67,16 @@ class Servers:
                 yield cluster
         else:
             yield Cluster(self(program.version))
+
+    @contextmanager
+    def target(self, program: Program) -> Iterator[Cluster | None]:
+        """Two new servers for the target of a ``postgres`` sink; ``None`` if it is on the server of the program."""
+        if not program.target_standby:
+            yield None
+            return
+        version = program.version
+        with target_pair(version, programs(version), SETTINGS, program.target_standby) as cluster:
+            yield cluster
 
     @contextmanager
     def layer(self, program: Program) -> Iterator[FailingLayer | None]:
@@ -121,8 +131,12 @@ def run(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
     (folder / "program.json").write_text(program.to_json())
-    with servers.cluster(program) as cluster, servers.layer(program) as layer:
-        outcome = asyncio.run(Round(program, cluster, layer, processes, folder, sabotage).run())
+    with (
+        servers.cluster(program) as cluster,
+        servers.target(program) as target,
+        servers.layer(program) as layer,
+    ):
+        outcome = asyncio.run(Round(program, cluster, target, layer, processes, folder, sabotage).run())
     if outcome.violations and keep:
         sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
     else:

@@ -199,16 +199,35 @@ class RequestWatch(Watch):
 
 
 class TableWatch(Watch):
-    """A ``postgres`` sink, without a log: only its tables are compared. ``poll`` reads the ledger from the target."""
+    """A ``postgres`` sink, without a log: only its tables are compared. ``poll`` reads the ledger and the position from the target.
+
+    :param name: the sink's.
+    :param durable: whether the target must have everything that is confirmed.
+    """
+
+    def __init__(self, confirmed: Confirmation, name: str, *, durable: bool) -> None:
+        super().__init__(confirmed)
+        self._name = name
+        self._durable = durable
+        self._first: LSN | None = None
 
     def _look(self) -> None:
         """Do nothing: there is no log."""
 
     async def poll(self, connection: Any) -> None:
-        """Read the ledger.
+        """Read the ledger, and compare the position with the confirmed one.
 
         :param connection: to the target.
         """
+        confirmed = self._confirmed()
+        self._first = self._first or confirmed
+        # Before anything is confirmed, there may be no position.
+        if self._durable and confirmed is not None and confirmed != self._first:
+            position = await connection.fetchval(
+                "SELECT lsn::text FROM aiorepl.positions WHERE sink = $1", self._name
+            )
+            if position is None or LSN.parse(position) < confirmed:
+                self.violations.append(f"{confirmed} is confirmed, and the target is at {position}")
         rows = await connection.fetch(f"SELECT writer, number FROM {SCHEMA}.ledger WHERE writer = 0")
         self.ledger.update((row["writer"], row["number"]) for row in rows)
 
@@ -294,7 +313,13 @@ def watches(
         elif kind == "s3":
             made[name] = ManifestWatch(confirmed, folder / name)
         else:
-            made[name] = RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed)
+            # Without a journal, the position of an initial snapshot is before the slot's. An asynchronous standby may lack commits.
+            durable = options.get("standby") != "asynchronous" and bool(
+                program.pipeline["journal"] or not program.pipeline.get("snapshot")
+            )
+            made[name] = (
+                RequestWatch(confirmed) if kind == "webhook" else TableWatch(confirmed, name, durable=durable)
+            )
         if "rejects" in options:
             made[letters(name)] = LettersWatch(confirmed, folder / letters(name))
     if program.pipeline["journal"]:

@@ -60,12 +60,16 @@ class Killed(OSError):
 
 
 @contextmanager
-def interrupted(point: str, strike: Callable[[], None], later: int = 0) -> Iterator[None]:
+def interrupted(
+    point: str, strike: Callable[[], None], later: int = 0, target: type = DeltaTarget
+) -> Iterator[None]:
     """Call ``strike`` at a point, by default of the first batch.
 
     :param later: how many passages through the point to skip first.
+    :param target: the class of the lake's tables.
     """
     owner, name, number, after = POINTS[point]
+    owner = target if owner is DeltaTarget else owner
     original, calls = getattr(owner, name), count(1)
 
     def call(*given: Any, **named: Any) -> Any:

@@ -17,8 +17,9 @@ from typing import Any
 
 from aiorepl import AioreplError, RetryPolicy
 from aiorepl.objects.location import ObjectStore
-from aiorepl.spark import local_session
+from aiorepl.spark import IcebergLake, local_session
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.table import Part
 from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.running import MirrorRunner
@@ -31,23 +32,27 @@ def main(plan: dict[str, Any]) -> int:
 
     Prints the number of the batch of which the checkpoint has lost a part, once Spark runs.
 
-    :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``loss`` and ``after``,
-        what to lose first (``kill_points.lose``); ``log``, the file for Java's output; ``once``, whether to end at the end of the
+    :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``lake``, ``delta`` or
+        ``iceberg``; ``loss`` and ``after``, what to lose first (``kill_points.lose``); ``log``, the file for Java's output; ``once``, whether to end at the end of the
         journal; ``point`` and ``later``, where the process kills itself, or ``None``; ``sabotage``, whether to lose rows.
     """
-    lost = lose(Path(plan["mirror"]["target"], "_checkpoint"), plan["loss"], plan["after"])
+    folder = Path(plan["mirror"]["target"])
+    lost = lose(folder / "_checkpoint", plan["loss"], plan["after"])
+    lake, target = None, DeltaTarget
+    if plan["lake"] == "iceberg":
+        lake, target = IcebergLake(catalog(folder)), IcebergTarget
     if plan["sabotage"]:
-        forget_rows()
+        forget_rows(target)
     session = partial(local_session, cores=1, memory="512m", log=plan["log"])
     session()
     print(lost, flush=True)
     again = RetryPolicy(timeout=None, wait_initial=0.1, wait_max=1.0)
     journal = plan["journal"]
     location = ObjectStore(**journal) if isinstance(journal, dict) else journal
-    runner = MirrorRunner(Mirror(location, **plan["mirror"]), session, again, once=plan["once"])
+    runner = MirrorRunner(Mirror(location, **plan["mirror"], lake=lake), session, again, once=plan["once"])
     kill = partial(os.kill, os.getpid(), signal.SIGKILL)
     point = plan["point"]
-    with nullcontext() if point is None else interrupted(point, kill, plan["later"]):
+    with nullcontext() if point is None else interrupted(point, kill, plan["later"], target):
         try:
             runner.run()
         except AioreplError as error:
@@ -56,9 +61,17 @@ def main(plan: dict[str, Any]) -> int:
     return 0
 
 
-def forget_rows() -> None:
+def catalog(folder: Path) -> Any:
+    """Return the catalog of a mirror's Iceberg tables, which is in its folder."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    folder.mkdir(exist_ok=True)
+    return SqlCatalog("mirror", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}/iceberg")
+
+
+def forget_rows(target: Any) -> None:
     """Lose the last row of every part that is merged."""
-    merge = DeltaTarget.merge
+    merge = target.merge
 
     def shorter(part: Part) -> Part:
         return replace(part, read=lambda: part.read()[:-1])
@@ -66,7 +79,7 @@ def forget_rows() -> None:
     def less(self: Any, parts: Any, *given: Any, **named: Any) -> None:
         merge(self, [shorter(part) for part in parts], *given, **named)
 
-    DeltaTarget.merge = less  # type: ignore[method-assign]
+    target.merge = less
 
 
 if __name__ == "__main__":
