@@ -1,8 +1,8 @@
 """Reduces the changes of one table on executors, for a batch that is too large for the driver.
 
-Executors read the staged files and shuffle the rows by key. Then each executor has all changes of some keys, reduces them, and
-writes the result to a file in the staging folder: one part for the table's merge. If a row moved and lacks a value, its old and
-its new key go to the same executor. The driver gets descriptions only.
+Executors read the staged files and shuffle the rows by ranges of keys. Then each executor has all changes of some keys, reduces
+them, and writes the result to a file in the staging folder: one part for the table's merge. If a row moved and lacks a value, its
+old and its new key go to the same executor. The driver gets descriptions, and a sample of the keys.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from aiorepl.journal.store import Store, open_store
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
+from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
@@ -34,7 +35,8 @@ from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 PART_BYTES: Final = 32 * 1024 * 1024
 """The size of a shuffled partition in memory; one key's changes are never divided."""
 
-_ROUTE: Final = "_aiorepl_route"
+_ROUTE, _FIRST, _COUNT = "_aiorepl_route", "_aiorepl_first_range", "_aiorepl_ranges"
+_SAMPLE: Final = pa.schema([pa.field("keys", pa.binary())])
 _FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])
 _PART: Final = pa.schema(
     [
@@ -69,15 +71,22 @@ def parts(
     )
     for row in scanned:
         found |= {truncate_at(*each) for each in orjson.loads(bytes(row["truncates"]))}
-        links.append(pa.ipc.open_stream(bytes(row["keys"])).read_all())
+        links.append(_opened(row["keys"]))
     routes = Routes.of((each for each in links if each.num_rows), wanted.keys)
     ascending = sorted(found)
     count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
-    rows = _frame(spark, files).mapInArrow(_reading(wanted, routes), _schema(_routed(wanted)))
+    ranges = _ranges(spark, wanted, files, count)
+    rows = _frame(spark, files).mapInArrow(_reading(wanted, routes, ranges), _schema(_routed(wanted)))
     hashed = f.hash(*(f.col(_quoted(name)) for name in wanted.keys))
-    routed = f.when(f.col(_ROUTE).isNotNull(), f.hash(_ROUTE)).otherwise(hashed)
-    reduced = rows.repartition(count, routed).mapInArrow(_reducing(wanted, ascending), _schema(_PART))
+    ranged = f.col(_FIRST) + f.pmod(hashed, f.col(_COUNT))
+    place = f.when(f.col(_ROUTE).isNotNull(), f.pmod(f.hash(_ROUTE), f.lit(count))).otherwise(ranged)
+    reduced = rows.repartitionById(count, place).mapInArrow(_reducing(wanted, ascending), _schema(_PART))
     return [_part(store, *row) for row in reduced.collect()], ascending
+
+
+def _ranges(spark: SparkSession, wanted: Changes, files: Sequence[StagedFile], count: int) -> Ranges:
+    rows = _frame(spark, files).mapInArrow(_sampling(wanted), _schema(_SAMPLE)).collect()
+    return Ranges.of([_opened(row["keys"]).column(0).combine_chunks() for row in rows], count)
 
 
 def _frame(spark: SparkSession, files: Sequence[StagedFile]) -> DataFrame:
@@ -89,17 +98,26 @@ def _scanning(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for file in _files(batches):
             truncates, keys = wanted.scan(file)
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, keys.schema) as writer:
-                writer.write_table(keys)
-            row = [[orjson.dumps(truncates)], [sink.getvalue().to_pybytes()]]
+            row = [[orjson.dumps(truncates)], [_bytes(keys)]]
             yield pa.RecordBatch.from_arrays([pa.array(each, pa.binary()) for each in row], schema=_FOUND)
 
     return scan
 
 
+def _sampling(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    field = wanted.common.rows.field(wanted.keys[0])
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in _files(batches):
+            keys = [batch.column(field.name) for batch in wanted.rows(file)]
+            found = pa.table({field.name: sample(pa.chunked_array(keys, field.type))})
+            yield pa.RecordBatch.from_arrays([pa.array([_bytes(found)], pa.binary())], schema=_SAMPLE)
+
+    return read
+
+
 def _reading(
-    wanted: Changes, routes: Routes
+    wanted: Changes, routes: Routes, ranges: Ranges
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     schema = _routed(wanted)
 
@@ -108,7 +126,8 @@ def _reading(
             for found in wanted.rows(file):
                 rows = found.filter(pc.not_equal(found.column("_op"), "truncate"))
                 route = routes.column(rows, wanted.keys) if routes else pa.nulls(rows.num_rows, pa.string())
-                yield pa.RecordBatch.from_arrays([*rows.columns, route], schema=schema)
+                places = ranges.places(rows.column(wanted.keys[0]))
+                yield pa.RecordBatch.from_arrays([*rows.columns, route, *places], schema=schema)
 
     return read
 
@@ -163,7 +182,20 @@ def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
 
 
 def _routed(wanted: Changes) -> pa.Schema:
-    return wanted.common.rows.append(pa.field(_ROUTE, pa.string()))
+    added = [pa.field(_ROUTE, pa.string()), pa.field(_FIRST, pa.int32()), pa.field(_COUNT, pa.int32())]
+    return pa.schema([*wanted.common.rows, *added])
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _opened(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(bytes(data)).read_all()
 
 
 def _schema(arrow: pa.Schema) -> Any:
