@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/spark.py [read latency tables tpch transaction] [--rows 1000000] [--scale 1] [--no-debezium]
 
-``read``         typed rows of a journal to Spark's noop sink: in local[1] with Java and its workers on one core, and in local[2] on two
+``read``         typed rows of a journal to Spark's noop sink: in local[1] with Java and its workers on one core, and in local[2] on
+                 two, in turns; the best of two rounds
 ``latency``      batches of 1,000 changes of a real server, from their commit until a Delta table has them, once the query is warm
 ``tables``       a hundred tables in one query: processes, and seconds a batch, beside one table with as many rows
 ``tpch``         TPC-H's tables mirrored by a snapshot, then a refresh stream: inserts to orders and lineitem, updates of 1 % and
@@ -40,6 +41,7 @@ from aiorepl.testing import EmbeddedServer
 
 _READ_GOAL, _CORES_GOAL, _LATENCY_GOAL = 400_000, 1.7, 1.0
 _WARM, _BATCHES, _CHANGES = 10, 40, 1000
+_ROUNDS = 2
 
 
 def main() -> None:
@@ -66,16 +68,18 @@ def main() -> None:
 def _read(folder: Path, arguments: argparse.Namespace) -> None:
     journal = folder / "read"
     asyncio.run(write_journal(journal, arguments.rows, 1))
-    rates = {}
-    for cores in (1, 2):
-        found = json.loads(run(step("read", journal, cores)).output.splitlines()[-1])
-        rates[cores] = arguments.rows / found["wall"]
+    best: dict[int, dict[str, float]] = {}
+    for _ in range(_ROUNDS):
+        for cores in (1, 2):
+            found = json.loads(run(step("read", journal, cores)).output.splitlines()[-1])
+            best[cores] = {name: min(value, best.get(cores, found)[name]) for name, value in found.items()}
+    for cores, found in best.items():
         _print(
             f"typed rows to noop, local[{cores}], all processes on {cores} of the cores",
-            f"{rates[cores]:,.0f} rows/s, {arguments.rows / found['cpu']:,.0f} rows per CPU second",
+            f"{arguments.rows / found['wall']:,.0f} rows/s, {arguments.rows / found['cpu']:,.0f} rows per CPU second",
             f"{_READ_GOAL:,} rows/s" if cores == 2 else None,
         )
-    _print("two cores beside one", f"{rates[2] / rates[1]:.2f} times", f"{_CORES_GOAL} times")
+    _print("two cores beside one", f"{best[1]['wall'] / best[2]['wall']:.2f} times", f"{_CORES_GOAL} times")
 
 
 def _latency(folder: Path, arguments: argparse.Namespace) -> None:

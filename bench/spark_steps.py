@@ -21,7 +21,7 @@ from measuring import tree_cpu
 
 import aiorepl
 
-_RUNS, _BEST_OF = 5, 3
+_RUNS, _BEST_OF = 12, 5
 
 
 def main() -> None:
