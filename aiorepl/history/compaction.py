@@ -175,6 +175,11 @@ class Compaction:
             found[0].end.require_same_source(source, f"the history in {self._store.url}")
             require_newest(self._store, found[0].end.lsn, cursor)
             self._history, self._version = found[0].claimed(owner), found[1]
+            if found[0].end.lsn == found[0].start:
+                # Nothing was compacted yet. A journal that was empty then may have got another start since.
+                begin = beginning(self._reader)
+                if begin.lsn > found[0].start:
+                    self._history = replace(self._history, start=begin.lsn, end=begin)
         self._version = write_history(self._store, self._history, self._version)
         moved(self._store, self._cursors, self._history.end)
         with accessing(self._store):

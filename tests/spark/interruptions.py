@@ -124,7 +124,7 @@ class Run:
         self._spark = spark
         self._kind = kind
         # A merge by Spark takes a second.
-        self._sizes = SIZES[1:] if kind == "spark" else SIZES
+        self._sizes = SIZES[2:] if kind == "spark" else SIZES
         self._chance = chance = random.Random(seed)
         self._other = random.Random(f"other programs {seed}")
         self._journal = GrowingJournal(folder / "journal")
