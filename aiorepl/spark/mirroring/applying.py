@@ -134,7 +134,8 @@ class Applying:
 
         def write(table: Table) -> int | None:
             found = files.get(table, [])
-            if table in due:
+            behind = table in due
+            if behind:
                 found = [*self._earlier(table, aside.get(table), head), *found]
             if not found:
                 return None
@@ -147,7 +148,8 @@ class Applying:
                     table,
                     former,
                 )
-            return self._writer.write(table, found, commit, state.tables.get(table), again=again)
+            # A table may have failed after its last commit, and then has some of its earlier changes.
+            return self._writer.write(table, found, commit, state.tables.get(table), again=again or behind)
 
         oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":

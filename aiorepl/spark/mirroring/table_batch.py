@@ -73,7 +73,8 @@ class TableWriter:
 
         :param files: in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
-        :param again: an earlier plan with another end may have written some of these changes: write only those that the table lacks.
+        :param again: an earlier batch, or an earlier plan of this one, may have written some of these changes: write only those that
+            the table lacks.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
