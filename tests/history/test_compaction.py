@@ -23,6 +23,7 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.position import Timelines
 from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
 
 KEY = column("id", 23, key=True)
 DAY = 86_400
@@ -388,6 +389,18 @@ def test_no_journal(journal):
         journal.compact()
     assert history.files(journal.folder, "public", "t") is None
     assert history.end(journal.folder) is None
+
+
+def test_an_empty_journal_that_begins_later(journal):
+    """A history that was begun while the journal was empty begins with the journal, whose slot may have been created again."""
+    journal.write()
+    journal.compact()
+    journal.stream = Stream(start=journal.stream.position.lsn + 0x18)
+    journal.stream.transaction(journal.stream.table("t", KEY).insert("1"))
+    journal.write()
+    journal.compact()
+    assert [1] == [row["id"] for row in journal.rows()]
+    assert journal.stream.lsn == Cursors(journal.folder).get(CURSOR).lsn
 
 
 def test_a_pruned_journal(journal):
