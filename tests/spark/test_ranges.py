@@ -15,8 +15,7 @@ COUNT, ROWS = 8, 20_000
 def placed(values: pa.Array) -> list[tuple[int, int]]:
     """Divide a column that two files have, and return for each value its first and its last range."""
     half = len(values) // 2
-    files = [pa.chunked_array([values[:half]]), pa.chunked_array([values[half:]])]
-    first, count = Ranges.of(map(sample, files), COUNT).places(values)
+    first, count = Ranges.of(map(sample, [values[:half], values[half:]]), COUNT).places(values)
     return [(one, one + more - 1) for one, more in zip(first.to_pylist(), count.to_pylist(), strict=True)]
 
 

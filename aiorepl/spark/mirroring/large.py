@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from aiorepl.history import parquet
@@ -30,12 +29,12 @@ from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 
 PART_BYTES: Final = 32 * 1024 * 1024
 """The size of a shuffled partition in memory; one key's changes are never divided."""
 
-_ROUTE, _FIRST, _COUNT = "_aiorepl_route", "_aiorepl_first_range", "_aiorepl_ranges"
 _SAMPLE: Final = pa.schema([pa.field("keys", pa.binary())])
 _FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])
 _PART: Final = pa.schema(
@@ -77,10 +76,8 @@ def parts(
     count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
     ranges = _ranges(spark, wanted, files, count)
     rows = _frame(spark, files).mapInArrow(_reading(wanted, routes, ranges), _schema(_routed(wanted)))
-    hashed = f.hash(*(f.col(_quoted(name)) for name in wanted.keys))
-    ranged = f.col(_FIRST) + f.pmod(hashed, f.col(_COUNT))
-    place = f.when(f.col(_ROUTE).isNotNull(), f.pmod(f.hash(_ROUTE), f.lit(count))).otherwise(ranged)
-    reduced = rows.repartitionById(count, place).mapInArrow(_reducing(wanted, ascending), _schema(_PART))
+    divided = divide(rows, wanted.keys, count)
+    reduced = divided.mapInArrow(_reducing(wanted, ascending), _schema(_PART))
     return [_part(store, *row) for row in reduced.collect()], ascending
 
 
@@ -109,8 +106,8 @@ def _sampling(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for file in _files(batches):
-            keys = [batch.column(field.name) for batch in wanted.rows(file)]
-            found = pa.table({field.name: sample(pa.chunked_array(keys, field.type))})
+            keys = [sample(batch.column(field.name)) for batch in wanted.rows(file)]
+            found = pa.table({field.name: pa.chunked_array(keys, field.type)})
             yield pa.RecordBatch.from_arrays([pa.array([_bytes(found)], pa.binary())], schema=_SAMPLE)
 
     return read
@@ -125,9 +122,8 @@ def _reading(
         for file in _files(batches):
             for found in wanted.rows(file):
                 rows = found.filter(pc.not_equal(found.column("_op"), "truncate"))
-                route = routes.column(rows, wanted.keys) if routes else pa.nulls(rows.num_rows, pa.string())
-                places = ranges.places(rows.column(wanted.keys[0]))
-                yield pa.RecordBatch.from_arrays([*rows.columns, route, *places], schema=schema)
+                added = columns(rows, wanted.keys, routes, ranges)
+                yield pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
 
     return read
 
@@ -136,11 +132,10 @@ def _reducing(
     wanted: Changes, truncates: Sequence[Truncate]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def reduce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        columns = wanted.common.rows
-        found = [batch.select(columns.names) for batch in batches if batch.num_rows]
+        found = [batch for batch in batches if batch.num_rows]
         if not found:
             return
-        rows = pa.Table.from_batches(found).cast(columns)
+        rows = pa.Table.from_batches(found).cast(wanted.common.rows)
         table = reduce_changes(rows, wanted.keys, wanted.mode, truncates).table
         if table.num_rows:
             yield _write(open_store(wanted.staging), table)
@@ -182,8 +177,7 @@ def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
 
 
 def _routed(wanted: Changes) -> pa.Schema:
-    added = [pa.field(_ROUTE, pa.string()), pa.field(_FIRST, pa.int32()), pa.field(_COUNT, pa.int32())]
-    return pa.schema([*wanted.common.rows, *added])
+    return pa.schema([*wanted.common.rows, *COLUMNS])
 
 
 def _bytes(table: pa.Table) -> bytes:
@@ -200,7 +194,3 @@ def _opened(data: bytes) -> pa.Table:
 
 def _schema(arrow: pa.Schema) -> Any:
     return from_arrow_schema(arrow)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -16,11 +16,14 @@ _STRIDE: Final = 500
 """One of so many values is in a sample."""
 
 
-def sample(values: pa.ChunkedArray) -> pa.Array:
-    """Return evenly spaced values of a column in its order: at least one, unless it has no values, or no order."""
+def sample(values: pa.Array) -> pa.Array:
+    """Return evenly spaced values of a column in their order: at least one, unless there are none, or they have no order.
+
+    The result does not refer to the memory of ``values``.
+    """
     if pa.types.is_nested(values.type) or pa.types.is_interval(values.type):
         return pa.array([], values.type)
-    present = values.drop_null().combine_chunks()
+    present = values.drop_null()
     ordered = present.take(pc.sort_indices(present))
     return ordered.take(pa.array(range(min(len(ordered), _STRIDE) // 2, len(ordered), _STRIDE), pa.int64()))
 

@@ -1,8 +1,8 @@
 """Reduces a micro-batch on the driver, or on executors if it is large, without collecting its rows through Spark.
 
 Executors write the batch's rows once, to files in a staging folder, and Spark returns the names. The driver reads and reduces a
-small batch. For a large one, executors read the files again, shuffle the rows by key, reduce them, and write the parts to files
-too. Each attempt at a task uses new file names, so files of failed attempts are never read.
+small batch. For a large one, executors read the files again, divide the rows by ranges of keys, reduce them, and write the parts to
+files too. Each attempt at a task uses new file names, so files of failed attempts are never read.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
+from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 
 _MIB: Final = 1024 * 1024
 DRIVER_BYTES: Final = 64 * _MIB
 """A batch with more bytes in memory is reduced on executors."""
 PART_BYTES: Final = 32 * _MIB
 _ROW_GROUP_BYTES: Final = 32 * _MIB
-_ROUTE: Final = "_aiorepl_route"
 _COLUMNS: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -45,9 +46,10 @@ _COLUMNS: Final = pa.schema(
         pa.field("truncates", pa.binary()),
         pa.field("linked", pa.binary()),
         pa.field("kept", pa.binary()),
+        pa.field("sample", pa.binary()),
     ]
 )
-_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary, kept binary"
+_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary, kept binary, sample binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,14 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     staged: list[_Staged] = []
     truncates: set[Truncate] = set()
     links: list[pa.Table] = []
+    samples: list[pa.Array] = []
     for row in batch.mapInArrow(partial(_stage, folder, tuple(keys)), _DDL).collect():
         staged.append(_Staged(row.name, row.size, (row.lsn, row.ordinal)))
         truncates.update(_truncates(bytes(row.truncates)))
         if row.linked is not None:
             links.append(_opened(bytes(row.linked)))
+        if row.sample is not None:
+            samples.append(_opened(bytes(row.sample)).column(0).combine_chunks())
     if not staged:
         return Batch((), (), None)
     last = max(each.last for each in staged)
@@ -150,16 +155,14 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
         reduced = reduce_changes(rows, keys, mode, sorted(truncates))
         return Batch(reduced.parts(PART_BYTES), reduced.truncates, last)
     routes = Routes.of(links, keys)
-    schema = StructType([*batch.schema.fields, StructField(_ROUTE, StringType())])
+    schema = StructType([*batch.schema.fields, *from_arrow_schema(COLUMNS).fields])
     count = -(-total // PART_BYTES)
     names = _names(batch.sparkSession, [each.name for each in staged])
-    rows = names.mapInArrow(partial(_routed, folder, tuple(keys), routes), schema)
-    # Keys that a move links share one route, so that one task has all of their values.
-    own = f.hash(*(f.col(_quoted(name)) for name in keys))
-    target = f.when(f.col(_ROUTE).isNull(), own).otherwise(f.hash(_ROUTE))
-    exchanged = rows.repartition(count, target).drop(_ROUTE)
+    ranges = Ranges.of(samples, count)
+    rows = names.mapInArrow(partial(_routed, folder, tuple(keys), routes, ranges), schema)
+    divided = divide(rows, keys, count)
     found = sorted(truncates)
-    reduced_rows = exchanged.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
+    reduced_rows = divided.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
     parts = [
         Part(
             row.size,
@@ -179,6 +182,7 @@ def _stage(
     size, last = 0, (0, 0)
     truncates: list[Truncate] = []
     links: list[pa.Table] = []
+    samples: list[pa.Array] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
         nonlocal size, last
@@ -190,6 +194,7 @@ def _stage(
             last = max(last, _last(batch))
             truncates.extend(truncates_of(table))
             links.append(linked_keys(table, keys))
+            samples.extend(sample(batch[name]) for name in keys[:1])
             yield batch
 
     first = next((batch for batch in batches if batch.num_rows), None)
@@ -197,18 +202,21 @@ def _stage(
         return
     name = folder.write(watched(), first.schema)
     linked = pa.concat_tables(links)
-    yield _described(name, size, last, truncates, linked if linked.num_rows else None)
+    keys_of = pa.table({"keys": pa.concat_arrays(samples)}) if samples else None
+    yield _described(name, size, last, truncates, linked if linked.num_rows else None, keys=keys_of)
 
 
 def _routed(
-    folder: Folder, keys: Sequence[str], routes: Routes, names: Iterator[pa.RecordBatch]
+    folder: Folder, keys: Sequence[str], routes: Routes, ranges: Ranges, names: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read files, and append the shuffle key to each row. Runs on executors."""
+    """Read files, and append the columns by which rows are divided. Runs on executors."""
     for name in (name for batch in names for name in batch["name"].to_pylist()):
         for batch in folder.read(name):
             rows = batch.filter(pc.not_equal(batch["_op"], "truncate"))
-            found = routes.column(rows, keys) if routes else pa.nulls(rows.num_rows, pa.string())
-            yield rows.append_column(_ROUTE, found)
+            added = columns(rows, keys, routes, ranges)
+            yield pa.RecordBatch.from_arrays(
+                [*rows.columns, *added], schema=pa.schema([*rows.schema, *COLUMNS])
+            )
 
 
 def _reduce(
@@ -243,6 +251,7 @@ def _described(
     truncates: Sequence[Truncate],
     linked: pa.Table | None,
     kept: Mapping[str, bool] | None = None,
+    keys: pa.Table | None = None,
 ) -> pa.RecordBatch:
     arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
     row = {
@@ -253,6 +262,7 @@ def _described(
         "truncates": _bytes(arrow),
         "linked": None if linked is None else _bytes(linked),
         "kept": None if kept is None else orjson.dumps(kept),
+        "sample": None if keys is None else _bytes(keys),
     }
     return pa.RecordBatch.from_pylist([row], schema=_COLUMNS)
 
@@ -285,10 +295,6 @@ def _names(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     """Return a DataFrame of names, a partition for each."""
     rows = spark.createDataFrame([(name,) for name in names], "name string")
     return rows.repartition(len(names), "name")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
