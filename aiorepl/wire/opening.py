@@ -310,6 +310,11 @@ def connect_error(error: Exception, server: str) -> Exception:
         return ConnectionFailed(
             f"{server} did not answer in time: check host and port, and that it is running"
         )
+    if isinstance(error, (FileNotFoundError, ssl.SSLError)):
+        return ConnectionFailed(
+            f"cannot reach {server}: {_os_error_text(error)}: check that it is running, and the files that sslrootcert, sslcert "
+            "and sslkey name"
+        )
     if isinstance(error, OSError):
         return ConnectionFailed(
             f"cannot reach {server}: {_os_error_text(error)}: check host and port, and that it is running"

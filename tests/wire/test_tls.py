@@ -198,6 +198,16 @@ async def test_no_authority(monkeypatch, tmp_path):
         await walsender("postgresql://user@127.0.0.1:1/d?sslmode=verify-full")
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_a_file_of_certificates_that_is_no_good(content, tmp_path):
+    """The error says that the file of sslrootcert is missing, or has none, and not only that the server is not reached."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConnectionFailed, match="the files that sslrootcert, sslcert and sslkey name"):
+        await walsender(f"postgresql://user@127.0.0.1:1/d?sslmode=verify-full&sslrootcert={file}")
+
+
 @pytest.fixture
 def relay(authority, database):
     """The database behind TLS: gives its DSN with these options."""
