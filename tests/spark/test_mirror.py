@@ -231,12 +231,14 @@ def test_new_column(spark, journal, target) -> None:
 
 def test_odd_names(spark, journal, target) -> None:
     """Names that need quotes are quoted everywhere."""
-    table = journal.stream.table("t", column("id", INT4, key=True), column("Mixed Case"), column('q"t'))
-    journal.stream.transaction(table.insert("1", "a", "b"))
+    table = journal.stream.table(
+        "t", column("id", INT4, key=True), column("Mixed Case"), column('q"t'), column("a.b`c")
+    )
+    journal.stream.transaction(table.insert("1", "a", "b", "."))
     step(spark, journal, target)
-    journal.stream.transaction(table.update("1", "c", UNCHANGED))
+    journal.stream.transaction(table.update("1", "c", UNCHANGED, "`"))
     step(spark, journal, target)
-    assert mirror(target) == {1: {"id": 1, "Mixed Case": "c", 'q"t': "b"}}
+    assert mirror(target) == {1: {"id": 1, "Mixed Case": "c", 'q"t': "b", "a.b`c": "`"}}
 
 
 def history(journal) -> dict:
@@ -349,7 +351,7 @@ def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
     """A large batch is reduced where its rows are; keys that are linked by moves stay together."""
     from aiorepl.spark.mirroring import staged_rows
 
-    table = journal.stream.table("t", ID, NOTE, column("n", INT4))
+    table = journal.stream.table("t", ID, NOTE, column("n.`", INT4))
     journal.stream.transaction(*[table.insert(str(key), f"toast {key}", "0") for key in range(20)])
     step(spark, journal, target)
     monkeypatch.setattr(staged_rows, "DRIVER_BYTES", 0)
@@ -361,7 +363,7 @@ def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
         table.delete("19", None, None),
     )
     step(spark, journal, target)
-    assert {key: (row["note"], row["n"]) for key, row in mirror(target).items()} == {
+    assert {key: (row["note"], row["n.`"]) for key, row in mirror(target).items()} == {
         **{key: (f"toast {key}", 1 if key < 10 else 0) for key in range(5, 19)},
         **{key + 100: (f"toast {key}", 2) for key in (3, 4)},
         **{key + 200: (f"toast {key}", 3) for key in range(3)},

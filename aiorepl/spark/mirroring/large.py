@@ -25,6 +25,7 @@ from aiorepl.history.manifest import File
 from aiorepl.journal.store import Store, open_store
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Part, Truncate
+from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -77,7 +78,7 @@ def parts(
     ranges = _ranges(spark, wanted, files, count)
     rows = _frame(spark, files).mapInArrow(_reading(wanted, routes, ranges), _schema(_routed(wanted)))
     divided = divide(rows, wanted.keys, count)
-    reduced = divided.mapInArrow(_reducing(wanted, ascending), _schema(_PART))
+    reduced = map_rows(divided, _reducing(wanted, ascending), _schema(_PART))
     return [_part(store, *row) for row in reduced.collect()], ascending
 
 

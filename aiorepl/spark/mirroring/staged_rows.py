@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
+from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
@@ -136,7 +137,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     truncates: set[Truncate] = set()
     links: list[pa.Table] = []
     samples: list[pa.Array] = []
-    for row in batch.mapInArrow(partial(_stage, folder, tuple(keys)), _DDL).collect():
+    for row in map_rows(batch, partial(_stage, folder, tuple(keys)), _DDL).collect():
         staged.append(_Staged(row.name, row.size, (row.lsn, row.ordinal)))
         truncates.update(_truncates(bytes(row.truncates)))
         if row.linked is not None:
@@ -162,7 +163,8 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     rows = names.mapInArrow(partial(_routed, folder, tuple(keys), routes, ranges), schema)
     divided = divide(rows, keys, count)
     found = sorted(truncates)
-    reduced_rows = divided.mapInArrow(partial(_reduce, folder, tuple(keys), mode, found), _DDL).collect()
+    reduce = partial(_reduce, folder, tuple(keys), mode, found)
+    reduced_rows = map_rows(divided, reduce, _DDL).collect()
     parts = [
         Part(
             row.size,

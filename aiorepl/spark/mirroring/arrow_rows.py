@@ -1,0 +1,25 @@
+"""Passes rows with any names of columns to functions of Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_rows(frame: DataFrame, function: Function, schema: StructType | str) -> DataFrame:
+    """Call ``mapInArrow``, which takes a name with a dot or a backtick for a path, with columns that are numbered meanwhile."""
+    names = frame.columns
+    numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
+    return numbered.mapInArrow(partial(_named, names, function), schema)
+
+
+def _named(
+    names: Sequence[str], function: Function, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return function(batch.rename_columns(list(names)) for batch in batches)
