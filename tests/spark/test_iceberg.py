@@ -284,13 +284,16 @@ def test_columns_follow_the_source(lake) -> None:
     first = source(id=("1", pa.int32()), note=("2", pa.string()), other=("3", pa.string()))
     apply(target, 1, ("insert", [], {"id": 1, "note": "a", "other": "b"}), schema=first)
     second = source(
-        id=("1", pa.int64()), other=("2", pa.string()), note=("3", pa.string()), extra=("4", pa.int32())
+        id=("1", pa.int64()),
+        other=("2", pa.string()),
+        note=("3", pa.string()),
+        **{"ex.tra": ("4", pa.int32())},
     )
-    changes = [("insert", [], {"id": 1 << 40, "other": "a", "note": "c", "extra": 1})]
-    apply(target, 2, *changes, schema=second, defaults={"extra": pa.scalar(7, pa.int32())})
+    changes = [("insert", [], {"id": 1 << 40, "other": "a", "note": "c", "ex.tra": 1})]
+    apply(target, 2, *changes, schema=second, defaults={"ex.tra": pa.scalar(7, pa.int32())})
     assert rows(target) == [
-        {"id": 1, "other": "a", "note": "b", "extra": 7},
-        {"id": 1 << 40, "other": "a", "note": "c", "extra": 1},
+        {"id": 1, "other": "a", "note": "b", "ex.tra": 7},
+        {"id": 1 << 40, "other": "a", "note": "c", "ex.tra": 1},
     ]
     target.merge([], Commit("query", 3, LSN(3)), [Truncate(3, 0)])
     assert [] == rows(target)

@@ -43,7 +43,7 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(table_batch, "LARGE", 0)
     monkeypatch.setattr(large, "PART_BYTES", 2048)
     target = tmp_path / "lake"
-    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    t, u = journal.stream.table("t", ID, column("no.te")), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "gone"), t.truncate(), u.insert("1", "gone"))
     journal.stream.transaction(*[t.insert(str(key), f"toast {key}") for key in range(2, 8)])
     journal.stream.transaction(u.truncate())
@@ -55,7 +55,7 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
     )
     journal.write(block_bytes=64)
     run(spark, journal, target, partition_bytes=256)
-    assert {row["id"]: row["note"] for row in rows(target, "t")} == {
+    assert {row["id"]: row["no.te"] for row in rows(target, "t")} == {
         30: "toast 2",
         **{key: f"toast {key}" for key in range(4, 8)},
     }

@@ -73,7 +73,8 @@ def change(transaction: Transaction, steps: Evolution, name: str) -> None:
                     "mirror into a new table"
                 ) from error
         for added in steps.added:
-            update.add_column(added.name, fields[added.name].field_type)
+            # As a tuple, because a dot in a text separates the parts of a path.
+            update.add_column((added.name,), fields[added.name].field_type)
     set_numbers(transaction, steps.schema)
 
 
