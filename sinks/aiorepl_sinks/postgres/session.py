@@ -125,7 +125,8 @@ class Session:
         session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
         try:
             async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):
-                position = await session._set_up(options, context, predecessor)
+                await session._set_up(options, context, predecessor)
+            position = await session._watched_position()
         except TimeoutError:
             connection.terminate()
             raise TransientError(
@@ -147,7 +148,7 @@ class Session:
 
     async def _set_up(
         self, options: ConnectionOptions, context: SinkContext, predecessor: tuple[int, datetime] | None
-    ) -> Position:
+    ) -> None:
         connection = self.connection
         if connection.get_server_version().major < 13:
             raise PermanentError("postgres: the target is older than PostgreSQL 13: upgrade it")
@@ -173,10 +174,6 @@ class Session:
             raise PermanentError(
                 "postgres: two_phase needs max_prepared_transactions above 0 on the target: raise it and restart that server"
             )
-        position = await self.state.open()
-        self.position = position.lsn
-        if self._origin is not None:
-            await self._set_origin(self._origin)
         backend: tuple[int, datetime] = tuple(
             await connection.fetchrow(
                 "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -184,6 +181,19 @@ class Session:
         )
         self.backend = backend
         self.liveness = Liveness(options.dsn, context.name, connection, backend, options.timeout)
+
+    async def _watched_position(self) -> Position:
+        """Return the position. Its transaction may have to wait for locks or synchronous standbys, however long, as a write does."""
+        try:
+            async with self.liveness.watch():
+                position = await self.state.open()
+                if self._origin is not None:
+                    await self._set_origin(self._origin)
+        except Exception as error:
+            if self.liveness.problem is None:
+                raise
+            raise TransientError(f"postgres: {self.liveness.problem}") from error
+        self.position = position.lsn
         return position
 
     async def _lock(self, context: SinkContext) -> None:

@@ -79,8 +79,10 @@ async def test_a_failover_of_the_target(pairs, servers, tmp_path, journal):
         await behind.close()
 
 
-async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_had_it(pairs, servers):
-    """It is visible on the target, but nothing up to it is confirmed before the standby has it."""
+async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_had_it(
+    pairs, servers, caplog
+):
+    """It is visible on the target, but nothing up to it is confirmed before the standby has it; the log says what is waited for."""
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with servers.new(18) as target:
         pair = await pairs()
@@ -90,7 +92,7 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
         await inside.execute(LOG)
         await inside.execute("SET synchronous_commit = 'local'")
         pair.target_dsn = target.dsn
-        running = asyncio.create_task(pair.pipeline(until=None, batches=SMALL).run())
+        running = asyncio.create_task(pair.pipeline(until=None, batches=SMALL, timeout=2).run())
         await pair.source.execute(pair.kilobytes(1))
         async with asyncio.timeout(60):
             while not await inside.fetchval("SELECT count(*) FROM log"):
@@ -104,6 +106,9 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
                 await asyncio.sleep(0.02)
             await inside.fetch("SELECT pg_terminate_backend($1)", first)
             while (await inside.fetchval(waiting) or first) == first and await confirmed(pair) < end:
+                await asyncio.sleep(0.02)
+            caplog.clear()
+            while "waiting for IPC SyncRep" not in caplog.text:
                 await asyncio.sleep(0.02)
 
         assert 11 == await inside.fetchval("SELECT count(*) FROM log")
