@@ -3,7 +3,8 @@
 A letter is one JSON file: the reason of the rejection, and the changes as pgoutput messages with the Relation and Type
 messages that they need, so that they can be decoded on any machine. Its name is ``<LSN>-<ordinal>.json`` after its first
 change (``<LSN>--message.json`` for a message outside transactions). So letters sort in stream order, and a change that is
-rejected again after a restart gets the same file. The folder contains row data: protect it like the database.
+rejected again after a restart gets the same file. A checksum finds damage. The folder contains row data: protect it like the
+database.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import orjson
 
@@ -41,7 +43,9 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
-_FORMAT: Final = 1
+# Letters of format 1 have no checksum.
+_FORMAT: Final = 2
+_FORMATS: Final = (1, _FORMAT)
 _SUFFIX: Final = ".json"
 
 
@@ -157,36 +161,40 @@ def _dump(
         if isinstance(change, c.RowChange)
         for info in change.layout.types.added
     }
-    return orjson.dumps(
-        {
-            "format": _FORMAT,
-            "refusal": None
-            if rejection is None
-            else {
-                "sink": rejection.sink,
-                "kind": rejection.kind,
-                "error": rejection.error,
-                "stage": rejection.stage,
-                "at": rejection.at,
-            },
-            "source": None if source is None else {**source.to_json(), "database": source.database},
-            "transaction": None
-            if header is None
-            else {
-                "xid": header.xid,
-                "commit_lsn": str(header.commit_lsn),
-                "commit_timestamp": header.commit_timestamp,
-                "origin": header.origin,
-                "gid": header.gid,
-            },
-            "snapshot": _dump_snapshot(part),
-            "end_lsn": str(part.end_lsn or (header.commit_lsn if header is not None else LSN(0))),
-            "binary": any(isinstance(change, c.RowChange) and change.layout.binary for change in changes),
-            "types": [dump_type(info) for info in types.values()],
-            "changes": [_dump_change(change) for change in changes],
+    fields = {
+        "format": _FORMAT,
+        "refusal": None
+        if rejection is None
+        else {
+            "sink": rejection.sink,
+            "kind": rejection.kind,
+            "error": rejection.error,
+            "stage": rejection.stage,
+            "at": rejection.at,
         },
-        option=orjson.OPT_INDENT_2,
-    )
+        "source": None if source is None else {**source.to_json(), "database": source.database},
+        "transaction": None
+        if header is None
+        else {
+            "xid": header.xid,
+            "commit_lsn": str(header.commit_lsn),
+            "commit_timestamp": header.commit_timestamp,
+            "origin": header.origin,
+            "gid": header.gid,
+        },
+        "snapshot": _dump_snapshot(part),
+        "end_lsn": str(part.end_lsn or (header.commit_lsn if header is not None else LSN(0))),
+        "binary": any(isinstance(change, c.RowChange) and change.layout.binary for change in changes),
+        "types": [dump_type(info) for info in types.values()],
+        "changes": [_dump_change(change) for change in changes],
+    }
+    # The checksum is that of the fields as they are read, so a letter may be formatted anew.
+    fields = orjson.loads(orjson.dumps(fields))
+    return orjson.dumps({**fields, "checksum": _checksum(fields)}, option=orjson.OPT_INDENT_2)
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    return crc32(orjson.dumps(fields))
 
 
 def _dump_snapshot(part: Slice) -> dict[str, Any] | None:
@@ -222,12 +230,18 @@ def _load(file: Path) -> Letter:
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {reason(error)}") from None
     except (KeyError, TypeError, ValueError, AioreplError) as error:
-        raise ConfigurationError(f"{file} is not a dead letter: {type(error).__name__}") from None
+        raise ConfigurationError(
+            f"{file} is damaged, or is not a dead letter: {type(error).__name__}"
+        ) from None
 
 
 def _parse(file: Path, fields: dict[str, Any]) -> Letter:
-    if fields["format"] != _FORMAT:
-        raise ConfigurationError(f"{file} has format {fields['format']}; this version reads format {_FORMAT}")
+    if fields["format"] not in _FORMATS:
+        raise ConfigurationError(
+            f"{file} has format {fields['format']}; this version reads formats up to {_FORMAT}"
+        )
+    if fields["format"] != 1 and fields.pop("checksum") != _checksum(fields):
+        raise ValueError("the checksum differs")
     header = fields["transaction"]
     # Letters of earlier releases lack it.
     chunk = fields.get("snapshot")
