@@ -13,12 +13,15 @@ from aiorepl.source.continuity import GAP_ADVICE
 
 # Where the server looks for a WAL file in vain: its functions, because the message is translated and the SQLSTATE differs.
 _WAL_REMOVED: Final = ("CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open")
+# Otherwise a policy without waits would never be exhausted.
+_LEAST_SECONDS: Final = 1.0
 
 
 class Interruptions:
     """The back-off between connections that break off without bringing anything new. Times are of any monotonic clock.
 
-    A connection that has lasted for the policy's ``wait_max`` counts as new: an idle stream brings nothing either.
+    A connection that has lasted for the policy's ``wait_max``, and for a second, counts as new: an idle stream brings nothing
+    either.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -52,6 +55,6 @@ class Interruptions:
         if isinstance(error, SpoolError):
             # A reconnect alone does not free disk space.
             return self._policy.wait_max
-        if now - self._started_at >= self._policy.wait_max:
+        if now - self._started_at >= max(self._policy.wait_max, _LEAST_SECONDS):
             self._backoff = Backoff(self._policy)
         return self._backoff.pause(furthest)
