@@ -79,6 +79,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300
+    slow = slow or bool(pipeline.get("store"))
     limit = 20_000
     if paired:
         # The large transactions have most of the changes.
@@ -138,7 +139,11 @@ def _with_target_standby(
         # Only a journal that keeps everything can deliver again what an asynchronous standby lacks.
         kept = pipeline["journal"] and "retention" not in pipeline
         sink["standby"] = chance.choice(["synchronous", "asynchronous"] if kept else ["synchronous"])
-        lives = _struck_once(chance, lives, PROMOTE_TARGET)
+        if chance.random() < 0.7:
+            # The process does not end before the promotion.
+            lives = (*lives, *_struck_once(chance, (Run(waits=True),), PROMOTE_TARGET))
+        else:
+            lives = _struck_once(chance, lives, PROMOTE_TARGET)
     return lives
 
 

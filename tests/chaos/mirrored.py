@@ -59,7 +59,7 @@ _ROOM = 1.0
 _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
-_ENDS = 300.0
+_ENDS = 600.0
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -38,8 +38,8 @@ from aiorepl.testing.verify import (
 )
 
 # Time limits for catching up and for a whole round, in seconds, and the rows that take another second.
-DEADLINE = 120.0
-LONGEST = 240.0
+DEADLINE = 240.0
+LONGEST = 480.0
 _ROWS_PER_SECOND = 2_000
 # A mirror's Java starts up to four times.
 LONGEST_WITH_MIRROR = 1200.0

@@ -282,9 +282,11 @@ def trust_waiting_commits() -> None:
     MirrorState.open = trusting
 
 
-def _strikes(kind: str) -> Callable[[Program], bool]:
-    """Whether a fault from outside is in a program."""
-    return lambda program: any(kind == strike for run in program.runs for strike, *_ in run.strikes)
+def _strikes(kind: str, least: float = 0.0) -> Callable[[Program], bool]:
+    """Whether a fault from outside is in a program, with at least this size."""
+    return lambda program: any(
+        kind == strike and size >= least for run in program.runs for strike, _, size in run.strikes
+    )
 
 
 def _has(option: str) -> Callable[[Program], bool]:
@@ -331,7 +333,10 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "prune one more": lambda program: "retention" in program.pipeline,
     "hold once": lambda program: _holds(program) and bool(program.mixture.get("pairs")),
     "judge early": lambda program: bool(program.pipeline.get("snapshot")) or _strikes("resnapshot")(program),
-    "trust waiting commits": lambda program: program.target_standby == "synchronous",
+    # The standby gets nothing before it is promoted.
+    "trust waiting commits": lambda program: (
+        program.target_standby == "synchronous" and _strikes("promote the target", 0.3)(program)
+    ),
     "compact fewer blocks": lambda program: "compact" in program.pipeline,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 from collections.abc import Awaitable, Callable
@@ -32,8 +33,10 @@ KINDS = {
 }
 # Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
 PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
-# Seconds in which commits go on, or wait, while the target's standby gets nothing.
-_BEHIND = 0.5
+# From this size on, a target's standby gets nothing for some time before it is promoted.
+_BEHIND = 0.3
+# Seconds in which a commit is to wait for a synchronous standby.
+_WAITING = 3.0
 _TABLES = ("accounts", "entries", "parts_0", "notes")
 
 
@@ -75,7 +78,7 @@ class Striker:
             await self._promote(early=size > 0.5)
             return
         if kind == PROMOTE_TARGET:
-            await self._promote_target(behind=size > 0.3)
+            await self._promote_target(behind=size >= _BEHIND)
             return
         self._struck(kind)
         if kind in ("walsender", "backends"):
@@ -138,9 +141,9 @@ class Striker:
         self._struck(PROMOTE_TARGET)
         if behind:
             await target.hold_back()
-            await asyncio.sleep(_BEHIND)
+            waited = await _waiting(target)
             await self._terminate(target, "backends")
-            await asyncio.sleep(_BEHIND)
+            await _waiting(target, waited)
         await target.promote(lambda: None)
 
     async def _terminate(self, cluster: Cluster, kind: str) -> None:
@@ -176,3 +179,22 @@ class Striker:
             await asyncio.sleep(size * 1.5)
         finally:
             end()
+
+
+async def _waiting(cluster: Cluster, earlier: int = 0) -> int:
+    """Return the process that waits for the synchronous standby; 0 if none does within some time.
+
+    :param earlier: a process that does not count.
+    """
+    query = "SELECT max(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1"
+    connection = await asyncpg.connect(cluster.dsn_for())
+    found: int | None = None
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAITING):
+                while found is None:
+                    found = await connection.fetchval(query, earlier)
+                    await asyncio.sleep(0.02)
+    finally:
+        connection.terminate()
+    return found or 0

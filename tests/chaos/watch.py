@@ -228,6 +228,7 @@ class TableWatch(Watch):
             )
             if position is None or LSN.parse(position) < confirmed:
                 self.violations.append(f"{confirmed} is confirmed, and the target is at {position}")
+                self._durable = False  # say it once
         rows = await connection.fetch(f"SELECT writer, number FROM {SCHEMA}.ledger WHERE writer = 0")
         self.ledger.update((row["writer"], row["number"]) for row in rows)
 
