@@ -16,6 +16,7 @@ from pyiceberg import expressions
 from pyiceberg.table import DataScan, Transaction
 from pyiceberg.table import Table as IcebergTable
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution
 from aiorepl.spark.lake.iceberg_columns import columns_of
 from aiorepl.spark.lake.merged import merged
@@ -57,11 +58,14 @@ class StagedBatch:
         """Stage reduced changes of some keys. No key may be in two parts of a batch.
 
         :param truncates: the batch's truncates, ascending.
+        :raises ConfigurationError: a key is an infinite ``float4``.
         """
         if self._mode == "changelog":
             self._append(fitted(self._fresh(changes), self._schema))
             return
-        reduced = of_mode(self._filled(typed(changes, self._schema)), self._mode)
+        changes = typed(changes, self._schema)
+        _require_finite(changes, self._keys)
+        reduced = of_mode(self._filled(changes), self._mode)
         keyed = _with_keys(reduced, self._keys)
         present = fitted(self._scan(keyed).to_arrow(), self._schema)
         result = merged(present, reduced, self._keys, self._mode, truncates, rest=False)
@@ -203,6 +207,15 @@ def bounded_tables(batches: pa.RecordBatchReader, size: int) -> Iterator[pa.Tabl
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _require_finite(changes: pa.Table, keys: Sequence[str]) -> None:
+    for name in keys:
+        if pa.types.is_float32(changes[name].type) and pc.any(pc.is_inf(changes[name])).as_py():
+            # pyiceberg takes it for a number out of range, and finds no row.
+            raise ConfigurationError(
+                f"a change has an infinite value in the key column {name!r}, by which pyiceberg finds no row: name other columns as keys"
+            )
 
 
 def _with_keys(changes: pa.Table, keys: Sequence[str]) -> Condition:

@@ -67,7 +67,7 @@ def reduce_changes(
     """Reduce changes.
 
     :param truncates: those that are not in ``changes``.
-    :raises ConfigurationError: a key is null.
+    :raises ConfigurationError: a key is null or NaN.
     """
     changes = _in_commit_order(changes)
     gone = pc.equal(changes[OP], "truncate")
@@ -149,6 +149,11 @@ def _require_keys(rows: pa.Table, keys: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"a change has null in the key column {name!r}: name columns of the table's replica identity as keys, which are "
                 "never null; under replica identity FULL set the source's option keys, too"
+            )
+        if pa.types.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
+            # PostgreSQL finds NaN by =, but Python and pyiceberg do not.
+            raise ConfigurationError(
+                f"a change has NaN in the key column {name!r}, by which a row cannot be found: name other columns as keys"
             )
 
 
