@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -10,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
-from aiorepl.spark.lake.table import Commit, Layout, Truncate, Upkeep
+from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate, Upkeep
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 
@@ -227,10 +229,12 @@ def test_extreme_numbers(target) -> None:
     ]
 
 
-def test_null_key(target) -> None:
-    """A null key is refused by name."""
+def test_keys_that_find_no_row(target) -> None:
+    """A null or NaN in a key is refused by name."""
     with pytest.raises(ConfigurationError, match="'id'"):
         apply(target, FIRST, 1, {"id": None, "note": "x"})
+    with pytest.raises(ConfigurationError, match="'id'"):
+        apply(target, source(id=("1", pa.float64())), 1, {"id": math.nan})
 
 
 def test_numbers_become_text(target) -> None:
@@ -327,6 +331,37 @@ def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(target) -> Non
     write_deltalake(target.target, planted, mode="append", schema_mode="merge")
     apply(target, FIRST, 4, {"id": 4, "note": "four"}, application="third")
     assert [row["id"] for row in rows(target)] == [1, 2, 3, 4, 7]
+
+
+def test_two_processes_with_one_batch(tmp_path) -> None:
+    """If another process has undone the first commit of a batch, its next one is refused, and the batch comes again as a whole."""
+    one, other = (DeltaLake(str(tmp_path)).table(("public", "t"), ("id",)) for _ in range(2))
+    apply(one, FIRST, 1, {"id": 1, "note": "one"})
+    extra = source(**COLUMNS, extra=("4", pa.int32()))
+    one.undo("query")
+    one.evolve(extra, {"extra": pa.scalar(7, pa.int32())}, Commit("query", 2, LSN(2)))
+    other.undo("query")
+    with pytest.raises(TableUnavailable, match="only one query may write a table"):
+        one.merge((), Commit("query", 2, LSN(2)))
+    assert not other.applied("query", 2)
+    apply(other, extra, 2, {"id": 2, "note": "two", "extra": 2}, defaults={"extra": pa.scalar(7, pa.int32())})
+    assert [row["extra"] for row in rows(other)] == [7, 2]
+
+
+def test_two_queries_append_the_same_changes(tmp_path, monkeypatch) -> None:
+    """Of two queries with one target, the one that commits second fails."""
+    one, other = (DeltaTarget(str(tmp_path / "t"), ("id",), "changelog") for _ in range(2))
+    apply(one, FIRST, 1, {"id": 1, "note": "one"})
+
+    def write(*given, **named) -> None:
+        monkeypatch.undo()
+        apply(other, FIRST, 2, {"id": 2, "note": "two"}, application="next")
+        write_deltalake(*given, **named)
+
+    monkeypatch.setattr("aiorepl.spark.lake.delta.write_deltalake", write)
+    with pytest.raises(CommitFailedError):
+        apply(one, FIRST, 2, {"id": 2, "note": "two"})
+    assert [row["id"] for row in rows(one)] == [1, 2]
 
 
 def test_an_unfinished_batch_and_another_program(target) -> None:

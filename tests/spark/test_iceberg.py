@@ -327,6 +327,40 @@ def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(lake) -> None:
     assert [row["id"] for row in rows(target)] == [1, 2]
 
 
+def test_infinite_key(lake) -> None:
+    """An infinite float4 in a key is refused by name, because an update would find no row."""
+    target, schema = lake.table(("public", "t"), ("id",)), pa.schema([("id", pa.float32())])
+    with pytest.raises(ConfigurationError, match="'id'"):
+        apply(target, 1, ("insert", [], {"id": float("inf")}), schema=schema)
+
+
+def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
+    """If another process has undone the first commit of a batch, its next one is refused; if it commits first, this one fails."""
+    from pyiceberg.table import Transaction
+
+    from aiorepl.spark.lake.iceberg import IcebergLake
+
+    one = lake.table(("public", "t"), ("id",), "changelog")
+    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",), "changelog")
+    one.undo("query")
+    one.evolve(NARROW)
+    one.merge((), Commit("query", 2, LSN(2)), ends=False)
+    other.undo("query")
+    with pytest.raises(TableUnavailable, match="only one query may write a table"):
+        one.merge((), Commit("query", 2, LSN(2)))
+    one.undo("query")
+
+    def commit(transaction) -> None:
+        monkeypatch.undo()
+        apply(other, 2, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+        transaction.commit_transaction()
+
+    monkeypatch.setattr(Transaction, "commit_transaction", commit)
+    with pytest.raises(TableUnavailable):
+        apply(one, 2, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    assert len(rows(one)) == 1
+
+
 @pytest.mark.parametrize("expired", ["before", "part", "all parts", "first"])
 def test_an_unfinished_batch_and_expired_snapshots(lake, expired) -> None:
     """If a snapshot by which to undo a batch has expired, the error says so, and the table stays as it is."""

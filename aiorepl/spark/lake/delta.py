@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.spark.lake.attempts import Attempts
 from aiorepl.spark.lake.columns import OP, evolution, target_schema
 from aiorepl.spark.lake.delta_columns import alter
 from aiorepl.spark.lake.delta_encoding import encoding
@@ -74,6 +75,7 @@ class DeltaLake:
         self._storage = storage
         self._upkeep = upkeep
         self._part_bytes = part_bytes
+        self._attempts = Attempts()
 
     def __repr__(self) -> str:
         return f"<Delta tables in {self._root}>"
@@ -94,6 +96,7 @@ class DeltaLake:
             storage=self._storage,
             upkeep=self._upkeep,
             part_bytes=self._part_bytes,
+            attempts=self._attempts,
         )
 
 
@@ -102,6 +105,7 @@ class DeltaTarget:
 
     :param target: its path or URI.
     :param keys: the columns that identify a row.
+    :param attempts: of the lake.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class DeltaTarget:
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         part_bytes: int | None = _PART_BYTES,
+        attempts: Attempts | None = None,
     ) -> None:
         self.target = target
         self.keys = keys
@@ -122,6 +127,7 @@ class DeltaTarget:
         self._storage = None if storage is None else dict(storage)
         self._upkeep = upkeep
         self._part_bytes = part_bytes
+        self._attempts = Attempts() if attempts is None else attempts
         self._table: DeltaTable | None = None
         self._maintained = 0
 
@@ -152,6 +158,7 @@ class DeltaTarget:
         return self._columns(self._open())
 
     def undo(self, application: str) -> None:
+        self._attempts.start(self.target)
         table = self._open()
         if table is None:
             return
@@ -181,7 +188,7 @@ class DeltaTarget:
         wanted = target_schema(schema, self._mode)
         table = self._open()
         present = self._columns(table)
-        properties = CommitProperties if commit is None else partial(within, table, commit.application)
+        properties = CommitProperties if commit is None else partial(self._within, table, commit.application)
         if table is None:
             self._create(wanted, "ignore", properties())
         elif present is None:
@@ -208,10 +215,10 @@ class DeltaTarget:
         for number, some in enumerate(groups):
             last = number == len(groups) - 1
             changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
-            properties = ending(commit) if last and ends else within(table, commit.application)
+            properties = self._of_part(table, commit, ends=last and ends)
             self._apply(table, changes, base, truncates, last, properties)
         if not groups and truncates and self._mode != "changelog":
-            properties = ending(commit) if ends else within(table, commit.application)
+            properties = self._of_part(table, commit, ends=ends)
             run_truncate(table, self._mode, truncates, properties)
         if ends:
             self._finish(table, commit)
@@ -222,15 +229,39 @@ class DeltaTarget:
             return
         found, rows = shared(table, self.keys)
         if found.num_rows:
-            run_delete(table, found, self.keys, within(table, commit.application))
-            write_deltalake(table, rows, mode="append", commit_properties=within(table, commit.application))
-        record(table, unique_by(within(table, commit.application), self.keys))
+            run_delete(table, found, self.keys, self._within(table, commit.application))
+            write_deltalake(
+                table, rows, mode="append", commit_properties=self._within(table, commit.application)
+            )
+        record(table, unique_by(self._within(table, commit.application), self.keys))
 
     def _finish(self, table: DeltaTable, commit: Commit) -> None:
         """Record the batch's end, unless the merge has: a merge without changes makes no commit."""
         application = commit.application
         if not self.applied(application, commit.number) or unfinished(table, application) is not None:
-            record(table, ending(commit))
+            record(table, self._of_part(table, commit, ends=True))
+        self._attempts.start(self.target)
+
+    def _of_part(self, table: DeltaTable, commit: Commit, *, ends: bool) -> CommitProperties:
+        if not ends:
+            return self._within(table, commit.application)
+        self._require(table, commit.application)
+        return ending(commit)
+
+    def _within(self, table: DeltaTable | None, application: str) -> CommitProperties:
+        self._require(table, application)
+        before = CREATED if table is None else unfinished(table, application)
+        self._attempts.set(self.target, before if before is not None or table is None else table.version())
+        return within(table, application)
+
+    def _require(self, table: DeltaTable | None, application: str) -> None:
+        if table is None:
+            self._attempts.require(self.target, None)
+        elif (found := unfinished(table, application)) is not None:
+            self._attempts.require(self.target, found)
+        else:
+            # A merge without changes has made no commit, if this is still the version before it.
+            self._attempts.require(self.target, None, table.version())
 
     def newest(self) -> DeltaRows | None:
         table = self._open()

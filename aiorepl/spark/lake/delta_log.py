@@ -28,6 +28,8 @@ CREATED: Final = -2
 _NONE: Final = -1
 
 _KEYS: Final = "aiorepl/keys"
+_WRITER: Final = Transaction("aiorepl/writer", 0)
+"""In every commit, so that two queries cannot append the same rows at once: commits that only append conflict in nothing else."""
 _NEWEST: Final = 5
 """The number of log entries that are read first; the last batch is usually among them."""
 _UPKEEP: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
@@ -39,7 +41,7 @@ def ending(commit: Commit) -> CommitProperties:
     application = commit.application
     return CommitProperties(
         custom_metadata=metadata_of(commit),
-        app_transactions=[Transaction(application, commit.number), _before(application, _NONE)],
+        app_transactions=[Transaction(application, commit.number), _before(application, _NONE), _WRITER],
     )
 
 
@@ -48,7 +50,7 @@ def within(table: DeltaTable | None, application: str) -> CommitProperties:
 
     :param table: the table before this commit; ``None``: the commit creates it.
     """
-    marks = []
+    marks = [_WRITER]
     if table is None:
         marks.append(_before(application, CREATED))
     elif unfinished(table, application) is None:
@@ -58,7 +60,7 @@ def within(table: DeltaTable | None, application: str) -> CommitProperties:
 
 def undoing(table: DeltaTable, application: str) -> CommitProperties:
     """Return the properties of the commit that undoes an unfinished batch."""
-    marks = [_before(application, _NONE)]
+    marks = [_before(application, _NONE), _WRITER]
     if table.transaction_version(_KEYS) is not None:
         marks.append(Transaction(_KEYS, _NONE))
     return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.attempts import Attempts
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.delta import DeltaTarget, folder_name
-from aiorepl.spark.lake.delta_log import record, unfinished, within
+from aiorepl.spark.lake.delta_log import record, unfinished
 from aiorepl.spark.lake.own_session import own_session
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge, microseconds
@@ -64,6 +65,7 @@ class DeltaMergeLake:
         self._root = root.rstrip("/")
         self._storage = storage
         self._upkeep = upkeep
+        self._attempts = Attempts()
 
     def __repr__(self) -> str:
         return f"<Delta tables in {self._root}, merged by Spark>"
@@ -78,7 +80,14 @@ class DeltaMergeLake:
         """Return the target of a source table, without creating it."""
         target = "/".join((self._root, *map(folder_name, name)))
         return DeltaMergeTarget(
-            self._spark, target, keys, mode, layout, storage=self._storage, upkeep=self._upkeep
+            self._spark,
+            target,
+            keys,
+            mode,
+            layout,
+            storage=self._storage,
+            upkeep=self._upkeep,
+            attempts=self._attempts,
         )
 
 
@@ -99,8 +108,9 @@ class DeltaMergeTarget(DeltaTarget):
         *,
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
+        attempts: Attempts | None = None,
     ) -> None:
-        super().__init__(target, keys, mode, layout, storage=storage, upkeep=upkeep)
+        super().__init__(target, keys, mode, layout, storage=storage, upkeep=upkeep, attempts=attempts)
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
             raise ConfigurationError(
                 f"the Spark session does not have Delta: start it with the package io.delta:delta-spark, spark.sql.extensions={_EXTENSION} "
@@ -126,7 +136,8 @@ class DeltaMergeTarget(DeltaTarget):
         self._unite(table, commit)
         if not ends and unfinished(table, commit.application) is None:
             # Spark's MERGE can set only one transaction identifier.
-            record(table, within(table, commit.application))
+            record(table, self._within(table, commit.application))
+        self._require(table, commit.application)
         alone = unfinished(table, commit.application) is None
         with own_session(self._session()) as spark:
             self._merge(spark, parts, commit, truncates, pa.schema(table.schema()), alone=alone)

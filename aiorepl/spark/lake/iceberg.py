@@ -7,7 +7,7 @@ sets a table property to the number of the application's last batch; the summary
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Lock
@@ -33,6 +33,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.spark.lake.attempts import Attempts
 from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
 from aiorepl.spark.lake.iceberg_log import (
@@ -40,6 +41,7 @@ from aiorepl.spark.lake.iceberg_log import (
     UNIQUE,
     abandoned,
     mark,
+    recorded,
     rolled_back,
     unfinished,
     unmark,
@@ -97,6 +99,7 @@ class IcebergLake:
         self._prefix = prefix
         self._upkeep = upkeep
         self._part_bytes = part_bytes
+        self._attempts = Attempts()
 
     def table(
         self,
@@ -112,7 +115,14 @@ class IcebergLake:
                 self._given = self._given()
             catalog = self._given
         return IcebergTarget(
-            catalog, identifier, keys, mode, layout, upkeep=self._upkeep, part_bytes=self._part_bytes
+            catalog,
+            identifier,
+            keys,
+            mode,
+            layout,
+            upkeep=self._upkeep,
+            part_bytes=self._part_bytes,
+            attempts=self._attempts,
         )
 
 
@@ -120,6 +130,7 @@ class IcebergTarget:
     """The Iceberg table ``identifier`` of a catalog. pyiceberg cannot cluster or compact it.
 
     :param keys: the columns that identify a row.
+    :param attempts: of the lake.
     """
 
     def __init__(
@@ -132,6 +143,7 @@ class IcebergTarget:
         *,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         part_bytes: int = _PART_BYTES,
+        attempts: Attempts | None = None,
     ) -> None:
         self.identifier = identifier
         self.keys = keys
@@ -140,6 +152,7 @@ class IcebergTarget:
         self._layout = layout
         self._upkeep = upkeep
         self._part_bytes = part_bytes
+        self._attempts = Attempts() if attempts is None else attempts
         self._maintained: int | None = None
 
     def __repr__(self) -> str:
@@ -173,6 +186,8 @@ class IcebergTarget:
     ) -> None:
         wanted = storable(target_schema(schema, self._mode))
         table = self._open()
+        if commit is not None:
+            self._require(table, commit.application)
         if table is None:
             self._create(wanted, defaults or {}, commit)
             return
@@ -185,7 +200,7 @@ class IcebergTarget:
                 summary = {} if commit is None else part_metadata(commit.application)
                 fill(table, transaction, steps, self._mode, self._part_bytes, summary)
                 if commit is not None:
-                    mark(transaction, commit.application, table.current_snapshot(), steps.filled)
+                    self._mark(transaction, commit.application, table, steps.filled)
 
     def merge(
         self,
@@ -200,6 +215,7 @@ class IcebergTarget:
             raise ConfigurationError(
                 f"there is no Iceberg table {'.'.join(self.identifier)}: call evolve first"
             )
+        self._require(table, commit.application)
         summary = metadata_of(commit) if ends else part_metadata(commit.application)
         with self._transaction(table) as transaction:
             batch = StagedBatch(table, transaction, self.keys, self._mode, summary, self._part_bytes)
@@ -216,9 +232,25 @@ class IcebergTarget:
                 transaction.set_properties({_BATCH + commit.application: str(commit.number)})
                 unmark(table, transaction, commit.application)
             elif unfinished(table, commit.application) is None:
-                mark(transaction, commit.application, table.current_snapshot())
+                self._mark(transaction, commit.application, table)
+        if ends:
+            self._attempts.start(str(self))
+
+    def _mark(
+        self,
+        transaction: Transaction,
+        application: str,
+        table: IcebergTable | None,
+        added: Collection[str] = (),
+    ) -> None:
+        before = None if table is None else table.current_snapshot()
+        self._attempts.set(str(self), mark(transaction, application, before, added))
+
+    def _require(self, table: IcebergTable | None, application: str) -> None:
+        self._attempts.require(str(self), None if table is None else recorded(table, application))
 
     def undo(self, application: str) -> None:
+        self._attempts.start(str(self))
         table = self._open()
         others = [] if table is None else abandoned(table, application)
         for each in (*others, application):
@@ -305,7 +337,7 @@ class IcebergTarget:
             later = defaults.keys() & set(wanted.names) - set(self._layout.partition_by)
             if commit is not None and later:
                 # If the batch is applied again with an end before these columns were added, a later batch adds and fills them.
-                mark(transaction, commit.application, None, later)
+                self._mark(transaction, commit.application, None, later)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ several commits has a table property until its last commit: the snapshot before 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -30,13 +31,15 @@ UNIQUE: Final = "aiorepl.unique"
 
 def mark(
     transaction: Transaction, application: str, before: Snapshot | None, added: Collection[str] = ()
-) -> None:
-    """Record that a batch is unfinished.
+) -> str:
+    """Record that a batch is unfinished. Return the record, which no other attempt has.
 
     :param added: the columns that the batch has added and filled.
     """
     number = NONE if before is None else before.snapshot_id
-    transaction.set_properties({_UNFINISHED + application: json.dumps([number, list(added)])})
+    found = json.dumps([number, list(added), secrets.token_hex(8)])
+    transaction.set_properties({_UNFINISHED + application: found})
+    return found
 
 
 def unmark(table: IcebergTable, transaction: Transaction, application: str) -> None:
@@ -45,12 +48,17 @@ def unmark(table: IcebergTable, transaction: Transaction, application: str) -> N
         transaction.remove_properties(_UNFINISHED + application)
 
 
+def recorded(table: IcebergTable, application: str) -> str | None:
+    """Return the record of an unfinished batch."""
+    return table.properties.get(_UNFINISHED + application)
+
+
 def unfinished(table: IcebergTable, application: str) -> tuple[int, list[str]] | None:
     """Return the snapshot before an application's unfinished batch, or ``NONE``, and the columns that the batch has added."""
-    found = table.properties.get(_UNFINISHED + application)
+    found = recorded(table, application)
     if found is None:
         return None
-    before, added = json.loads(found)
+    before, added, *_ = json.loads(found)
     return before, added
 
 
