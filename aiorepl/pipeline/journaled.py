@@ -322,7 +322,7 @@ class JournaledFanOut(FanOut):
 
         :param own: the position that the sink keeps, LSN 0 while it is empty; ``None`` if it keeps none.
         :param at: the position of its cursor; the sink has read everything before it from this journal.
-        :raises SlotError: the sink is behind the beginning of the journal or ahead of the server, and no gap is accepted.
+        :raises SlotError: the sink is behind the beginning of the journal, in a gap or ahead of the server, and no gap is accepted.
         """
         reader = JournalReader(self._store)
 
@@ -341,10 +341,16 @@ class JournaledFanOut(FanOut):
                 if text := await asyncio.to_thread(reader.incomplete, chain, begins):
                     _log.warning("sink %s: %s", name, text)
             return start.at(begins), Continuity((), begins)
+        if (hole := chain.hole(start.lsn)) is not None:
+            self.gaps.check_hole(f"sink {name}", start.lsn, hole.until)
+            return start.at(hole.until), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)
         resumed = self._check_ahead(f"sink {name}", own)
-        compared = resumed == own and not truncates
+        last = None if own.last is None else own.last.commit_lsn
+        # The journal cannot prove a transaction that it lacks, as accepted.
+        missing = last is not None and any(gap.start_lsn <= last < gap.until for gap in chain.gaps)
+        compared = resumed == own and not truncates and not missing
         claims = [self._claim(name, f"sink {name}", own)] if compared else []
         return resumed, Continuity(claims, max(begins, at.lsn))
 

@@ -284,6 +284,23 @@ class GapPolicy:
         self.accepted.append(Gap(holder, lsn, begins))
         _log.warning("%s continues at %s: earlier transactions are missing, as accepted", holder, begins)
 
+    def check_hole(self, holder: str, lsn: LSN, until: LSN) -> None:
+        """Reject or accept that ``holder`` is inside a gap of the journal, because it is ahead of a journal that was put back.
+
+        :param lsn: the position of ``holder``.
+        :param until: the end of the gap.
+        :raises SlotError: gaps are not accepted. Otherwise the gap is logged and ``holder`` continues at ``until``.
+        """
+        if not self._accept:
+            raise SlotError(
+                f"{holder} is at {lsn}, inside the gap of the journal that ends at {until}: the transactions between them are "
+                f"missing; {GAP_ADVICE}"
+            )
+        self.accepted.append(Gap(holder, lsn, until))
+        _log.warning(
+            "%s continues at %s: transactions committed after %s are missing, as accepted", holder, until, lsn
+        )
+
     async def check_refuted(
         self, claim: Claim, begins: LSN, source: Literal["slot", "journal"] = "slot"
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import asyncpg
@@ -56,6 +57,41 @@ async def test_behind_an_empty_journal(published, tmp_path):
     await pipeline.run()
     assert [1, 3] == keys(sink)
     assert ["sink keeping"] == [gap.holder for gap in pipeline.statistics().gaps]
+
+
+async def test_in_the_gap_of_an_older_copy(published, tmp_path):
+    """A sink ahead of a journal that was put back from an older copy continues after the gap, once the gap is accepted.
+
+    A sink at the end of the gap continues, too, though the journal lacks its last transaction.
+    """
+    sink, last, other = MemorySink(keeps_position=True), MemorySink(keeps_position=True), MemorySink()
+    options = journal(tmp_path)
+    await fed(published, sink, **options)
+    shutil.copytree(tmp_path / "journal", tmp_path / "copy")
+    async with Pipeline(published.source(), {"keeping": sink}, **options):
+        await published.execute("INSERT INTO items VALUES (2)")
+        await sink.wait_for_changes(2, durable=True)
+    async with Pipeline(published.source(), {"last": last, "other": other}, **options):
+        await published.execute("INSERT INTO items VALUES (3)")
+        await last.wait_for_changes(3, durable=True)
+        await other.wait_for_changes(3, durable=True)
+        await published.confirmed_past(other.durable)
+    shutil.rmtree(tmp_path / "journal")
+    shutil.move(tmp_path / "copy", tmp_path / "journal")
+    await published.execute("INSERT INTO items VALUES (4)")
+
+    accepting = Pipeline(published.source(), {"last": last}, until="now", accept_gap=True, **options)
+    await accepting.run()
+    assert (1, [1, 2, 3, 4]) == (len(accepting.statistics().gaps), keys(last))
+    keeping = {"keeping": sink}
+    with pytest.raises(SlotError, match=r"sink keeping is at .*, inside the gap .*--accept-gap"):
+        await Pipeline(published.source(), keeping, until="now", **options).run()
+    assert [1, 2] == keys(sink)
+
+    accepting = Pipeline(published.source(), keeping, until="now", accept_gap=True, **options)
+    await accepting.run()
+    assert [1, 2, 4] == keys(sink)
+    assert ["sink keeping"] == [gap.holder for gap in accepting.statistics().gaps]
 
 
 async def test_behind_an_initial_load(published, tmp_path):
