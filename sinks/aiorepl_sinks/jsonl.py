@@ -1,7 +1,7 @@
 """``jsonl``: one event per line, in rotating files.
 
-A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. The file
-that is being written ends in ``.part``. A flush is an fsync.
+A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. If there is
+one already, the next one is ``<LSN>-2.jsonl``. The file that is being written ends in ``.part``. A flush is an fsync.
 
 Guarantee: at least once. After a crash some of the last lines may be in two files; readers recognise them by
 ``(commit_lsn, ordinal)``. A line that is cut off at the end of a ``.part`` file is complete in the next file. A transaction
@@ -99,8 +99,8 @@ class JsonLinesSink(Sink):
     def _prepare(self) -> None:
         self._closed = False
         durable.make_folder(self._folder)
-        for unfinished in self._folder.glob("*.jsonl.part"):
-            unfinished.rename(_free(unfinished.with_suffix("")))
+        for unfinished in sorted(self._folder.glob("*.jsonl.part"), key=_numbered):
+            unfinished.rename(_finished(unfinished))
 
     def _append(self, lines: bytes | bytearray, at: int) -> None:
         with self._lock:
@@ -110,7 +110,7 @@ class JsonLinesSink(Sink):
             if self._file is not None and self._written >= self._rotate_bytes and self._complete:
                 self._finish()
             if self._file is None:
-                self._create(_free(self._folder / f"{at:016X}.jsonl.part"))
+                self._create(_part(_free(self._folder, f"{at:016X}")))
             assert self._file is not None
             self._put(self._file, lines)
 
@@ -159,7 +159,7 @@ class JsonLinesSink(Sink):
             file, self._file = self._file, None
             with file:
                 self._make_durable(file)
-            self._name.rename(_free(self._name.with_suffix("")))
+            self._name.rename(_finished(self._name))
             durable.sync_folder(self._folder)
 
 
@@ -174,11 +174,30 @@ def _begin(batch: Batch) -> int:
     raise AssertionError("a batch without events has no lines")
 
 
-def _free(path: Path) -> Path:
-    """Return the path, with a number if it exists: after a crash a file may begin with the same transaction."""
-    stem, dot, rest = path.name.partition(".")
-    count = 1
-    while os.path.lexists(path):
-        count += 1
-        path = path.with_name(f"{stem}-{count}{dot}{rest}")
-    return path
+def _free(folder: Path, lsn: str, number: int = 1, own: Path | None = None) -> Path:
+    """Return the name of a finished file, with the next number if it exists or is being written: after a crash, several files
+    may begin with the same transaction.
+
+    :param own: the unfinished file that gets this name.
+    """
+    while True:
+        name = folder / (f"{lsn}.jsonl" if number == 1 else f"{lsn}-{number}.jsonl")
+        part = _part(name)
+        if not os.path.lexists(name) and (part == own or not os.path.lexists(part)):
+            return name
+        number += 1
+
+
+def _part(name: Path) -> Path:
+    return name.with_name(f"{name.name}.part")
+
+
+def _numbered(part: Path) -> tuple[str, int]:
+    """Return the LSN and the number in a file's name."""
+    lsn, _, number = part.name.partition(".")[0].partition("-")
+    return (lsn, int(number)) if number.isdecimal() else (lsn, 1)
+
+
+def _finished(part: Path) -> Path:
+    """Return the name for an unfinished file once it is finished."""
+    return _free(part.parent, *_numbered(part), own=part)

@@ -160,6 +160,21 @@ class Full(io.RawIOBase):
         super().close()
 
 
+async def test_files_of_one_transaction_are_numbered_in_order(tmp_path, source):
+    """A number is not given twice, whether its file was finished or not: names have one number, and sort by it."""
+    batch = source.batch([3])
+    name = f"{batch.slices[0].transaction.commit_lsn:016X}"
+    sink = JsonLinesSink(tmp_path)
+    await sink.open(source.context)
+    for left in (f"{name}.jsonl.part", f"{name}-2.jsonl"):
+        (tmp_path / left).touch()
+    await sink.write(batch)
+    await sink.close()
+    assert [3] == ids(tmp_path)[f"{name}-3.jsonl"]
+    await JsonLinesSink(tmp_path).open(source.context)
+    assert {f"{name}.jsonl", f"{name}-2.jsonl", f"{name}-3.jsonl"} == ids(tmp_path).keys()
+
+
 @pytest.mark.parametrize("room", [0, 1, 300])
 async def test_a_full_disk(tmp_path, source, room):
     """A full disk is transient; the repeated batch is in the file once, in whole lines."""
