@@ -130,6 +130,17 @@ def test_soft_deletes_under_another_key(lake) -> None:
     ]
 
 
+def test_a_move_under_another_key(lake) -> None:
+    """An unsent value is that of the row which moves, and not of a deleted row that has the new key, too."""
+    by_id, by_note = (lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",)))
+    apply(by_id, 1, *(("insert", [], {"id": number, "note": "x", "n": number}) for number in (1, 2)))
+    apply(by_id, 2, ("delete", [], {"id": 1}))
+    apply(by_id, 3, ("insert", [], {"id": 7, "note": "x", "n": 7}))
+    apply(by_id, 4, ("delete", [], {"id": 2}))
+    apply(by_note, 5, ("delete", [], {"note": "x"}), ("insert", ["n"], {"id": 7, "note": "y"}))
+    assert [row["n"] for row in rows(by_note) if not row["_deleted"]] == [7]
+
+
 def test_modes(lake) -> None:
     """Deletes, moves, unsent values and truncates give the rows of each mode; a repeated batch changes nothing."""
     targets = {

@@ -47,6 +47,7 @@ class StagedBatch:
         part_bytes: int,
     ) -> None:
         self._table = table
+        self._before = table.metadata
         self._transaction = transaction
         self._keys = keys
         self._mode = mode
@@ -89,6 +90,7 @@ class StagedBatch:
         kept = survivors(rows, shared, keys)
         self._delete(condition)
         self._append(pa.concat_tables([kept, of_keys(rows, shared, keys, others=True)]))
+        self._before = self._transaction.table_metadata
 
     def truncate(self, truncates: Sequence[Truncate]) -> None:
         """Stage the truncates, after all changes: remove, mark or end the rows that are older."""
@@ -146,8 +148,8 @@ class StagedBatch:
         )
         if self._mode == "history":
             condition = _is.And(condition, _is.EqualTo(IS_CURRENT, True))
-        # From before the batch, because an earlier part may have moved the row.
-        found = self._table.scan(condition).to_arrow()
+        # From before the changes, because an earlier part may have moved the row.
+        found = DataScan(table_metadata=self._before, io=self._table.io, row_filter=condition).to_arrow()
         return with_values(changes, found, self._keys, all_rows=self._mode == "history")
 
     def _fresh(self, changes: pa.Table) -> pa.Table:
