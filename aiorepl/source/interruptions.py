@@ -25,8 +25,10 @@ class Interruptions:
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
-        # The policy counts attempts to connect; the first loss comes before the first of them.
-        self._policy = policy if policy.attempts is None else replace(policy, attempts=policy.attempts + 1)
+        # The policy limits the attempts to connect, and the pauses between them; the first loss comes before the first attempt.
+        attempts = None if policy.attempts is None else policy.attempts + 1
+        timeout = None if policy.timeout is None else policy.timeout + policy.wait_initial
+        self._policy = replace(policy, attempts=attempts, timeout=timeout)
         self._backoff = Backoff(self._policy)
         self._started_at = -math.inf
         self._removed: str | None = None

@@ -50,9 +50,10 @@ def test_a_connection_that_has_lasted_starts_the_pauses_again():
     [
         (RetryPolicy(attempts=2, wait_initial=1), [1, 2, None]),
         (RetryPolicy(timeout=3, wait_initial=1), [1, 2, None]),
+        (RetryPolicy(timeout=0, wait_initial=1), [1, None, None]),
         (RetryPolicy(attempts=2, wait_max=0), [0, 0, None]),
     ],
-    ids=["attempts", "timeout", "no waits"],
+    ids=["attempts", "timeout", "no time", "no waits"],
 )
 def test_the_policy_ends_useless_reconnects(policy, expected):
     """Reconnects without anything new are limited as attempts to connect are."""
