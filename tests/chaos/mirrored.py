@@ -146,7 +146,8 @@ class MirrorLives:
         if self._disk:
             if self.violations:
                 shutil.copytree(self._target, self._folder / "copy of lake")
-            subprocess.run(["umount", self._target], check=True)
+            # Lazily, because catalogs may still have files open.
+            subprocess.run(["umount", "--lazy", self._target], check=True)
 
     def _exists(self) -> bool:
         try:
