@@ -365,7 +365,7 @@ def _session() -> Any:
 
 
 def main() -> None:
-    """Run many seeds, and say which fail."""
+    """Run many seeds, and say for each whether the tables are equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lake", choices=["delta", "iceberg", "spark"], default="delta")
     parser.add_argument("first", type=int)
@@ -377,9 +377,10 @@ def main() -> None:
     for seed in range(given.first, given.end):
         try:
             run(seed, given.lake, spark)
+            print(f"seed {seed}: equal", flush=True)
         except Exception:  # noqa: BLE001 - the next seed runs all the same
             failed += 1
-            print(f"seed {seed}", flush=True)
+            print(f"seed {seed}: failed", flush=True)
             traceback.print_exc()
     print(f"{given.end - given.first} seeds, {failed} failed")
     sys.exit(failed > 0)
