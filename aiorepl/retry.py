@@ -41,8 +41,8 @@ class RetryPolicy:
     """Exponential backoff with jitter, in stamina's terms.
 
     :param attempts: limits the number of attempts; ``None``: no limit.
-    :param timeout: limits the total time, in seconds; ``None``: no limit. An attempt counts for half of it at most, so that a
-        process that was suspended meanwhile tries again.
+    :param timeout: limits the total time, in seconds; ``None``: no limit. One attempt counts for at most half of it, so that a
+        process that was suspended during an attempt tries again.
     :param wait_initial: the first wait, in seconds; each further wait is twice as long.
     :param wait_max: the longest wait, in seconds; a peer's Retry-After may ask for a longer one.
     :raises ConfigurationError: a value is out of range.
@@ -149,7 +149,7 @@ class _Attempts(AsyncIterator[Any]):
 
 
 class Backoff:
-    """The back-off between losses: of accepted data by a sink, of a connection, of a query. Pure.
+    """The back-off after losses: of data that a sink had accepted, of a connection, or of a query. Pure.
 
     The pauses grow as long as there is no progress between two losses. The policy's ``timeout`` limits the total
     back-off, not the time spent in attempts, because a large transaction may take hours to be received again.
@@ -187,7 +187,7 @@ def may_pass(error: Exception) -> bool:
         case SlotError(busy=busy):
             return busy
         case ServerError(sqlstate=sqlstate):
-            # A file of WAL that is removed while it is read has the SQLSTATE of whatever failed last.
+            # For WAL that is removed while it is read, the server derives the SQLSTATE from errno, which may be of another call.
             return (sqlstate or "").startswith(_TRANSIENT) or error.routine == "CheckXLogRemoved"
         case ConnectionLost() | OSError():
             return True

@@ -92,7 +92,7 @@ async def test_a_time_limit():
 
 @pytest.mark.parametrize("during", ["attempt", "wait"])
 async def test_a_suspended_process_tries_again(monkeypatch, during):
-    """Hours that pass at once, in an attempt or in a wait, leave time for more attempts."""
+    """After a suspension of hours during an attempt or a wait, all attempts are made."""
     steady = time.monotonic
 
     def suspend():

@@ -55,7 +55,7 @@ def create(dsn: str | None, rows: int, wait: float) -> None:
 @options.dsn
 @_wait
 def drop(dsn: str | None, wait: float) -> None:
-    """Drop the schema aiorepl_verify, and roll back what its writers left prepared."""
+    """Drop the schema aiorepl_verify, and roll back the transactions that its writers have left prepared."""
     asyncio.run(_execute(dsn, wait, f"DROP SCHEMA {SCHEMA} CASCADE", roll_back=True))
 
 
@@ -85,8 +85,8 @@ def write(
     """Write to the tables, and record the writes in the file HISTORY.
 
     Transactions of all kinds and sizes, many of which are rolled back. The server may be restarted meanwhile. SIGINT ends the
-    writing early. If the server does not answer after the last write, HISTORY has what the writers know, and the exit code is 3.
-    The tables must be as they were created: drop and create the schema before writing again.
+    writing early. If the server does not answer after the last write, HISTORY has only what the writers know, and the exit code
+    is 3. The tables must be as they were created: drop and create the schema before writing again.
     """
     from aiorepl.testing.verify import Mixture, Workload
     from aiorepl.wire.opening import connect_sql, translated
@@ -160,7 +160,7 @@ def check(
 
 
 async def _signalled(seconds: float) -> None:
-    """Wait for SIGINT or SIGTERM, at most so many seconds."""
+    """Wait until the time is over, or SIGINT or SIGTERM arrives."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
@@ -233,7 +233,8 @@ async def _execute(dsn: str | None, wait: float, statements: str, *, roll_back: 
             await connection.execute(statements)
     except TimeoutError:
         raise ConnectionFailed(
-            f"the server did not answer within {wait:g} s: is it there, or does another transaction use the tables?"
+            f"the server did not answer within {wait:g} s: check that it is running, and that no other transaction locks the "
+            "tables"
         ) from None
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
         raise translated(error) from None

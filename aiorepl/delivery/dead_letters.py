@@ -3,7 +3,7 @@
 A letter is one JSON file: the reason of the rejection, and the changes as pgoutput messages with the Relation and Type
 messages that they need, so that they can be decoded on any machine. Its name is ``<LSN>-<ordinal>.json`` after its first
 change (``<LSN>--message.json`` for a message outside transactions). So letters sort in stream order, and a change that is
-rejected again after a restart gets the same file. A checksum finds damage. The folder contains row data: protect it like the
+rejected again after a restart gets the same file. A checksum detects damage. The folder contains row data: protect it like the
 database.
 """
 
@@ -188,7 +188,7 @@ def _dump(
         "types": [dump_type(info) for info in types.values()],
         "changes": [_dump_change(change) for change in changes],
     }
-    # The checksum is that of the fields as they are read, so a letter may be formatted anew.
+    # The checksum covers the parsed fields, so a letter may be reformatted.
     fields = orjson.loads(orjson.dumps(fields))
     return orjson.dumps({**fields, "checksum": _checksum(fields)}, option=orjson.OPT_INDENT_2)
 

@@ -176,7 +176,7 @@ class Compaction:
             require_newest(self._store, found[0].end.lsn, cursor)
             self._history, self._version = found[0].claimed(owner), found[1]
             if found[0].end.lsn == found[0].start:
-                # Nothing was compacted yet. A journal that was empty then may have got another start since.
+                # Nothing is compacted yet. A journal that was empty may have got a later start since.
                 begin = beginning(self._reader)
                 if begin.lsn > found[0].start:
                     self._history = replace(self._history, start=begin.lsn, end=begin)

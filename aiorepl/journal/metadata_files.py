@@ -209,7 +209,10 @@ class MetadataFiles:
 
 
 def pruned(what: str) -> JournalError:
-    """Make the error for segments that were pruned after a reader has planned to read them."""
+    """Make the error for segments that were pruned after a reader had planned to read them.
+
+    :param what: the segments, as the subject of a sentence.
+    """
     return JournalError(
         f"{what} was pruned while it was being read: start the reader again; a registered cursor keeps the segments that its reader "
         "needs"

@@ -333,7 +333,7 @@ class JournalReader:
 
     @contextmanager
     def _unless_pruned(self, segment: Segment) -> Iterator[None]:
-        """Tell a segment that retention has deleted from one that is lost."""
+        """Report a segment that retention has deleted as pruned, and not as damaged."""
         try:
             yield
         except DamagedJournal as error:

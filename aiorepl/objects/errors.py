@@ -15,8 +15,8 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 # With other statuses: 400, and 409 for writes at the same time.
 _TRANSIENT_CODES: Final = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 _EXPIRED: Final = (
-    "the session token has expired, or is not that of the access key: set new credentials, all three of them, or use a role, whose "
-    "credentials are renewed"
+    "the session token has expired, or does not belong to the access key: set new credentials (key, secret and token), or use a "
+    "role, whose credentials are renewed"
 )
 _AZURE: Final = "the account, its key or its token is wrong, or the token has expired: correct account_name and account_key, or set a new token"
 _ADVICE: Final[Mapping[str, str]] = MappingProxyType(

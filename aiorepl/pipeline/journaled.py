@@ -348,7 +348,7 @@ class JournaledFanOut(FanOut):
             return start, Continuity((), begins)
         resumed = self._check_ahead(f"sink {name}", own)
         last = None if own.last is None else own.last.commit_lsn
-        # The journal cannot prove a transaction that it lacks, as accepted.
+        # A transaction in an accepted gap is not in the journal, so the journal cannot prove it.
         missing = last is not None and any(gap.start_lsn <= last < gap.until for gap in chain.gaps)
         compared = resumed == own and not truncates and not missing
         claims = [self._claim(name, f"sink {name}", own)] if compared else []

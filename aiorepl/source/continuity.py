@@ -285,7 +285,7 @@ class GapPolicy:
         _log.warning("%s continues at %s: earlier transactions are missing, as accepted", holder, begins)
 
     def check_hole(self, holder: str, lsn: LSN, until: LSN) -> None:
-        """Reject or accept that ``holder`` is inside a gap of the journal, because it is ahead of a journal that was put back.
+        """Reject or accept that ``holder`` is inside a gap of the journal, because the journal was replaced by an older copy.
 
         :param lsn: the position of ``holder``.
         :param until: the end of the gap.

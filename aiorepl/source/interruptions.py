@@ -1,4 +1,4 @@
-"""What follows when the stream breaks off: how long to wait before a reconnect, and when reconnecting is useless. Pure."""
+"""Decides, when the stream is lost, how long to wait before a reconnect, and when a reconnect is useless. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.source.continuity import GAP_ADVICE
 
-# Where the server looks for a WAL file in vain: its functions, because the message is translated and the SQLSTATE differs.
+# The server's functions that report a missing WAL file. The message is translated, and the SQLSTATE differs.
 _WAL_REMOVED: Final = ("CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open")
-# Otherwise a policy without waits would never be exhausted.
+# Any connection that is shorter counts as a loss; otherwise a policy without waits would never be exhausted.
 _LEAST_SECONDS: Final = 1.0
 
 
 class Interruptions:
-    """The back-off between connections that break off without bringing anything new. Times are of any monotonic clock.
+    """The back-off between connections that are lost before they bring new data. Times are of any monotonic clock.
 
-    A connection that has lasted for the policy's ``wait_max``, and for a second, counts as new: an idle stream brings nothing
-    either.
+    The back-off starts again after a connection that has lasted for the policy's ``wait_max``, and at least for a second, because
+    an idle stream brings no data either.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -40,7 +40,7 @@ class Interruptions:
     def pause(self, error: Exception, furthest: LSN, now: float) -> float | None:
         """Seconds to wait before a reconnect; ``None`` once the policy is exhausted.
 
-        :param furthest: what was received so far.
+        :param furthest: the end of the received data.
         :raises SlotError: the server does not have the WAL that the slot needs.
         """
         if isinstance(error, ServerError) and error.routine in _WAL_REMOVED:
@@ -50,9 +50,9 @@ class Interruptions:
                     f"so the changes after {furthest} are lost for this slot. Drop the slot and start with create_slot "
                     f"(--create-slot): {GAP_ADVICE}"
                 ) from error
-            # Usually, restart_lsn was moved past this file while the connection still read it: a server remembers where the
-            # next decoding may begin, even from an earlier connection, until a status confirms it. The next connection
-            # begins after the file.
+            # Usually, restart_lsn has moved past this file while the connection still read it: the server applies a candidate for
+            # restart_lsn, even one from an earlier connection, when a status confirms it. The next connection begins after the
+            # file.
             self._removed = error.message
         if isinstance(error, SpoolError):
             # A reconnect alone does not free disk space.

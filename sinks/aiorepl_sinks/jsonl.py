@@ -175,10 +175,11 @@ def _begin(batch: Batch) -> int:
 
 
 def _free(folder: Path, lsn: str, number: int = 1, own: Path | None = None) -> Path:
-    """Return the name of a finished file, with the next number if it exists or is being written: after a crash, several files
-    may begin with the same transaction.
+    """Return a free name for a finished file, with a number if needed.
 
-    :param own: the unfinished file that gets this name.
+    After a crash, several files may begin with the same transaction. The name of an unfinished file is not free.
+
+    :param own: the unfinished file that gets the name.
     """
     while True:
         name = folder / (f"{lsn}.jsonl" if number == 1 else f"{lsn}-{number}.jsonl")

@@ -51,7 +51,7 @@ POINTS = (
     "before Spark's commit log",
 )
 FULL = "full disk"
-# The size of a disk that becomes full, and for how many seconds it is, with pauses.
+# The size of the disk that becomes full; the seconds for which it is full, each time; and the pause after each.
 _DISK_BYTES = 200_000_000
 _FULL = (2.0, 2.0, 4.0)
 _ROOM = 1.0
@@ -340,7 +340,7 @@ def operations(change: Delivered) -> tuple[str, ...]:
 
 
 def _mounted(folder: Path) -> bool:
-    """Mount a small disk in memory at a folder; return ``False`` without the privilege to do so."""
+    """Mount a small disk in memory at a folder; return ``False`` if the privilege to do so is missing."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES},mode=700", "tmpfs", folder]
     try:

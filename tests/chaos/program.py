@@ -83,7 +83,7 @@ class Program:
 
     @property
     def target_standby(self) -> str:
-        """Whether the target of a ``postgres`` sink has a standby: ``synchronous`` or ``asynchronous``; empty: none."""
+        """The kind of standby of a ``postgres`` sink's target: ``synchronous`` or ``asynchronous``; empty: none."""
         return next((sink["standby"] for sink in self.sinks.values() if "standby" in sink), "")
 
     @property

@@ -47,8 +47,8 @@ LONGEST_WITH_MIRROR = 1200.0
 _STARTED = 10.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
-# In the last life, the writers write on for at most this many seconds while tables are read, and some chunks wait after they were
-# read, so that the stream overtakes them.
+# In the last life, the writers go on for at most this many seconds while tables are read again. Some chunks are delayed after they
+# were read, so that the stream overtakes them.
 _READING = 3.0
 _OVERTAKEN = Run(tuple({"at": "name:chunk read", "nth": number, "action": "slow"} for number in (2, 4, 6, 8)))
 # Damages of the journal, not of the slot.

@@ -268,7 +268,7 @@ def compact_fewer_blocks() -> None:
 
 
 def trust_waiting_commits() -> None:
-    """A ``postgres`` sink takes a position for durable that the target's synchronous standby may lack."""
+    """A ``postgres`` sink treats a position as durable that the target's synchronous standby may lack."""
     from aiorepl_sinks.postgres.state import MirrorState
 
     open_state = MirrorState.open

@@ -33,9 +33,9 @@ KINDS = {
 }
 # Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
 PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
-# From this size on, a target's standby gets nothing for some time before it is promoted.
+# From this size on, a target's standby receives nothing for some time before it is promoted.
 _BEHIND = 0.3
-# Seconds in which a commit is to wait for a synchronous standby.
+# The time within which a commit should begin to wait for the synchronous standby, in seconds.
 _WAITING = 3.0
 _TABLES = ("accounts", "entries", "parts_0", "notes")
 
@@ -132,8 +132,8 @@ class Striker:
     async def _promote_target(self, *, behind: bool) -> None:
         """Replace the target's server by its standby.
 
-        :param behind: whether the standby gets nothing any more before that. Then commits wait for a synchronous standby, and lose
-            their connections meanwhile; an asynchronous one lacks them.
+        :param behind: whether the standby receives nothing more before that. Then commits that wait for a synchronous standby lose
+            their connections; an asynchronous one lacks these commits.
         """
         target = self._target
         if target is None or target.standby is None:
@@ -182,9 +182,9 @@ class Striker:
 
 
 async def _waiting(cluster: Cluster, earlier: int = 0) -> int:
-    """Return the process that waits for the synchronous standby; 0 if none does within some time.
+    """Return the pid of a backend that waits for the synchronous standby; 0 if none does within ``_WAITING``.
 
-    :param earlier: a process that does not count.
+    :param earlier: the pid of a backend that does not count.
     """
     query = "SELECT max(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1"
     connection = await asyncpg.connect(cluster.dsn_for())

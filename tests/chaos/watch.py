@@ -202,7 +202,7 @@ class TableWatch(Watch):
     """A ``postgres`` sink, without a log: only its tables are compared. ``poll`` reads the ledger and the position from the target.
 
     :param name: the sink's.
-    :param durable: whether the target must have everything that is confirmed.
+    :param durable: whether the target's position must never be behind the confirmed one.
     """
 
     def __init__(self, confirmed: Confirmation, name: str, *, durable: bool) -> None:

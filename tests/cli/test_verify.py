@@ -52,7 +52,7 @@ async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
 
 
 async def test_a_server_that_does_not_come_back(run, start, database, slot_name, tmp_path):
-    """Every command ends after its time, and the history of what was written can be compared."""
+    """Every command ends after ``--wait``, and the history that was written can still be compared."""
     history, events = str(tmp_path / "history"), str(tmp_path / "events")
     parts = urlsplit(database)
     connection = await asyncpg.connect(database)

@@ -184,7 +184,7 @@ def test_links_in_the_folder_are_not_followed(letters, tmp_path):
 
 
 def test_a_flipped_bit(letters):
-    """A row that has changed on disk is not replayed; letters of earlier versions, which have no checksum, still are."""
+    """A letter that has changed on disk is refused. A letter of format 1, which has no checksum, is still read."""
     stream = every_kind()
     letters.open(SinkContext("s", stream.position))
     letters.write(Batch(tuple(stream.slices())))

@@ -475,10 +475,10 @@ async def test_schema_changes_are_told_again():
 
 def test_pauses_grow_while_nothing_gets_durable():
     """Pauses grow up to wait_max, start again once more is durable, and follow the peer's Retry-After."""
-    rewinds = Backoff(RetryPolicy(timeout=None, wait_initial=1, wait_max=10))
-    assert [1, 2, 4, 8, 10, 10] == [rewinds.pause(LSN(7)) for _ in range(6)]
-    assert [1, 2, 99, 8] == [rewinds.pause(LSN(9), asked) for asked in (None, None, 99, None)]
-    assert all(rewinds.pause(LSN(9)) == 10 for _ in range(5000))
+    backoff = Backoff(RetryPolicy(timeout=None, wait_initial=1, wait_max=10))
+    assert [1, 2, 4, 8, 10, 10] == [backoff.pause(LSN(7)) for _ in range(6)]
+    assert [1, 2, 99, 8] == [backoff.pause(LSN(9), asked) for asked in (None, None, 99, None)]
+    assert all(backoff.pause(LSN(9)) == 10 for _ in range(5000))
 
 
 @pytest.mark.parametrize(
@@ -491,8 +491,8 @@ def test_pauses_grow_while_nothing_gets_durable():
     ],
 )
 def test_patience_ends(policy, losses):
-    """Backoff end after the attempts or the total pause of the policy, and start again once more is durable."""
-    rewinds = Backoff(policy)
+    """The back-off ends after the attempts or the total pause of the policy, and starts again once more is durable."""
+    backoff = Backoff(policy)
     for durable in (LSN(1), LSN(2)):
-        assert all(rewinds.pause(durable) is not None for _ in range(losses))
-        assert rewinds.pause(durable) is None
+        assert all(backoff.pause(durable) is not None for _ in range(losses))
+        assert backoff.pause(durable) is None

@@ -140,7 +140,7 @@ def test_limits(oid, modifier, texts):
      (1000, b"{\xff}"), (1001, rb'{"\\x0"}'), (1007, b"{{1,2},3}"), (1007, b"{1,{2}}"), (1007, b"{{}}"), (1007, b"[1:1]")],
 )  # fmt: skip
 def test_malformed_values(oid, raw):
-    """The text of a value that is not of its type is kept beside the row; the column's other values stay."""
+    """The text of a malformed value is kept beside the row, and its column has null."""
     found = inserts(oid, None, raw)
 
     assert found["v"].null_count == 2
@@ -267,7 +267,7 @@ def test_text_that_is_not_utf8():
     ids=["json", "jsonb", "text[]", "json[]"],
 )
 def test_text_inside_of_values_that_is_not_utf8(oid, raw, text):
-    """Also those inside of documents and arrays in binary format; no column has bytes that are not UTF-8."""
+    """A document or an array in binary format with such text is kept beside the row; no column has bytes that are not UTF-8."""
     found = inserts(oid, Binary(raw), None)
 
     assert found["v"].to_pylist() == [None, None]

@@ -196,13 +196,13 @@ OIDS = [*BUILTIN, *(info.oid for info in USER_TYPES)]
 
 
 unexpected: list[str] = []
-"""The last block's errors that are none of aiorepl's."""
+"""The last block's errors that are not aiorepl's."""
 
 
 def outcome(function: Callable[..., Any], *arguments: Any, known: tuple[type[Exception], ...] = ()) -> Any:
-    """Return the result, or the error of aiorepl with its text. Any other error, such as one of pyarrow, is a finding.
+    """Return the result, or the text of one of aiorepl's errors. Any other error, such as one of pyarrow, is a finding.
 
-    :param known: documented errors that are none of aiorepl's.
+    :param known: other errors that are documented.
     """
     try:
         return function(*arguments)
@@ -214,7 +214,7 @@ def outcome(function: Callable[..., Any], *arguments: Any, known: tuple[type[Exc
 
 
 def read(function: Callable[[bytes], Any], raw: bytes) -> Any:
-    """As ``outcome``, for the functions of ``Types``, whose errors do not name a column yet."""
+    """Call a function of ``Types``; its errors are documented, but not aiorepl's, because they cannot name a column."""
     return outcome(function, raw, known=(Malformed, UnknownBinaryType))
 
 
@@ -403,7 +403,7 @@ def collected(chance: random.Random) -> object:
 
 
 def typed(chance: random.Random) -> object:
-    """Values as the types that a query may want, other than their own."""
+    """Values as any type that a query may want, not only as their own."""
     oid, form, raw = chance.choice(VALUES)
     relation = Decoder().decode(build.relation(oid=7, name="t", columns=[column("c", oid)]))
     layout = Layout(relation, TYPES)

@@ -392,7 +392,7 @@ def test_no_journal(journal):
 
 
 def test_an_empty_journal_that_begins_later(journal):
-    """A history that was begun while the journal was empty begins with the journal, whose slot may have been created again."""
+    """A history that was created while the journal was empty begins where the journal then begins, as with a new slot."""
     journal.write()
     journal.compact()
     journal.stream = Stream(start=journal.stream.position.lsn + 0x18)

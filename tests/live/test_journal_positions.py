@@ -60,9 +60,9 @@ async def test_behind_an_empty_journal(published, tmp_path):
 
 
 async def test_in_the_gap_of_an_older_copy(published, tmp_path):
-    """A sink ahead of a journal that was put back from an older copy continues after the gap, once the gap is accepted.
+    """A sink ahead of a journal that was replaced by an older copy continues after the gap, once the gap is accepted.
 
-    A sink at the end of the gap continues, too, though the journal lacks its last transaction.
+    A sink at the end of the gap continues, too, although the journal lacks its last transaction.
     """
     sink, last, other = MemorySink(keeps_position=True), MemorySink(keeps_position=True), MemorySink()
     options = journal(tmp_path)

@@ -97,7 +97,7 @@ async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
 
 
 async def test_the_status(mirrored: Any, journal: Any) -> None:
-    """It has each table's LSN, lag and last batch, the restarts and errors, also of a query without a name; no row is in any answer."""
+    """It has each table's LSN, lag and last batch, the restarts and errors, even if the query has no name. It has no rows."""
     status = await mirrored.status()
     first, last = map(str, journal.stream.ends)
     assert ("degraded", 1, 0, []) == tuple(

@@ -161,7 +161,7 @@ class Full(io.RawIOBase):
 
 
 async def test_files_of_one_transaction_are_numbered_in_order(tmp_path, source):
-    """A number is not given twice, whether its file was finished or not: names have one number, and sort by it."""
+    """No number is given twice, whether its file was finished or not, and each name has one number."""
     batch = source.batch([3])
     name = f"{batch.slices[0].transaction.commit_lsn:016X}"
     sink = JsonLinesSink(tmp_path)

@@ -1,4 +1,4 @@
-"""Interruptions of the stream: how long to wait, and when a reconnect is useless."""
+"""Interruptions of the stream: how long to wait before a reconnect, and when a reconnect is useless."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pauses(interruptions, *furthest, error=LOST, now=0.0):
 
 
 def test_pauses_grow_until_something_new_arrives():
-    """A server that fails again and again at the same place is not asked without a pause."""
+    """If the server fails again and again at the same position, the pauses grow; new data starts them again."""
     assert [1, 2, 4, 8, 10, 10, 1, 2] == pauses(connected(), 7, 7, 7, 7, 7, 7, 8, 8)
 
 
 def test_a_connection_that_has_lasted_starts_the_pauses_again():
-    """Of an idle stream, only short connections count."""
+    """The connections of an idle stream count as losses only if they are short."""
     interruptions = connected()
     interruptions.started(100.0)
     assert [1, 2] == pauses(interruptions, 7, 7, now=109.0)
@@ -56,19 +56,19 @@ def test_a_connection_that_has_lasted_starts_the_pauses_again():
     ids=["attempts", "timeout", "no time", "no waits"],
 )
 def test_the_policy_ends_useless_reconnects(policy, expected):
-    """Reconnects without anything new are limited as attempts to connect are."""
+    """Reconnects without new data are limited as attempts to connect are."""
     assert expected == pauses(connected(policy), 7, 7, 7)
 
 
 def test_a_full_disk_is_waited_for():
-    """A spool that cannot be written is tried again at the policy's longest wait, for as long as it takes."""
+    """A spool that cannot be written is tried again after the policy's longest wait, without a limit."""
     full = SpoolError("no space left")
     assert [10] * 9 == pauses(connected(RetryPolicy(attempts=2, wait_max=10)), *[7] * 9, error=full)
 
 
 @pytest.mark.parametrize("routine", ["CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open"])
 def test_wal_that_is_gone(routine):
-    """WAL that was removed while a connection read it is asked for again; the same file twice is an error that says what to do."""
+    """After removed WAL, the stream reconnects. If the same file is missing twice, an error says what to do."""
     interruptions = connected()
     assert [1] == pauses(interruptions, 7, error=removed("6E", routine))
     assert [2] == pauses(interruptions, 7, error=removed("70", routine))

@@ -32,9 +32,10 @@ def main(plan: dict[str, Any]) -> int:
 
     Prints the number of the batch of which the checkpoint has lost a part, once Spark runs.
 
-    :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``lake``, ``delta`` or
-        ``iceberg``; ``loss`` and ``after``, what to lose first (``kill_points.lose``); ``log``, the file for Java's output; ``once``, whether to end at the end of the
-        journal; ``point`` and ``later``, where the process kills itself, or ``None``; ``sabotage``, whether to lose rows.
+    :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``lake``, ``delta``
+        or ``iceberg``; ``loss`` and ``after``, what to lose first (``kill_points.lose``); ``log``, the file for Java's output;
+        ``once``, whether to end at the end of the journal; ``point`` and ``later``, where the process kills itself, or ``None``;
+        ``sabotage``, whether to lose rows.
     """
     folder = Path(plan["mirror"]["target"])
     lost = lose(folder / "_checkpoint", plan["loss"], plan["after"])
@@ -62,7 +63,7 @@ def main(plan: dict[str, Any]) -> int:
 
 
 def catalog(folder: Path) -> Any:
-    """Return the catalog of a mirror's Iceberg tables, which is in its folder."""
+    """Return the catalog of a mirror's Iceberg tables, which is in the mirror's folder."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     folder.mkdir(exist_ok=True)

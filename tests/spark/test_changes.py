@@ -244,7 +244,7 @@ def test_a_pruned_beginning_that_is_compacted(evolved) -> None:
 
 
 def test_a_compacted_range_without_changes(evolved) -> None:
-    """A stream that continues in the pruned part, after the table's last compacted change, reads what the segments have."""
+    """A stream that continues in the pruned part, after the table's last compacted change, reads the changes in the segments."""
     u = evolved.stream.table("u", ID)
     for key in "12":
         evolved.stream.transaction(u.insert(key))
@@ -270,7 +270,7 @@ def test_a_compacted_range_without_changes(evolved) -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_segments_that_are_pruned_meanwhile(evolved, known) -> None:
-    """A task whose segment was pruned says so, and does not ask for a copy of the file; a file that is lost is damage."""
+    """A task whose segment was pruned says so. A file that is missing without being pruned is damage."""
     reader = source(evolved)
     (partition,) = reader.partitions()
     if known:

@@ -186,7 +186,7 @@ def test_partitions(tmp_path) -> None:
 
 
 def test_extreme_numbers(target) -> None:
-    """Numbers and times at both ends of their types pass a first write and a merge, whatever the names of their columns."""
+    """The least and greatest numbers and times survive a first write and a merge, whatever the names of their columns."""
     schema = source(
         **{
             "id": ("1", pa.int64()),
@@ -314,7 +314,7 @@ def test_undone_columns(tmp_path) -> None:
 
 
 def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(target) -> None:
-    """The first batch of the next query undoes it. Then the former query may come back; what others have written stays."""
+    """The first batch of the next query undoes it. The former query may then continue. Rows of other programs stay."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
     extra = source(**COLUMNS, extra=("4", pa.int32()))
 
@@ -334,7 +334,7 @@ def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(target) -> Non
 
 
 def test_two_processes_with_one_batch(tmp_path) -> None:
-    """If another process has undone the first commit of a batch, its next one is refused, and the batch comes again as a whole."""
+    """If another process has undone the first commit of a batch, the next one is refused, and the whole batch is applied again."""
     one, other = (DeltaLake(str(tmp_path)).table(("public", "t"), ("id",)) for _ in range(2))
     apply(one, FIRST, 1, {"id": 1, "note": "one"})
     extra = source(**COLUMNS, extra=("4", pa.int32()))
@@ -382,7 +382,7 @@ def test_an_unfinished_batch_and_another_program(target) -> None:
 
 @pytest.mark.parametrize("begun", [True, False], ids=["undo", "evolve"])
 def test_another_program_writes_while_the_table_is_created_again(target, monkeypatch, begun) -> None:
-    """Rows that another program writes in this moment stay, and the error says what to do; also when the batch comes again."""
+    """The other program's rows stay, and the error says what to do, also when the batch is applied again."""
     create = DeltaTable.create
     commit = Commit("query", 1, LSN(1))
     target.evolve(FIRST, None, commit)
@@ -417,7 +417,7 @@ def test_an_unfinished_batch_and_a_vacuum(target) -> None:
 
 
 def test_an_unfinished_batch_and_a_shorter_log(target) -> None:
-    """If the log does not reach back to an unfinished batch, the error says so, and the table stays as it is."""
+    """If the log does not go back to an unfinished batch, the error says so, and the table stays as it is."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
     target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))
     table = DeltaTable(target.target)
@@ -433,7 +433,7 @@ def test_an_unfinished_batch_and_a_shorter_log(target) -> None:
 
 
 def test_soft_deletes_under_another_key(tmp_path, monkeypatch) -> None:
-    """After a change of the key columns, a table still has one row for each key: the live one, or the last deleted one."""
+    """After a change of the key columns, a table still has one row for each key: the live one, or else the last deleted one."""
     by_id, by_note, by_both = (
         DeltaTarget(str(tmp_path / "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
     )

@@ -1,4 +1,4 @@
-"""What Spark's MERGE is told about its batch; ``test_lake`` runs the MERGE itself."""
+"""The settings with which Spark's MERGE runs; ``test_lake`` runs the MERGE itself."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_tables_at_the_same_time(merged) -> None:
 
 
 def test_settings_of_the_session() -> None:
-    """A session that is lent has the settings of the session it was made of, and is lent again."""
+    """A lent session has the settings of the session that it was copied from, and is lent again."""
     spark: Any = Session(Barrier(1), {}, {"mine": "1"})
     with own_session(spark) as first, own_session(spark) as second:
         assert first is not second

@@ -107,7 +107,7 @@ def test_history_of_a_longer_batch(lake) -> None:
 
 
 def test_soft_deletes_under_another_key(lake) -> None:
-    """After a change of the key columns, a table still has one row for each key: the live one, or the last deleted one."""
+    """After a change of the key columns, a table still has one row for each key: the live one, or else the last deleted one."""
     by_id, by_note, by_both = (
         lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
     )
@@ -131,7 +131,7 @@ def test_soft_deletes_under_another_key(lake) -> None:
 
 
 def test_a_move_under_another_key(lake) -> None:
-    """An unsent value is that of the row which moves, and not of a deleted row that has the new key, too."""
+    """An unsent value is taken from the row that moves, and not from a deleted row with the same key."""
     by_id, by_note = (lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",)))
     apply(by_id, 1, *(("insert", [], {"id": number, "note": "x", "n": number}) for number in (1, 2)))
     apply(by_id, 2, ("delete", [], {"id": 1}))
@@ -346,7 +346,7 @@ def test_infinite_key(lake) -> None:
 
 
 def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
-    """If another process has undone the first commit of a batch, its next one is refused; if it commits first, this one fails."""
+    """If another process has undone the first commit of a batch, or commits first, the next commit is refused."""
     from pyiceberg.table import Transaction
 
     from aiorepl.spark.lake.iceberg import IcebergLake
@@ -374,7 +374,7 @@ def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
 
 @pytest.mark.parametrize("expired", ["before", "part", "all parts", "first"])
 def test_an_unfinished_batch_and_expired_snapshots(lake, expired) -> None:
-    """If a snapshot by which to undo a batch has expired, the error says so, and the table stays as it is."""
+    """If a snapshot that is needed to undo a batch has expired, the error says so, and the table stays as it is."""
     target = lake.table(("public", "t"), ("id",))
     if expired == "first":
         target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
@@ -402,7 +402,7 @@ def test_an_unfinished_batch_and_expired_snapshots(lake, expired) -> None:
 
 
 def test_lost_files(lake, tmp_path) -> None:
-    """Where another program has deleted or cut files, readers and the next batch name the table and the file, and what to do."""
+    """If another program has deleted or cut files, the errors name the table and the file, and say what to do."""
     target = lake.table(("public", "t"), ("id",))
     apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
     (data,) = tmp_path.rglob("*.parquet")

@@ -37,7 +37,7 @@ def test_missing_extra(missing: str) -> None:
 
 
 def test_workers_do_without_pandas(journal) -> None:
-    """Planning, reading and staging import no pandas, which would double the start of each of Spark's Python processes."""
+    """Planning, reading and staging do not import pandas, which would double the start of each of Spark's Python processes."""
     table = journal.stream.table("t", column("id", 23, key=True), column("note"))
     journal.stream.transaction(table.insert("1", "one"), table.update("1", "uno"))
     journal.write()

@@ -401,7 +401,7 @@ def test_planned_again(spark, journal, target) -> None:
 
 
 def test_an_empty_batch(target, monkeypatch) -> None:
-    """Nothing is left of an earlier plan of a batch, also if the batch has no changes now."""
+    """Nothing is left of an earlier plan of a batch, even if the batch has no changes now."""
     table = DeltaTarget(target, ("id",))
     table.evolve(pa.schema([("id", pa.int32())]))
     batches = mirroring._Batches(table, StructType(), ("id",), Folder(f"{target}/_staging"), "")

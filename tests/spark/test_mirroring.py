@@ -288,7 +288,7 @@ def test_set_aside_between_commits(lake, journal, monkeypatch) -> None:
 
 
 def test_set_aside_after_its_commit(lake, journal, monkeypatch) -> None:
-    """A table that failed after it was written catches up with the changes that it lacks only: a moved row keeps its value."""
+    """A table that failed after its commit gets only the changes that it lacks, so a moved row keeps its value."""
     mirror = lake(on_error="set_aside")
     t = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(t.insert("1", "toast"))

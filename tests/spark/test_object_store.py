@@ -21,7 +21,7 @@ SECRET = "test-secret"
 
 
 def test_a_query_and_its_restarts(spark, bucket, layer, fault, tmp_path):
-    """Queries read the journal with the options' configuration, which nothing shows, and continue after their token has expired."""
+    """Queries read the journal with the options' credentials, which no plan, checkpoint or error shows, and survive an expired token."""
     place, stream = bucket.location(endpoint=layer.endpoint), Stream()
     table = stream.table("t", column("id", 23, key=True))
 

@@ -39,7 +39,7 @@ TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def selected(operation: Operation) -> Operation | None:
-    """What the sink gets: no rows of ``others``, and no accounts that it rejects."""
+    """Return the operation if the sink gets it: no rows of ``others``, and no accounts that it rejects."""
     return None if operation.table == "others" or rejected(operation) else operation
 
 
@@ -49,7 +49,7 @@ def rejected(operation: Operation) -> bool:
 
 
 def lettered(operation: Operation) -> Operation | None:
-    """What is among the dead letters, with the sink's rows of the ledger."""
+    """Return the operation if it is among the dead letters, or in the ledger."""
     return operation if operation.table == "ledger" or rejected(operation) else None
 
 
@@ -464,7 +464,7 @@ def other_time(run: Run, hours: float | None, *, whole: bool) -> bool:
 
 
 def other_ordinal(run: Run) -> bool:
-    """A change has an ordinal that another one has, or none."""
+    """A change has another ordinal."""
     for place in rows_of(run, run.sink, snapshot=False):
         run.sink[place] = replace(run.sink[place], ordinal=run.sink[place].ordinal + 50)
         return True
@@ -549,13 +549,13 @@ DAMAGES: dict[str, Damage] = {
 
 
 def test_runs_without_damage():
-    """None has a violation."""
+    """The verifier finds no violation in them."""
     assert [[]] * len(SEEDS) == [run_of(seed).violations() for seed in SEEDS]
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage(name):
-    """It is found in every run."""
+    """Each kind of damage is possible in most runs, and is found in each of them."""
     damaged, missed = 0, []
     for seed in SEEDS:
         run = run_of(seed)

@@ -331,7 +331,7 @@ def test_unknown_outcomes():
 
 
 def test_outcomes_that_stay_unknown():
-    """Such a transaction may have been delivered or not, but not in part."""
+    """A transaction whose outcome stays unknown may be delivered or not, but not in part."""
     history = written()
     history.transactions[4].outcome = "unknown"
 

@@ -199,8 +199,8 @@ async def test_no_authority(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-async def test_a_file_of_certificates_that_is_no_good(content, tmp_path):
-    """The error says that the file of sslrootcert is missing, or has none, and not only that the server is not reached."""
+async def test_an_unusable_certificate_file(content, tmp_path):
+    """If the file of sslrootcert is missing, or has no certificate, the error names the options of such files."""
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)

@@ -385,7 +385,7 @@ class Printed(_Variable):
             byteops.shorten(self.values, size)
             return False
         target: Any = self.values
-        if not byteops.is_utf8(target, size, len(self.values)):  # texts inside of the value may be anything
+        if not byteops.is_utf8(target, size, len(self.values)):  # texts within the value may not be UTF-8
             byteops.shorten(self.values, size)
             return False
         self.end(row)

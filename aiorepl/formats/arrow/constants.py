@@ -1,4 +1,4 @@
-"""Arrow arrays of constants. Pure.
+"""Makes Arrow arrays of constants without importing pandas. Pure.
 
 ``pa.array`` and ``pa.scalar`` import pandas, which takes as long as the rest of a Spark worker's start.
 """
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def texts(values: Iterable[str]) -> pa.Array:
-    """Return texts as an array, without pandas."""
+    """Return texts as an array."""
     data = [value.encode() for value in values]
     ends = array("i", accumulate(map(len, data), initial=0))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))]

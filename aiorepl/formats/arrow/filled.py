@@ -104,7 +104,7 @@ class FilledColumn:
         return array
 
     def _buffers(self, column: b.Column, rows: int) -> Any:
-        """Return the column as it was filled: floating-point numbers that came as text are text."""
+        """Return the column as it was filled. Floating-point numbers that were sent as text are still text."""
         wanted = self._wanted
         kind = pa.string() if wanted in _FLOATS and column.offsets is not None else wanted
         buffers = [pa.py_buffer(column.valid) if column.nulls else None]
@@ -150,7 +150,7 @@ class FilledColumn:
     def _print(self, raw: bytes) -> bytes:
         if self._writer is None:
             return self._checked(raw)
-        # Without decoding, because the text, or texts inside of it, may not be UTF-8.
+        # Not decoded, because the text, or a text within it, may not be UTF-8.
         text = bytearray()
         try:
             self._writer.put(text, raw)

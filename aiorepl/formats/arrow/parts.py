@@ -56,7 +56,7 @@ def elements(values: Sequence[Raw], delimiter: str, levels: int) -> Elements:
 
 
 def _has_levels(tree: list[Any], levels: int) -> bool:
-    """Whether all elements are nested as deep as this."""
+    """Whether all elements are nested ``levels`` deep."""
     kinds = set(map(type, tree))
     if levels == 1:
         return list not in kinds

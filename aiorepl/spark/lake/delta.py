@@ -105,7 +105,7 @@ class DeltaTarget:
 
     :param target: its path or URI.
     :param keys: the columns that identify a row.
-    :param attempts: of the lake.
+    :param attempts: those of the lake; ``None``: the target's own.
     """
 
     def __init__(
@@ -215,16 +215,16 @@ class DeltaTarget:
         for number, some in enumerate(groups):
             last = number == len(groups) - 1
             changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
-            properties = self._of_part(table, commit, ends=last and ends)
+            properties = self._properties(table, commit, ends=last and ends)
             self._apply(table, changes, base, truncates, last, properties)
         if not groups and truncates and self._mode != "changelog":
-            properties = self._of_part(table, commit, ends=ends)
+            properties = self._properties(table, commit, ends=ends)
             run_truncate(table, self._mode, truncates, properties)
         if ends:
             self._finish(table, commit)
 
     def _unite(self, table: DeltaTable, commit: Commit) -> None:
-        """Remove deleted rows whose key another row has, after a change of the key columns."""
+        """Remove deleted rows whose key another row has too, after a change of the key columns."""
         if self._mode != "soft_delete" or is_unique_by(table, self.keys):
             return
         found, rows = shared(table, self.keys)
@@ -239,10 +239,10 @@ class DeltaTarget:
         """Record the batch's end, unless the merge has: a merge without changes makes no commit."""
         application = commit.application
         if not self.applied(application, commit.number) or unfinished(table, application) is not None:
-            record(table, self._of_part(table, commit, ends=True))
+            record(table, self._properties(table, commit, ends=True))
         self._attempts.start(self.target)
 
-    def _of_part(self, table: DeltaTable, commit: Commit, *, ends: bool) -> CommitProperties:
+    def _properties(self, table: DeltaTable, commit: Commit, *, ends: bool) -> CommitProperties:
         if not ends:
             return self._within(table, commit.application)
         self._require(table, commit.application)
@@ -260,7 +260,7 @@ class DeltaTarget:
         elif (found := unfinished(table, application)) is not None:
             self._attempts.require(self.target, found)
         else:
-            # A merge without changes has made no commit, if this is still the version before it.
+            # If this is still the version before a merge, the merge had no changes, and has made no commit.
             self._attempts.require(self.target, None, table.version())
 
     def newest(self) -> DeltaRows | None:
@@ -350,7 +350,7 @@ class DeltaTarget:
         application: str,
         before: int,
     ) -> None:
-        """Create a table again that has no rows but those of an unfinished batch.
+        """Create a table again that has only rows of an unfinished batch, or none.
 
         :param before: the version before the batch, or ``CREATED``.
         """

@@ -5,7 +5,7 @@ its metadata. If a batch needs several commits, the first one sets the identifie
 and the last one sets it to -1. So an unfinished batch can be undone. ``RESTORE`` does not change identifiers by itself; the commit
 that undoes a batch sets ``application/before`` to -1 explicitly.
 
-In the mode soft_delete, the identifier ``aiorepl/keys`` has a number that stands for the columns by which the rows are unique.
+In the mode soft_delete, the identifier ``aiorepl/keys`` has a hash of the names of the columns by which the rows are unique.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE: Final = -1
 
 _KEYS: Final = "aiorepl/keys"
 _WRITER: Final = Transaction("aiorepl/writer", 0)
-"""In every commit, so that two queries cannot append the same rows at once: commits that only append conflict in nothing else."""
+"""In every commit, so that concurrent commits conflict. Otherwise two queries could append the same rows at once."""
 _NEWEST: Final = 5
 """The number of log entries that are read first; the last batch is usually among them."""
 _UPKEEP: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
@@ -67,13 +67,13 @@ def undoing(table: DeltaTable, application: str) -> CommitProperties:
 
 
 def unique_by(properties: CommitProperties, keys: Collection[str]) -> CommitProperties:
-    """Add to the properties of a commit that its rows are unique by these columns."""
+    """Return the properties of a commit, with the record that the rows are unique by these columns."""
     marks = [*(properties.app_transactions or ()), Transaction(_KEYS, _number_of(keys))]
     return CommitProperties(custom_metadata=properties.custom_metadata, app_transactions=marks)
 
 
 def is_unique_by(table: DeltaTable, keys: Collection[str]) -> bool:
-    """Whether a commit has said that the rows are unique by these columns, and no later one that they are by others."""
+    """Whether the last such record is that the rows are unique by these columns."""
     return table.transaction_version(_KEYS) == _number_of(keys)
 
 
@@ -86,7 +86,7 @@ def unfinished(table: DeltaTable, application: str) -> int | None:
 def abandoned(table: DeltaTable, application: str) -> str | None:
     """Return another application that has left its batch unfinished; ``None`` if there is none, or if ``application`` is not new.
 
-    Only the last application can have: a new one undoes the batch first.
+    Only the last application can have left one, because each new application undoes it first.
     """
     if table.transaction_version(application) is not None or unfinished(table, application) is not None:
         return None
@@ -112,14 +112,14 @@ def record(table: DeltaTable, properties: CommitProperties) -> None:
 def was_undone(table: DeltaTable, application: str, before: int) -> bool:
     """Whether a user has restored the table to the version before an unfinished batch.
 
-    :raises ConfigurationError: another program has changed the table since. ``RESTORE`` would remove its changes, too. Or the log
-        does not reach back so far.
+    :raises ConfigurationError: another program has changed the table since, and ``RESTORE`` would remove its changes; or the log
+        does not go back far enough.
     """
     count = table.version() - max(before, -1)
     since = table.history(count)
     if len(since) < count:
         raise ConfigurationError(
-            f"an unfinished batch of the mirror cannot be undone, because entries of its time in the log of the Delta table "
+            f"an unfinished batch of the mirror cannot be undone, because its entries in the log of the Delta table "
             f"{table.table_uri} have been deleted: move the table away, and begin it again with a snapshot"
         )
     if any(_restored_version(entry) == before for entry in since):
@@ -129,12 +129,13 @@ def was_undone(table: DeltaTable, application: str, before: int) -> bool:
 
 
 def require_replaced(table: DeltaTable, version: int, application: str, before: int) -> None:
-    """Check that the last commit replaced a version of the table, and no later one of another program.
+    """Check that the last commit, which created the table again, did not remove changes of another program.
 
-    A commit that creates the table again removes whatever it finds, without a conflict.
+    Such a commit replaces whatever version it finds, without a conflict.
 
+    :param version: the version that it should have replaced.
     :param before: the version before the batch, or ``CREATED``.
-    :raises ConfigurationError: it was a later one. It is restored, and the batch is unfinished again.
+    :raises ConfigurationError: it removed such changes. They are restored, and the batch is unfinished again.
     """
     found = table.version()
     try:

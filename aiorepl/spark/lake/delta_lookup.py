@@ -38,7 +38,7 @@ def filled(changes: pa.Table, keys: Sequence[str], mode: Mode, earlier: Callable
 
 
 def shared(table: DeltaTable, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Find the keys that a deleted row shares with another row; and of these deleted rows, those that stay."""
+    """Return the keys that a deleted row shares with another row, and those of these deleted rows that stay."""
     gone = pc.field(DELETED)
     deleted = scan(table, keys, gone).to_table()
     if not deleted.num_rows:

@@ -161,12 +161,12 @@ class DeltaMergeTarget(DeltaTarget):
         """
         source = self._source(spark, parts)
         flags: dict[str, str] = {}
-        # Delta would store the source first, because it could change between two reads. Parts do not change.
+        # By default, Delta stores the source first, in case it changes between two reads. Parts do not change.
         settings = {"merge.materializeSource": "none"}
         if self.mode != "changelog":
             kept = _kept(parts)
             if kept and (self.mode == "history" or any(kept.values())):
-                settings = {}
+                settings = {}  # the source then reads the target, too
             source, flags = self._whole(spark, source, kept)
         columns = [name for name in schema.names if name in source.columns]
         statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)

@@ -130,7 +130,7 @@ class IcebergTarget:
     """The Iceberg table ``identifier`` of a catalog. pyiceberg cannot cluster or compact it.
 
     :param keys: the columns that identify a row.
-    :param attempts: of the lake.
+    :param attempts: those of the lake; ``None``: the target's own.
     """
 
     def __init__(

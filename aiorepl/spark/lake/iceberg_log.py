@@ -24,7 +24,6 @@ NONE: Final = -1
 """Recorded in place of the snapshot before the batch if the table had none."""
 _UNFINISHED: Final = "aiorepl.unfinished."
 
-
 UNIQUE: Final = "aiorepl.unique"
 """The table property with the columns by which the rows are unique, in the mode soft_delete."""
 
@@ -32,7 +31,7 @@ UNIQUE: Final = "aiorepl.unique"
 def mark(
     transaction: Transaction, application: str, before: Snapshot | None, added: Collection[str] = ()
 ) -> str:
-    """Record that a batch is unfinished. Return the record, which no other attempt has.
+    """Record that a batch is unfinished. Return the record, which differs for each attempt.
 
     :param added: the columns that the batch has added and filled.
     """
@@ -49,7 +48,7 @@ def unmark(table: IcebergTable, transaction: Transaction, application: str) -> N
 
 
 def recorded(table: IcebergTable, application: str) -> str | None:
-    """Return the record of an unfinished batch."""
+    """Return the record of an application's unfinished batch; ``None`` if there is none."""
     return table.properties.get(_UNFINISHED + application)
 
 
@@ -63,7 +62,7 @@ def unfinished(table: IcebergTable, application: str) -> tuple[int, list[str]] |
 
 
 def abandoned(table: IcebergTable, application: str) -> list[str]:
-    """Return the other applications that have left a batch unfinished, and after which none has written."""
+    """Return the other applications that have left a batch unfinished, and after which no application has written rows."""
     marked = [name.removeprefix(_UNFINISHED) for name in table.properties if name.startswith(_UNFINISHED)]
     snapshots = ancestors_of(table.current_snapshot(), table.metadata)
     last = next(filter(None, (application_of(_summary(each)) for each in snapshots)), None)
@@ -73,8 +72,8 @@ def abandoned(table: IcebergTable, application: str) -> list[str]:
 def was_undone(table: IcebergTable, application: str, before: int) -> bool:
     """Whether the table has no rows of an unfinished batch, because a user has rolled it back.
 
-    :raises ConfigurationError: it has such rows, and another program has changed the table since. A rollback would remove its
-        changes, too. Or a snapshot by which to tell has expired.
+    :raises ConfigurationError: it has such rows, and another program has changed the table since, so that a rollback would remove
+        its changes; or a snapshot that is needed to decide has expired.
     """
     since = []
     reached = False
@@ -85,7 +84,7 @@ def was_undone(table: IcebergTable, application: str, before: int) -> bool:
         since.append(snapshot)
     base = table.metadata.snapshot_by_id(before)
     oldest = _number(since[-1]) if since else 0
-    # The first snapshot of a table has the number 1. After a rollback by a user, older snapshots than the base are current.
+    # The first snapshot of a table has the number 1. A user may have rolled the table back to a snapshot before the base.
     known = oldest <= 1 if before == NONE else reached or (base is not None and oldest < _number(base))
     if not known:
         raise ConfigurationError(

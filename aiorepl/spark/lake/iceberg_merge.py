@@ -75,7 +75,7 @@ class StagedBatch:
         self._append(result)
 
     def unite(self) -> None:
-        """Stage the removal of deleted rows whose key another row has, after a change of the key columns."""
+        """Stage the removal of deleted rows whose key another row has too, after a change of the key columns."""
         keys = tuple(self._keys)
         gone = _is.EqualTo(DELETED, True)
         deleted = self._scan(gone, keys).to_arrow()
@@ -148,7 +148,7 @@ class StagedBatch:
         )
         if self._mode == "history":
             condition = _is.And(condition, _is.EqualTo(IS_CURRENT, True))
-        # From before the changes, because an earlier part may have moved the row.
+        # As of before the first part, because an earlier part may have moved the row.
         found = DataScan(table_metadata=self._before, io=self._table.io, row_filter=condition).to_arrow()
         return with_values(changes, found, self._keys, all_rows=self._mode == "history")
 
@@ -214,7 +214,7 @@ def bounded_tables(batches: pa.RecordBatchReader, size: int) -> Iterator[pa.Tabl
 def _require_finite(changes: pa.Table, keys: Sequence[str]) -> None:
     for name in keys:
         if pa.types.is_float32(changes[name].type) and pc.any(pc.is_inf(changes[name])).as_py():
-            # pyiceberg takes it for a number out of range, and finds no row.
+            # pyiceberg treats it as out of range, and finds no row.
             raise ConfigurationError(
                 f"a change has an infinite value in the key column {name!r}, by which pyiceberg finds no row: name other columns as keys"
             )

@@ -24,10 +24,10 @@ _is: Any = expressions
 
 @contextmanager
 def reading(name: str, location: str = "") -> Iterator[None]:
-    """Name the table if one of its files is lost.
+    """Translate the errors for a table's missing and damaged files.
 
-    :param location: the table's folder, if the block does more than read this table.
-    :raises ConfigurationError: a file is missing, or is no metadata file.
+    :param location: the table's folder, if the block does more than read this table. Then other errors stay as they are.
+    :raises ConfigurationError: a file is missing, or the metadata file is damaged.
     """
     try:
         yield

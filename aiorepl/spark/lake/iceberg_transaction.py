@@ -3,7 +3,7 @@
 pyiceberg's own applies all updates to a copy of the table's metadata, which lists every snapshot, each time its state is read. That
 is sixty times for one batch, and takes a second of CPU with some hundred snapshots.
 
-After a conflict, pyiceberg's own appends its rows to the table that another process has committed. That may be the same batch.
+After a conflict, pyiceberg's own appends its rows to the other process's version of the table, which may have the same batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, TableUpdate, update_tabl
 
 
 class IncrementalTransaction(Transaction):
-    """A ``Transaction`` that keeps its metadata until another update is staged, and that any other commit of rows makes fail."""
+    """A ``Transaction`` that keeps its metadata until another update is staged, and fails if rows were committed meanwhile."""
 
     _known: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
 
@@ -28,7 +28,7 @@ class IncrementalTransaction(Transaction):
         self._requirements += (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=number),)  # type: ignore[call-arg]
 
     def _register_snapshot_producer(self, producer: Any) -> None:
-        """Register none: pyiceberg tries only those again."""
+        """Do nothing: pyiceberg retries only registered producers."""
 
     @property
     def table_metadata(self) -> TableMetadata:

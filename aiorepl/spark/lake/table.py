@@ -232,11 +232,11 @@ class Table(Protocol):
         """
 
     def undo(self, application: str) -> None:
-        """Undo the commits of an unfinished batch, also that of an earlier application. Call this before every batch.
+        """Undo the commits of an unfinished batch of this or an earlier application. Call this before every batch.
 
         A batch may be applied again with an earlier end. Without this call, the table could then have changes from after that end,
         and the next batch would not find the rows that it changes: a row may be gone, or have later values, other columns or
-        another key. An earlier application is one whose checkpoint was lost: the first batch of the next one calls this, too.
+        another key. An earlier application is a query whose checkpoint was lost.
 
         :raises ConfigurationError: another program has changed the table since.
         """

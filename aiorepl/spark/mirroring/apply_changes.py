@@ -152,7 +152,7 @@ class _Batches:
         try:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
             application = _BATCH if number is None else str(self._application)
-            # Also without changes: an earlier plan of the batch may have had some, and upkeep must not come before this.
+            # Even if the batch has no changes: an earlier plan of it may have had some. Upkeep must come after this.
             self._table.undo(application)
             if last is None:
                 return

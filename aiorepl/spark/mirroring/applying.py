@@ -148,7 +148,7 @@ class Applying:
                     table,
                     former,
                 )
-            # A table may have failed after its last commit, and then has some of its earlier changes.
+            # A table that failed after its commit already has some of its earlier changes.
             return self._writer.write(table, found, commit, state.tables.get(table), again=again or behind)
 
         oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)

@@ -1,4 +1,4 @@
-"""Passes rows with any names of columns to functions of Arrow batches."""
+"""Passes rows to functions of Arrow batches, whatever the names of their columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_rows(frame: DataFrame, function: Function, schema: StructType | str) -> DataFrame:
-    """Call ``mapInArrow``, which takes a name with a dot or a backtick for a path, with columns that are numbered meanwhile."""
+    """Call ``mapInArrow`` with numbered columns, because it reads a name with a dot or a backtick as a path.
+
+    :param function: gets batches with the columns' own names.
+    """
     names = frame.columns
     numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
     return numbered.mapInArrow(partial(_named, names, function), schema)

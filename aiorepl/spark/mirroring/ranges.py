@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _STRIDE: Final = 500
-"""One of so many values is in a sample."""
+"""A sample has one of this many values."""
 
 
 def sample(values: pa.Array) -> pa.Array:

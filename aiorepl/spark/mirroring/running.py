@@ -84,7 +84,7 @@ class MirrorRunner:
 
     @property
     def query(self) -> str | None:
-        """The query's id, by which a ``QueryListener`` has its statistics; ``None`` before its first start."""
+        """The query's id, under which a ``QueryListener`` keeps its statistics; ``None`` before its first start."""
         return self._query
 
     def statistics(self) -> MirrorStatistics:

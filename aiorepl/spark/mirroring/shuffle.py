@@ -20,7 +20,7 @@ COLUMNS: Final = pa.schema(
 
 
 def columns(rows: pa.RecordBatch, keys: Sequence[str], routes: Routes, ranges: Ranges) -> list[Any]:
-    """Return the arrays of ``COLUMNS`` for rows."""
+    """Return the values of ``COLUMNS`` for rows."""
     route = routes.column(rows, keys) if routes else pa.nulls(rows.num_rows, pa.string())
     return [route, *ranges.places(rows.column(keys[0]))]
 

@@ -21,7 +21,7 @@ def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
     """Return the object of a pickled class and its state, after adding the artifact that has the class to Python's path.
 
     :param digest: the artifact's, because another session may have another file of that name.
-    :raises RuntimeError: the process has already imported another version of the package.
+    :raises RuntimeError: the process has already imported another version of the class's package.
     """
     # This function is pickled by value, so it has no globals.
     import hashlib

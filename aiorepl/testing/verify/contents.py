@@ -38,8 +38,8 @@ class Contents:
         # The tables of the source and of the sink, as of the current transaction.
         self._source: Tables = {table: dict(rows) for table, rows in history.initial.items()}
         self._sink: Tables = {}
-        # The keys of the rows that the sink should have, and those of rows that it may have, or have in part, because a row left or
-        # joined the rows that it gets.
+        # By table, the keys of the rows that the sink must have; and of those that it may have, perhaps in part, because they have
+        # left or joined the rows that it gets.
         self._wanted: dict[str, set[Key]] = {}
         self._uncertain: dict[str, set[Key]] = {}
         for table, rows in history.initial.items():
@@ -179,7 +179,7 @@ class Contents:
     def _same(self, table: str, expected: Row, row: Row, written: Row | None = None) -> bool:
         """Whether the rows are equal; the second may also have columns that were added, with their defaults.
 
-        :param written: the source's row, if it is not ``expected``. A column that differs was set after the mask.
+        :param written: the source's row, if a transform may have changed it. A column that differs from it was set after the mask.
         """
         masked = self._promise.masked.get(table, frozenset())
         if masked and written is not None:
@@ -199,12 +199,12 @@ class Contents:
         return tuple((row or {}).get(column) for column in columns)
 
     def _want(self, operation: Operation, expected: Operation | None) -> None:
-        """Note which rows the sink should have."""
+        """Update the keys of the rows that the sink must or may have."""
         wanted = self._wanted.setdefault(operation.table, set())
         uncertain = self._uncertain.setdefault(operation.table, set())
         before = operation.key if operation.moved is None else operation.moved
         if expected is None:
-            # A row that the sink has now leaves those that it gets.
+            # The sink gets no changes of this row from here on.
             left = wanted & {operation.key, before}
             wanted -= left
             uncertain |= left

@@ -112,7 +112,7 @@ class History:
     def save(self, path: Path) -> None:
         """Write the history as JSON lines, so that another process can verify.
 
-        An earlier file of the name is replaced once this one is complete.
+        An existing file is replaced once the new one is complete.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
         with unfinished.open("w", encoding="utf-8") as file:

@@ -19,8 +19,8 @@ def verify(
 ) -> Verdict:
     """Compare the delivered changes with the history.
 
-    :param history: the resolved history, see ``History.resolve``. A transaction whose outcome is still unknown may have been
-        delivered, as a whole, or not.
+    :param history: the resolved history, see ``History.resolve``. A transaction whose outcome is still unknown may be delivered
+        as a whole, or not at all.
     :param log: the complete log: the consumer has caught up with the history.
     :param final: the tables' rows at the end, by key; ``None`` to skip this comparison.
     """

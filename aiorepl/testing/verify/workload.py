@@ -22,7 +22,7 @@ from aiorepl.testing.verify import tables
 from aiorepl.testing.verify.history import History, Tables
 from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer, connected
 
-# How often a writer that has reached the limit looks whether it was raised.
+# How often a writer that has reached the limit checks whether it was raised.
 _IDLE_SECONDS: Final = 0.05
 
 
@@ -111,7 +111,7 @@ class Workload:
 
         If the server does not answer, the history lacks the final rows, and the outcomes of some transactions are unknown.
 
-        :param wait: the most seconds to wait for the server.
+        :param wait: the maximum time to wait for the server, in seconds.
         """
         try:
             async with asyncio.timeout(wait):

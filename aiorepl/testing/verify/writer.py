@@ -33,7 +33,7 @@ UNAVAILABLE: Final = (
 )
 # Seconds until a writer connects again.
 RETRY_SECONDS: Final = 0.05
-# More than the statement_timeout, which ends a statement of a server that is there.
+# More than the statement_timeout, which ends statements as long as the server can be reached.
 _COMMAND_SECONDS: Final = 90
 # Numbers of entries that belong to one writer.
 _ENTRIES: Final = 10_000_000
@@ -42,14 +42,14 @@ _STREAMED: Final = 500
 # The pauses before a pair of transactions, in seconds, and the numbers of rows of the large one.
 _PAUSES: Final = (0.05, 0.3, 0.6)
 _LARGE_ROWS: Final = (300, 600, 1500)
-# The seconds for which a prepared transaction of a pair stays open after the large one.
+# The seconds for which a pair's prepared transaction stays open after the large one has committed.
 _OPEN: Final = (0, 0.2, 0.2, 0.6)
 # The number of the transaction that is largest; the next one has the most rows.
 _LARGE: Final = 4
 
 
 async def connected(dsn: str | None) -> Any:
-    """Open a connection on which no command waits for ever, even if the server has vanished from the network."""
+    """Open a connection whose commands have a time limit, even if the server has vanished from the network."""
     return await asyncpg.connect(dsn, timeout=10, command_timeout=_COMMAND_SECONDS)
 
 

@@ -183,7 +183,7 @@ class Session:
         self.liveness = Liveness(options.dsn, context.name, connection, backend, options.timeout)
 
     async def _watched_position(self) -> Position:
-        """Return the position. Its transaction may have to wait for locks or synchronous standbys, however long, as a write does."""
+        """Return the stored position. This may wait for locks or synchronous standbys, without a time limit, as a write does."""
         try:
             async with self.liveness.watch():
                 position = await self.state.open()

@@ -99,7 +99,7 @@ class MirrorState:
             begin.system_identifier,
             *_columns(begin),
         )
-        # The commit of this UPDATE waits for synchronous standbys. An earlier commit whose connection broke while it waited is
+        # The commit of this UPDATE waits for synchronous standbys. A commit that lost its connection while it waited for them is
         # visible, but they may lack it.
         row = await connection.fetchrow(
             f"UPDATE {schema}.positions SET moved = moved WHERE sink = $1 AND slot = $2 "

@@ -310,7 +310,7 @@ class RedisSink(Sink):
             raise _not_a_stream(details[0])
 
     async def _wait_for_stored(self) -> None:
-        """Wait until the replicas have the position: its writer may have ended before they had it."""
+        """Wait until the replicas have the stored position, because its writer may have ended before they had it."""
         try:
             await self._append((), b"")
             await self._wait()

@@ -82,7 +82,7 @@ async def test_a_failover_of_the_target(pairs, servers, tmp_path, journal):
 async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_had_it(
     pairs, servers, caplog
 ):
-    """It is visible on the target, but nothing up to it is confirmed before the standby has it; the log says what is waited for."""
+    """It is visible on the target, but not confirmed before the standby has it. The log says what the sink waits for."""
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with servers.new(18) as target:
         pair = await pairs()
@@ -125,6 +125,6 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
 
 
 async def confirmed(pair):
-    """The position that the slot has."""
+    """Return the slot's confirmed position."""
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
     return LSN.parse(await pair.source.fetchval(query, pair.slot))

@@ -326,7 +326,7 @@ async def test_old_entries_are_dropped(source, target):
 
 
 async def test_replicas_that_are_missing(source, target):
-    """The error is transient, and a repeated write adds nothing. Nor is the stored position returned at the next start."""
+    """The error is transient, and a repeated write adds nothing. The next start fails, too, and returns no position."""
     sink = RedisSink(target.url, replicas=1, timeout=120)
     await sink.open(source.context)
     batch = source.batch([1])
