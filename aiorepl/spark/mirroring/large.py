@@ -27,6 +27,7 @@ from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
+from aiorepl.spark.mirroring.packing import pack, unpack
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.routes import Routes
@@ -71,7 +72,7 @@ def parts(
     )
     for row in scanned:
         found |= {truncate_at(*each) for each in orjson.loads(bytes(row["truncates"]))}
-        links.append(_opened(row["keys"]))
+        links.append(unpack(row["keys"]))
     routes = Routes.of((each for each in links if each.num_rows), wanted.keys)
     ascending = sorted(found)
     count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
@@ -84,7 +85,7 @@ def parts(
 
 def _ranges(spark: SparkSession, wanted: Changes, files: Sequence[StagedFile], count: int) -> Ranges:
     rows = _frame(spark, files).mapInArrow(_sampling(wanted), _schema(_SAMPLE)).collect()
-    return Ranges.of([_opened(row["keys"]).column(0).combine_chunks() for row in rows], count)
+    return Ranges.of([unpack(row["keys"]).column(0).combine_chunks() for row in rows], count)
 
 
 def _frame(spark: SparkSession, files: Sequence[StagedFile]) -> DataFrame:
@@ -96,7 +97,7 @@ def _scanning(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for file in _files(batches):
             truncates, keys = wanted.scan(file)
-            row = [[orjson.dumps(truncates)], [_bytes(keys)]]
+            row = [[orjson.dumps(truncates)], [pack(keys)]]
             yield pa.RecordBatch.from_arrays([pa.array(each, pa.binary()) for each in row], schema=_FOUND)
 
     return scan
@@ -109,7 +110,7 @@ def _sampling(wanted: Changes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
         for file in _files(batches):
             keys = [sample(batch.column(field.name)) for batch in wanted.rows(file)]
             found = pa.table({field.name: pa.chunked_array(keys, field.type)})
-            yield pa.RecordBatch.from_arrays([pa.array([_bytes(found)], pa.binary())], schema=_SAMPLE)
+            yield pa.RecordBatch.from_arrays([pa.array([pack(found)], pa.binary())], schema=_SAMPLE)
 
     return read
 
@@ -179,18 +180,6 @@ def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
 
 def _routed(wanted: Changes) -> pa.Schema:
     return pa.schema([*wanted.common.rows, *COLUMNS])
-
-
-def _bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
-
-
-def _opened(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(bytes(data)).read_all()
 
 
 def _schema(arrow: pa.Schema) -> Any:

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
+from aiorepl.spark.mirroring.packing import pack, unpack
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
@@ -139,11 +140,11 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     samples: list[pa.Array] = []
     for row in map_rows(batch, partial(_stage, folder, tuple(keys)), _DDL).collect():
         staged.append(_Staged(row.name, row.size, (row.lsn, row.ordinal)))
-        truncates.update(_truncates(bytes(row.truncates)))
+        truncates.update(_truncates(row.truncates))
         if row.linked is not None:
-            links.append(_opened(bytes(row.linked)))
+            links.append(unpack(row.linked))
         if row.sample is not None:
-            samples.append(_opened(bytes(row.sample)).column(0).combine_chunks())
+            samples.append(unpack(row.sample).column(0).combine_chunks())
     if not staged:
         return Batch((), (), None)
     last = max(each.last for each in staged)
@@ -204,8 +205,8 @@ def _stage(
         return
     name = folder.write(watched(), first.schema)
     linked = pa.concat_tables(links)
-    keys_of = pa.table({"keys": pa.concat_arrays(samples)}) if samples else None
-    yield _described(name, size, last, truncates, linked if linked.num_rows else None, keys=keys_of)
+    sampled = pa.table({"keys": pa.concat_arrays(samples)}) if samples else None
+    yield _described(name, size, last, truncates, linked if linked.num_rows else None, sampled=sampled)
 
 
 def _routed(
@@ -253,7 +254,7 @@ def _described(
     truncates: Sequence[Truncate],
     linked: pa.Table | None,
     kept: Mapping[str, bool] | None = None,
-    keys: pa.Table | None = None,
+    sampled: pa.Table | None = None,
 ) -> pa.RecordBatch:
     arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
     row = {
@@ -261,10 +262,10 @@ def _described(
         "size": size,
         "lsn": last[0],
         "ordinal": last[1],
-        "truncates": _bytes(arrow),
-        "linked": None if linked is None else _bytes(linked),
+        "truncates": pack(arrow),
+        "linked": None if linked is None else pack(linked),
         "kept": None if kept is None else orjson.dumps(kept),
-        "sample": None if keys is None else _bytes(keys),
+        "sample": None if sampled is None else pack(sampled),
     }
     return pa.RecordBatch.from_pylist([row], schema=_COLUMNS)
 
@@ -279,18 +280,7 @@ _TRUNCATES: Final = pa.schema(
 
 
 def _truncates(data: bytes) -> list[Truncate]:
-    return [Truncate(**row) for row in _opened(data).to_pylist()]
-
-
-def _bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def _opened(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
+    return [Truncate(**row) for row in unpack(data).to_pylist()]
 
 
 def _names(spark: SparkSession, names: Sequence[str]) -> DataFrame:

@@ -204,7 +204,7 @@ class Contents:
         uncertain = self._uncertain.setdefault(operation.table, set())
         before = operation.key if operation.moved is None else operation.moved
         if expected is None:
-            # The sink gets no changes of this row from here on.
+            # This operation takes the row out of those that the sink gets.
             left = wanted & {operation.key, before}
             wanted -= left
             uncertain |= left
