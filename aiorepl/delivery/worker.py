@@ -82,7 +82,7 @@ class SinkWorker:
         self._keeps_position = keeps_position
         self._trail = context.position.trail if keeps_position else None
         self._policy = delivery.batches
-        self._rewinds = Backoff(delivery.retry)
+        self._backoff = Backoff(delivery.retry)
         self._durable_on_write = delivery.sink.durable_on_write
         self._reset(after)
 
@@ -278,7 +278,7 @@ class SinkWorker:
         :returns: whether delivery continues.
         """
         statistics = self.statistics
-        pause = self._rewinds.pause(statistics.durable, error.retry_after)
+        pause = self._backoff.pause(statistics.durable, error.retry_after)
         if pause is None:
             raise error
         _log.warning(

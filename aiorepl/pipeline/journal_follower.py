@@ -46,7 +46,7 @@ class JournalFollower:
     ) -> None:
         self.buffer = buffer
         self._name = name
-        self._retries = Backoff(retry)
+        self._backoff = Backoff(retry)
         self._reader = reader
         self._tables = tables
         self._continuity = continuity
@@ -70,7 +70,7 @@ class JournalFollower:
                 try:
                     return await self._read()
                 except JournalError as error:
-                    pause = self._retries.pause(self._reached) if transient(error) else None
+                    pause = self._backoff.pause(self._reached) if transient(error) else None
                     if pause is None:
                         raise
                     _log.warning(

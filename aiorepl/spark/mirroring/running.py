@@ -64,7 +64,7 @@ class MirrorRunner:
     ) -> None:
         self._mirror = mirror
         self._session = session
-        self._back_off = Backoff(retry)
+        self._backoff = Backoff(retry)
         self._once = once
         self._interval = interval
         self._name = name
@@ -143,7 +143,7 @@ class MirrorRunner:
                 if isinstance(cause, _LASTING):
                     raise cause from cause.__cause__ or error
                 done = -1 if self._batches is None else self._batches.done
-                pause = self._back_off.pause(LSN(done + 1))
+                pause = self._backoff.pause(LSN(done + 1))
                 if pause is None:
                     raise cause from cause.__cause__ or error
                 _log.warning("the mirror starts again in %.1f s: %s", pause, cause)
