@@ -13,11 +13,15 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
+import stamina
+
 _TIMEOUT: Final = 30
+_ATTEMPTS: Final = 5
 _URL_VALIDITY: Final = timedelta(minutes=5)
 _ENDPOINTS: Final = {"endpoint", "endpoint_url", "virtual_hosted_style_request"}
 
@@ -82,9 +86,17 @@ class Uploads:
         config["virtual_hosted_style_request"] = "true"  # otherwise the bucket's name is appended
         url = self._sign(self._make(self._bucket, config), method, "")
         request = urllib.request.Request(url, method=method)  # noqa: S310 - the user's own endpoint
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-            body: bytes = response.read()
+        for attempt in stamina.retry_context(on=_may_pass, attempts=_ATTEMPTS, timeout=_TIMEOUT):
+            with attempt, urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+                body: bytes = response.read()
         return body
 
     def _sign(self, store: Any, method: Any, path: str) -> str:
         return self._signed(store, method, path, _URL_VALIDITY)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a store may answer the same request otherwise a moment later."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS
+    return isinstance(error, (OSError, HTTPException))

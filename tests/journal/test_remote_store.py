@@ -172,8 +172,9 @@ def test_uploads_that_fail(faulty, layer, fault, bucket, faults):
     assert [] == bucket.uploads()
 
 
-def test_an_upload_that_is_discarded(faulty, bucket):
-    """Neither the object nor a part of it remains."""
+def test_an_upload_that_is_discarded(faulty, bucket, layer, fault):
+    """Neither the object nor a part of it remains, even if the store is busy for a moment."""
+    layer.faults += [fault("GET", "uploads", status=503), fault("DELETE", "uploadId", status=500)]
     upload = faulty.create("a.segment")
     for _ in range(12):
         upload.write([os.urandom(1_000_000)])
