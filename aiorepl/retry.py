@@ -41,8 +41,8 @@ class RetryPolicy:
     """Exponential backoff with jitter, in stamina's terms.
 
     :param attempts: limits the number of attempts; ``None``: no limit.
-    :param timeout: limits the total time, in seconds; ``None``: no limit. One attempt counts for at most half of it, so that a
-        process that was suspended during an attempt tries again.
+    :param timeout: limits the total time, in seconds; ``None``: no limit. A wait counts as planned, and one attempt for at most
+        half of the limit, so that a process that was suspended meanwhile tries again.
     :param wait_initial: the first wait, in seconds; each further wait is twice as long.
     :param wait_max: the longest wait, in seconds; a peer's Retry-After may ask for a longer one.
     :raises ConfigurationError: a value is out of range.

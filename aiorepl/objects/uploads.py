@@ -96,7 +96,7 @@ class Uploads:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a store may answer the same request otherwise a moment later."""
+    """Whether the same request may succeed a moment later."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code == HTTPStatus.TOO_MANY_REQUESTS
     return isinstance(error, (OSError, HTTPException))

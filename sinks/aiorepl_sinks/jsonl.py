@@ -1,7 +1,8 @@
 """``jsonl``: one event per line, in rotating files.
 
 A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. If there is
-one already, the next one is ``<LSN>-2.jsonl``. The file that is being written ends in ``.part``. A flush is an fsync.
+one already, the next one is ``<LSN>-2.jsonl``; these sort by their numbers. The file that is being written ends in ``.part``. A
+flush is an fsync.
 
 Guarantee: at least once. After a crash some of the last lines may be in two files; readers recognise them by
 ``(commit_lsn, ordinal)``. A line that is cut off at the end of a ``.part`` file is complete in the next file. A transaction
