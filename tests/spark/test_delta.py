@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -168,6 +169,10 @@ def test_upkeep_bounds_the_files(tmp_path) -> None:
 
     assert 30 == len(rows(target))
     assert len(list((tmp_path / "target").rglob("*.parquet"))) < 15
+    # Compaction keeps the encoding of merges.
+    for uri in DeltaTable(target.target).file_uris():
+        column = pq.ParquetFile(uri).metadata.row_group(0).column(0)
+        assert ("id", True) == (column.path_in_schema, "DELTA_BINARY_PACKED" in column.encodings)
 
 
 def test_partitions(tmp_path) -> None:

@@ -19,7 +19,7 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.lake.attempts import Attempts
 from aiorepl.spark.lake.columns import OP, evolution, target_schema
 from aiorepl.spark.lake.delta_columns import alter
-from aiorepl.spark.lake.delta_encoding import encoding
+from aiorepl.spark.lake.delta_encoding import encoding, encoding_of
 from aiorepl.spark.lake.delta_log import (
     CREATED,
     abandoned,
@@ -231,7 +231,11 @@ class DeltaTarget:
         if found.num_rows:
             run_delete(table, found, self.keys, self._within(table, commit.application))
             write_deltalake(
-                table, rows, mode="append", commit_properties=self._within(table, commit.application)
+                table,
+                rows,
+                mode="append",
+                writer_properties=encoding_of(table),
+                commit_properties=self._within(table, commit.application),
             )
         record(table, unique_by(self._within(table, commit.application), self.keys))
 
@@ -295,10 +299,11 @@ class DeltaTarget:
 
     def _optimize(self) -> None:
         assert self._table is not None
+        encoded = encoding_of(self._table)
         if self._layout.cluster_by:
-            self._table.optimize.z_order(list(self._layout.cluster_by))
+            self._table.optimize.z_order(list(self._layout.cluster_by), writer_properties=encoded)
         else:
-            self._table.optimize.compact()
+            self._table.optimize.compact(writer_properties=encoded)
 
     def _vacuum(self, hours: int) -> None:
         assert self._table is not None

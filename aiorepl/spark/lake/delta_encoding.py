@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
-from deltalake import ColumnProperties, WriterProperties
+from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
 _DIFFERENCES: Final = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
 _INT64_DIGITS: Final = 18
@@ -18,6 +18,11 @@ def encoding(schema: pa.Schema) -> WriterProperties:
     """
     integers = [field.name for field in schema if _is_integer(field.type)]
     return WriterProperties(compression="SNAPPY", column_properties=dict.fromkeys(integers, _DIFFERENCES))
+
+
+def encoding_of(table: DeltaTable) -> WriterProperties:
+    """Encode the files of a table, as ``encoding`` describes."""
+    return encoding(pa.schema(table.schema()))
 
 
 def _is_integer(kind: pa.DataType) -> bool:

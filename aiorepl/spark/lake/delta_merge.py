@@ -41,6 +41,7 @@ from aiorepl.spark.lake.table import (
     Truncate,
     Upkeep,
 )
+from aiorepl.spark.session.identifiers import quoted
 
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTING: Final = "spark.databricks.delta."
@@ -212,12 +213,12 @@ class DeltaMergeTarget(DeltaTarget):
             present = present.where(IS_CURRENT)
         values = [name for name in kept if name in present.columns]
         other = present.select(
-            *(f.col(_quoted(name)).alias(f"_aiorepl_key_{number}") for number, name in enumerate(self.keys)),
-            *(f.col(_quoted(name)).alias(f"_aiorepl_value_{number}") for number, name in enumerate(values)),
+            *(f.col(quoted(name)).alias(f"_aiorepl_key_{number}") for number, name in enumerate(self.keys)),
+            *(f.col(quoted(name)).alias(f"_aiorepl_value_{number}") for number, name in enumerate(values)),
         )
         same = [
             f.expr(
-                f"_aiorepl_key_{number} = CASE WHEN {ORIGIN} IS NULL THEN {_quoted(name)} ELSE {ORIGIN}.{_quoted(name)} END"
+                f"_aiorepl_key_{number} = CASE WHEN {ORIGIN} IS NULL THEN {quoted(name)} ELSE {ORIGIN}.{quoted(name)} END"
             )
             for number, name in enumerate(self.keys)
         ]
@@ -229,16 +230,16 @@ class DeltaMergeTarget(DeltaTarget):
         for number, name in enumerate(values):
             here = f.col(flags[name]) & fills
             source = source.withColumn(
-                name, f.when(here, f.col(f"_aiorepl_value_{number}")).otherwise(f.col(_quoted(name)))
+                name, f.when(here, f.col(f"_aiorepl_value_{number}")).otherwise(f.col(quoted(name)))
             )
         for flag in flags.values():
             source = source.withColumn(flag, f.col(flag) & ~fills)
         return source, flags
 
     def _optimize(self) -> None:
-        columns = ", ".join(map(_quoted, self._layout.cluster_by))
+        columns = ", ".join(map(quoted, self._layout.cluster_by))
         order = f" ZORDER BY ({columns})" if columns else ""
-        self._session().sql(f"OPTIMIZE delta.{_quoted(self.target)}{order}")
+        self._session().sql(f"OPTIMIZE delta.{quoted(self.target)}{order}")
 
     def _vacuum(self, hours: int) -> None:
         with own_session(self._session()) as spark:
@@ -246,7 +247,7 @@ class DeltaMergeTarget(DeltaTarget):
             # Delta lists the table's folders in so many tasks, and Spark's default is 10,000.
             if spark.conf.get(_LISTING, None) is None:
                 spark.conf.set(_LISTING, "32")
-            spark.sql(f"VACUUM delta.{_quoted(self.target)} RETAIN {hours} HOURS")
+            spark.sql(f"VACUUM delta.{quoted(self.target)} RETAIN {hours} HOURS")
 
     def _session(self) -> SparkSession:
         """The session; a copy in a Connect server's process uses that process's session."""
@@ -278,21 +279,17 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
             spark.conf.unset(_SETTING + name)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _time(moment: datetime | None) -> str:
     if moment is None:
         return "NULL"
     return f"timestamp_micros({microseconds(moment)})"
 
 
-_DIALECT: Final = Dialect(_quoted, _time)
+_DIALECT: Final = Dialect(quoted, _time)
 
 
 def _sql(target: str, view: str, statement: Merge) -> str:
-    lines = [f"MERGE INTO delta.{_quoted(target)} AS t USING {view} AS s ON {statement.condition}"]
+    lines = [f"MERGE INTO delta.{quoted(target)} AS t USING {view} AS s ON {statement.condition}"]
     lines += map(_clause, statement.clauses)
     return "\n".join(lines)
 

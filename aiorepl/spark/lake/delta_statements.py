@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from aiorepl.spark.lake.columns import OP
-from aiorepl.spark.lake.delta_encoding import encoding
+from aiorepl.spark.lake.delta_encoding import encoding, encoding_of
 from aiorepl.spark.lake.rows import fitted, kept_masks
 from aiorepl.spark.lake.statements import Dialect, merge, microseconds, truncate
 from aiorepl.spark.lake.table import DELETED, Mode, Truncate
@@ -73,6 +73,7 @@ def run_delete(table: DeltaTable, rows: pa.Table, keys: Sequence[str], propertie
         source_alias="s",
         target_alias="t",
         streamed_exec=False,
+        writer_properties=encoding_of(table),
         commit_properties=properties,
     ).when_matched_delete().execute()
 
@@ -81,11 +82,16 @@ def run_truncate(
     table: DeltaTable, mode: Mode, truncates: Sequence[Truncate], properties: CommitProperties
 ) -> None:
     """Apply truncates without other changes, in one commit."""
-    clause = truncate(mode, _DIALECT, truncates, "")
+    clause, encoded = truncate(mode, _DIALECT, truncates, ""), encoding_of(table)
     if clause.kind == "orphan_delete":
-        table.delete(clause.condition, commit_properties=properties)
+        table.delete(clause.condition, writer_properties=encoded, commit_properties=properties)
     else:
-        table.update(dict(clause.values), predicate=clause.condition, commit_properties=properties)
+        table.update(
+            dict(clause.values),
+            predicate=clause.condition,
+            writer_properties=encoded,
+            commit_properties=properties,
+        )
 
 
 def _quoted(name: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
+_LOCK: Final = Lock()
 _FREE: Final[WeakKeyDictionary[Any, list[SparkSession]]] = WeakKeyDictionary()
 
 
@@ -18,8 +20,11 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
     Delta reads the number of a batch from settings of the session, and tables are written concurrently.
     """
-    free = _FREE.setdefault(spark, [])
-    session = free.pop() if free else _copy(spark)
+    with _LOCK:
+        free = _FREE.setdefault(spark, [])
+        session = free.pop() if free else None
+    if session is None:
+        session = _copy(spark)
     try:
         yield session
     finally:

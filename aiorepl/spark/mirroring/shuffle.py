@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from aiorepl.spark.mirroring.ranges import Ranges
 from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.session.identifiers import quoted
 
 _ROUTE, _FIRST, _COUNT = "_aiorepl_route", "_aiorepl_first_range", "_aiorepl_ranges"
 COLUMNS: Final = pa.schema(
@@ -27,11 +28,7 @@ def columns(rows: pa.RecordBatch, keys: Sequence[str], routes: Routes, ranges: R
 
 def divide(rows: DataFrame, keys: Sequence[str], count: int) -> DataFrame:
     """Divide rows into ``count`` partitions. Rows of one key, and of keys that a move links, are in the same one."""
-    hashed = f.hash(*(f.col(_quoted(name)) for name in keys))
+    hashed = f.hash(*(f.col(quoted(name)) for name in keys))
     ranged = f.col(_FIRST) + f.pmod(hashed, f.col(_COUNT))
     place = f.when(f.col(_ROUTE).isNull(), ranged).otherwise(f.pmod(f.hash(_ROUTE), f.lit(count)))
     return rows.repartitionById(count, place).drop(*COLUMNS.names)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

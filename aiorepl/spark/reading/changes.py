@@ -31,6 +31,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
 from aiorepl.spark.reading.typed import GONE
+from aiorepl.spark.session.identifiers import quoted
 
 _MAP: Final = MapType(StringType(), StringType())
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
@@ -228,7 +229,7 @@ def _scan(
 def _column(columns: FileColumns, field: StructField) -> Column:
     name = field.name
     if name in columns.indexes:
-        found = f.col(_quoted(columns.field(name).name))
+        found = f.col(quoted(columns.field(name).name))
     elif name in columns.missing:
         value = f.lit(columns.missing[name][0].as_py()).cast(field.dataType)
         found = f.when(~f.col(OP).isin(GONE.to_pylist()), value)
@@ -250,7 +251,3 @@ def _hadoop(url: str) -> str:
     if not mark:
         return f"file:{scheme}"
     return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
