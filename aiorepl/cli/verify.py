@@ -55,7 +55,7 @@ def create(dsn: str | None, rows: int, wait: float) -> None:
 @options.dsn
 @_wait
 def drop(dsn: str | None, wait: float) -> None:
-    """Drop the schema aiorepl_verify, and roll back the transactions that its writers have left prepared."""
+    """Drop the schema aiorepl_verify, and roll back what its writers have left prepared."""
     asyncio.run(_execute(dsn, wait, f"DROP SCHEMA {SCHEMA} CASCADE", roll_back=True))
 
 

@@ -87,12 +87,23 @@ class Uploads:
         url = self._sign(self._make(self._bucket, config), method, "")
         request = urllib.request.Request(url, method=method)  # noqa: S310 - the user's own endpoint
         for attempt in stamina.retry_context(on=_may_pass, attempts=_ATTEMPTS, timeout=_TIMEOUT):
-            with attempt, urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-                body: bytes = response.read()
+            with attempt:
+                body = _send(request)
         return body
 
     def _sign(self, store: Any, method: Any, path: str) -> str:
         return self._signed(store, method, path, _URL_VALIDITY)
+
+
+def _send(request: urllib.request.Request) -> bytes:
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+            body: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        # It has the response, and so the connection.
+        error.close()
+        raise
+    return body
 
 
 def _may_pass(error: Exception) -> bool:
