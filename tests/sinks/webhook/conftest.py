@@ -179,7 +179,7 @@ def in_thread(serving: Callable[[asyncio.Event], Awaitable[None]]) -> Iterator[N
         begun.set()
         await serving(stop)
 
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     thread.start()
     begun.wait()
     try:
@@ -187,7 +187,8 @@ def in_thread(serving: Callable[[asyncio.Event], Awaitable[None]]) -> Iterator[N
     finally:
         loop, stop = ended[0]
         loop.call_soon_threadsafe(stop.set)
-        thread.join()
+        # A server that does not stop must not keep the tests from ending.
+        thread.join(60)
 
 
 class Current:
