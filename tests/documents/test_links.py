@@ -6,6 +6,16 @@ import re
 
 import pytest
 
+# README.md stands on PyPI, too, so its links and pictures are absolute.
+HOME = re.compile(
+    r"https://(?:github\.com/aiorepl/aiorepl/blob|raw\.githubusercontent\.com/aiorepl/aiorepl)/main/"
+)
+# Inline links and pictures, and the definitions at the end of a document.
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+DEFINITION = re.compile(r"^\[([^\]]+)\]: .*$", re.MULTILINE)
+# Text in brackets: with a name in brackets behind it, or as its own name. Links with an address are no references.
+REFERENCE = re.compile(r"\[([^\]\n]+)\](?:\[([^\]\n]+)\]|(?![(\[]))")
+CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`(?!\])|<!--.*?-->", re.DOTALL | re.MULTILINE)
 # GitHub and MkDocs make the same anchors of headings.
 REMOVED = re.compile(r"[^\w\- ]")
 
@@ -26,16 +36,28 @@ def texts(root):
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
-def test_every_link(texts):
-    """Each link leads to an existing file, and its anchor to an existing heading."""
+def test_every_link(root, texts):
+    """Each link into the repository leads to an existing file, and its anchor to an existing heading."""
     broken = []
     for path, text in texts.items():
-        for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
-            name, _, anchor = link.partition("#")
-            target = (path.parent / name).resolve() if name else path
+        for link in (inline or defined for inline, defined in LINK.findall(text)):
+            absolute = HOME.match(link)
+            if not absolute and link.startswith(("http:", "https:", "mailto:")):
+                continue
+            name, _, anchor = link.removeprefix(absolute[0] if absolute else "").partition("#")
+            folder = root if absolute else path.parent
+            target = (folder / name).resolve() if name else path
             if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
                 broken.append(f"{path}: {link}")
     assert [] == broken
+
+
+def test_the_readme_can_stand_anywhere(texts, root):
+    """Each link and picture of README.md is absolute, and each reference has its definition."""
+    text = texts[root / "README.md"]
+    prose = CODE.sub("", DEFINITION.sub("", text))
+    assert [] == [link for found in LINK.findall(text) if not (link := "".join(found)).startswith("https://")]
+    assert set(DEFINITION.findall(text)) == {name or label for label, name in REFERENCE.findall(prose)}
 
 
 def test_every_page_is_in_the_site(root):
