@@ -1,8 +1,12 @@
 # `make demo` and `make test` on a machine with Python 3.11+ and nothing else: everything goes into .venv. The demo installs
-# what it needs (requirements-demo.lock), every other target the rest as well (requirements.lock).
+# what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
 .PHONY: demo test test-fast plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+
+# Python, Spark and Hadoop of the environment are not those of .venv.
+unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
+  PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -40,7 +44,7 @@ test-fast: $(STAMP)
 	  tests/snapshot tests/live $(ARGS)
 
 # Random programs of workloads, configurations and faults, verified: ARGS="--minutes 60 --seed 1", or ARGS="--replay 1".
-chaos: compiled servers
+chaos: $(STAMP) compiled servers
 	$(BIN)/python tests/chaos/suite.py --kill-points --report chaos.md $(ARGS)
 
 # Lines and branches, in plain Python because compiled code is not traced; ARGS choose tests.
@@ -51,7 +55,7 @@ coverage: $(STAMP) servers
 	@$(BIN)/python scripts/coverage.py
 
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
-compiled: $(STAMP)
+compiled: $(DEMO_STAMP)
 	@$(BIN)/python hatch_build.py
 
 # The source distribution and a wheel in dist/, and the wheel tried in a fresh virtual environment without a compiler.
@@ -70,19 +74,19 @@ servers: $(STAMP)
 	  $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
-bench: compiled
+bench: $(STAMP) compiled
 	$(BIN)/python bench/suite.py $(ARGS)
 
 # Writing a journal, polling it and planning among 100,000 segments, in CPU time.
-bench-journal: compiled
+bench-journal: $(STAMP) compiled
 	$(BIN)/python bench/journal.py $(ARGS)
 
 # Every sink beside one that drops everything: ARGS="kafka nats --rows 100000" for some of them.
-bench-sinks: compiled servers
+bench-sinks: $(STAMP) compiled servers
 	$(BIN)/python bench/sinks.py $(ARGS)
 
 # Initial snapshots beside psql's COPY: ARGS="tpch --scale 0.1" for less than 8.66 million rows. Gets TPC-H's generator from PyPI.
-bench-snapshot: compiled
+bench-snapshot: $(STAMP) compiled
 	$(BIN)/python bench/snapshot.py $(ARGS)
 
 lint: $(STAMP)
@@ -102,7 +106,7 @@ $(DOCS_VENV)/installed: requirements-docs.lock
 
 # The locks pin everything that is installed, hash by hash, build tools included; the project itself is editable.
 $(STAMP): requirements-build.lock requirements.lock pyproject.toml
-	@sh scripts/install.sh $(VENV) requirements.lock
+	@sh scripts/install.sh $(VENV) requirements.lock compile
 	@touch $@ $(DEMO_STAMP)
 
 $(DEMO_STAMP): requirements-build.lock requirements-demo.lock pyproject.toml

