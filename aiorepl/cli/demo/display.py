@@ -93,7 +93,7 @@ class Display:
                 "" if place.position is None else str(place.position),
                 _behind(place, figures),
             )
-        table.caption = f"confirmed to the slot: all but the last {figures.lag_seconds:.1f} s"
+        table.caption = f"age of the last transaction that is confirmed to the slot: {figures.lag_seconds:.1f} s"
         table.caption_justify = "left"
         return table
 
@@ -101,9 +101,7 @@ class Display:
 def _sentence(name: str, place: Place, figures: Figures) -> str:
     if place.changes is not None:
         return f"{name} {place.changes:,}"
-    return (
-        f"{name} not started" if place.position is None else f"{name} {_behind(place, figures)} bytes behind"
-    )
+    return "Spark starts" if place.position is None else f"{name} {_behind(place, figures)} bytes behind"
 
 
 def _behind(place: Place, figures: Figures) -> str:

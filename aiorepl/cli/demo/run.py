@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -208,7 +209,7 @@ class _Demo:
             self._console.print(f"The mirror    {self._folder / 'mirror'} (Delta tables)")
         self._console.print(
             "\nTry next:\n"
-            f"  head -n 3 {self._jsonl}/*.jsonl\n"
+            f"  head -n 3 {shlex.quote(str(self._jsonl))}/*.jsonl\n"
             "  aiorepl tail --dsn postgresql://user@host/database --publication p --slot s --create-slot\n"
             "  aiorepl demo --keep"
         )
