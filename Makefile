@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test test-fast strangers plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv.
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
@@ -14,6 +14,7 @@ STAMP = $(VENV)/installed
 DEMO_STAMP = $(VENV)/installed-demo
 DOCS_VENV = .venv-docs
 AUDIT_VENV = .venv-audit
+STRANGERS = /var/tmp/aiorepl-strangers
 ARGS =
 # Four for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 8
@@ -88,6 +89,11 @@ bench-sinks: $(STAMP) compiled servers
 # Initial snapshots beside psql's COPY: ARGS="tpch --scale 0.1" for less than 8.66 million rows. Gets TPC-H's generator from PyPI.
 bench-snapshot: $(STAMP) compiled
 	$(BIN)/python bench/snapshot.py $(ARGS)
+
+# The demo in a fresh clone of HEAD on bare Debians, which stay in STRANGERS; needs root and debootstrap. ARGS choose Debians;
+# COMMAND, CELLS and PYTHONS in the environment: scripts/strangers.sh.
+strangers:
+	@sh scripts/strangers.sh $(STRANGERS) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -93,7 +93,9 @@ class Display:
                 "" if place.position is None else str(place.position),
                 _behind(place, figures),
             )
-        table.caption = f"age of the last transaction that is confirmed to the slot: {figures.lag_seconds:.1f} s"
+        table.caption = (
+            f"age of the last transaction that is confirmed to the slot: {figures.lag_seconds:.1f} s"
+        )
         table.caption_justify = "left"
         return table
 
