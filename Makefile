@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast strangers plain chaos coverage compiled wheel sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv.
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
@@ -63,6 +63,10 @@ compiled: $(DEMO_STAMP)
 wheel: $(DEMO_STAMP)
 	@sh scripts/wheel.sh $(BIN)/python dist
 	@sh scripts/smoke.sh $(BIN)/python dist/*.whl
+
+# Everything that a release needs, checked; nothing is published. CONTRIBUTING.md says how to release.
+release: $(STAMP) $(AUDIT_VENV)/installed
+	@sh scripts/release.sh $(BIN) $(AUDIT_VENV)/bin dist
 
 # What compiles, with every access to memory checked. Minutes; ARGS choose other tests.
 sanitize: $(STAMP)

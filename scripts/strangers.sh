@@ -1,6 +1,6 @@
 #!/bin/sh
-# strangers.sh FOLDER [SUITE…]: runs COMMAND (make demo) on bare Debians, in a fresh clone of HEAD, and prints the seconds to the first
-# line that is not the installation's, and to the end. FOLDER keeps the Debians, by default bookworm (Python 3.11), trixie (3.13) and
+# strangers.sh FOLDER [SUITE…]: runs COMMAND (make demo) on bare Debians, in a fresh clone of HEAD, and prints the seconds to
+# the demo's first line, to "Equal.", and to the end. FOLDER keeps the Debians, by default bookworm (Python 3.11), trixie (3.13) and
 # sid; each takes 400 MB. Needs root, debootstrap, unshare and Linux. What each cell of the matrix is:
 #
 #   root    as root, in /root/…, which only root may enter; the path has a space and a letter that is not ASCII
@@ -29,12 +29,12 @@ cell() {
     "$@" </dev/null 2>&1 | while IFS= read -r line; do
         printf '%4d %s\n' $(($(date +%s) - began)) "$line"
     done >"$log"
-    first=$(sed -n '/aiorepl: [1-4]\/4/d; s/^ *\([0-9]*\) .*/\1/p' "$log" | head -n 1)
-    last=$(sed -n '$s/^ *\([0-9]*\) .*/\1/p' "$log")
+    first=$(sed -n 's/^ *\([0-9]*\) PostgreSQL .* is running.*/\1/p' "$log")
+    last=$(sed -n 's/^ *\([0-9]*\) Equal\.$/\1/p' "$log")
     result=$(sed -n 's/^ *[0-9]* exit code //p' "$log")
     test "$result" = 0 || status=1
-    printf '%-32s exit code %s, first line after %s s, end after %s s; load %s\n' "$name" "${result:-?}" "$first" "$last" \
-        "$(cut -d' ' -f1 /proc/loadavg)"
+    printf '%-24s exit code %s, first line after %s s, "Equal." after %s s, end after %s s; load %s\n' "$name" "${result:-?}" \
+        "${first:-?}" "${last:-?}" $(($(date +%s) - began)) "$(cut -d' ' -f1 /proc/loadavg)"
 }
 
 # In the Debian $1 as $2, with the home $3 and more variables: nothing of this environment but what a package registry needs.
