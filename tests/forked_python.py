@@ -32,8 +32,12 @@ import pytest
 
 # macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
 FORKS = sys.platform == "linux" and "coverage" not in sys.modules
+# The shell starts it, because the path of an interpreter after #! ends at a space.
 CLIENT = """\
-#!{python} -IS
+#!/bin/sh
+''':'
+exec {python} -IS "$0" "$@"
+'''
 import json, os, socket, sys
 forked = socket.socket(socket.AF_UNIX)
 forked.connect({address!r})
@@ -60,7 +64,7 @@ class ForkedPython:
         self._folder = Path(tempfile.mkdtemp(prefix="aiorepl-forked-"))
         address = self._folder / "socket"
         self.program = self._folder / "python"
-        self.program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
+        self.program.write_text(CLIENT.format(python=shlex.quote(sys.executable), address=str(address)))
         self.program.chmod(0o755)
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(address))
