@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,7 @@ from aiorepl.spark.lake.delta_log import (
     undoing,
     unfinished,
     unique_by,
+    upkeep,
     versions,
     was_undone,
     within,
@@ -39,6 +40,7 @@ from aiorepl.spark.lake.delta_log import (
 from aiorepl.spark.lake.delta_lookup import filled, fresh, shared
 from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.delta_statements import run_delete, run_merge, run_truncate
+from aiorepl.spark.lake.delta_statistics import correct, was_corrected, wrong_files
 from aiorepl.spark.lake.rows import bounded, fitted, of_mode, require_partitions, typed
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -108,6 +110,9 @@ class DeltaTarget:
     :param attempts: those of the lake; ``None``: the target's own.
     """
 
+    _rounds: ClassVar[bool] = True
+    """Whether other programs that write the table as this class does round its statistics."""
+
     def __init__(
         self,
         target: str,
@@ -165,6 +170,10 @@ class DeltaTarget:
         if (other := abandoned(table, application)) is not None:
             self._undo(table, other)
         self._undo(table, application)
+        # Other programs' compaction may have written rounded statistics, too.
+        files = wrong_files(table) if self._rounds or not was_corrected(table) else None
+        if files is not None:
+            correct(table, files, upkeep(application))
 
     def _undo(self, table: DeltaTable, application: str) -> None:
         before = unfinished(table, application)

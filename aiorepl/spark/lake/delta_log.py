@@ -58,6 +58,11 @@ def within(table: DeltaTable | None, application: str) -> CommitProperties:
     return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
 
 
+def upkeep(application: str) -> CommitProperties:
+    """Return the properties of a commit that changes no rows, between two batches."""
+    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=[_WRITER])
+
+
 def undoing(table: DeltaTable, application: str) -> CommitProperties:
     """Return the properties of the commit that undoes an unfinished batch."""
     marks = [_before(application, _NONE), _WRITER]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -98,6 +98,8 @@ class DeltaMergeTarget(DeltaTarget):
     :param storage: options for deltalake; Spark has its own configuration for object stores.
     :raises ConfigurationError: the session does not have Delta's extension.
     """
+
+    _rounds: ClassVar[bool] = False
 
     def __init__(
         self,
