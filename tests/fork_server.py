@@ -1,7 +1,8 @@
 """Runs Python programs in processes that are forked from this one, which has imported what they need.
 
 An interpreter takes half a second of CPU to import a client and its libraries, and the tests start a thousand. A forked process is
-like any other, with arguments, environment, folder, streams, signals and an exit status of its own.
+like any other, with arguments, environment, folder, streams, signals and an exit status of its own. No lock of a library is held in
+it, because this process has one thread (``single_thread.py``).
 
 Standard input is a socket. A request is its length in 4 bytes, with which four descriptors come, and then a JSON object. The
 descriptors are the program's streams, and a socket for its process id and, when it has ended, its exit code, 4 bytes each.
@@ -21,6 +22,8 @@ import sys
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
+
+from tests import single_thread  # noqa: TID251 - a helper, and no test
 
 COMMON = (
     "asyncpg",
@@ -62,6 +65,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
         for module in request["imports"]:
             importlib.import_module(module)
         gc.freeze()  # a collection would copy every page
+        single_thread.check()
         pid = os.fork()
         if pid == 0:
             selector.close()

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests import single_thread  # noqa: TID251 - a helper, and no test
+
 AIOREPL = Path(sys.executable).with_name("aiorepl")
 
 
@@ -110,7 +112,9 @@ class ForkServer:
         self._requests, theirs = socket.socketpair()
         with theirs:
             program = Path(__file__).with_name("fork_server.py")
-            self._process = subprocess.Popen([sys.executable, program], stdin=theirs)
+            self._process = subprocess.Popen(
+                [sys.executable, program], stdin=theirs, env={**os.environ, **single_thread.ENVIRONMENT}
+            )
 
     def popen(self, program: Path, *arguments: object, **how: Any) -> Forked:
         """Start a program.

@@ -4,7 +4,8 @@
 environment and streams on, and ends with the exit code or by the signal of the forked process. Signals are not passed on.
 pytest-xdist's workers are forked from a process that has collected the tests, because most of the time of a collection is spent on
 importing tests and libraries, and in a new clone on compiling them. Each worker still collects for itself, with the modules that
-are already imported.
+are already imported. No lock of a library is held in a forked process, because the process that forks has one thread
+(``single_thread.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import single_thread  # noqa: TID251 - a helper, and no test
 
 # macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
 FORKS = sys.platform == "linux" and "coverage" not in sys.modules
@@ -73,7 +76,7 @@ class ForkedPython:
                 [sys.executable, __file__, str(listening.fileno()), *prepared],
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **single_thread.ENVIRONMENT, **(environment or {})},
             )
 
     def stop(self) -> None:
@@ -151,6 +154,7 @@ def serve(listening: socket.socket) -> list[Any] | None:
         connection, _ = listening.accept()
         length, streams, _, _ = socket.recv_fds(connection, 4, 3)
         request = connection.recv(int.from_bytes(length), socket.MSG_WAITALL)
+        single_thread.check()
         pid = os.fork() if len(streams) == 3 else None
         if pid == 0:
             for each in (listening, connection, *running.values()):

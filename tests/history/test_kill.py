@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+from tests import single_thread  # noqa: TID251 - a helper, and no test
 
 PROGRAM = """
 import io, os, shutil, signal, sys
 from pathlib import Path
 
-# Imported here, and not by each of the hundreds of children. Its threads start when it is used, which only children do.
-os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+# Imported here, and not by each of the hundreds of children. Arrow's threads start when it is used, which only children do.
 import pyarrow.compute, pyarrow.parquet
 
 from aiorepl import history
@@ -21,6 +23,7 @@ from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
 from aiorepl.testing.messages import column
+from tests import single_thread
 from tests.history.conftest import Journal
 
 base = Path(sys.argv[1])
@@ -61,27 +64,29 @@ def compact(folder, store):
         ).run()
 
 
+def ids(path):
+    # pyarrow.parquet.read_table would import pandas, in each child again.
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return file.read(["id"])["id"].to_pylist()
+
+
 def published(folder):
     '''What a pattern matches: rows by table.'''
-    import pyarrow.parquet as pq
-
     found = {}
     for path in sorted((folder / "history").glob("[!_]*/*.parquet")):
-        found.setdefault(path.parent.name, []).extend(pq.read_table(path)["id"].to_pylist())
+        found.setdefault(path.parent.name, []).extend(ids(path))
     return found
 
 
 def check(folder):
-    import pyarrow.parquet as pq
-
     wanted = {"public.t": [0, 1, 2], "public.u": [7, 7]}
-    for table, ids in published(folder).items():
-        assert ids == wanted[table][: len(ids)], (table, ids)
-    for table, ids in wanted.items():
+    for table, rows in published(folder).items():
+        assert rows == wanted[table][: len(rows)], (table, rows)
+    for table, all in wanted.items():
         files = history.files(folder, *table.split("."))
         listed = files.files if files else ()
-        rows = [id for file in listed for id in pq.read_table(folder / "history" / file.path)["id"].to_pylist()]
-        assert rows == ids[: len(rows)], (table, rows)
+        rows = [id for file in listed for id in ids(folder / "history" / file.path)]
+        assert rows == all[: len(rows)], (table, rows)
     compact(folder, LocalStore)
     assert published(folder) == wanted, published(folder)
     store = LocalStore(folder / "history")
@@ -97,6 +102,7 @@ def check(folder):
 
 
 def child(run):
+    single_thread.check()
     process = os.fork()
     if process == 0:
         try:
@@ -134,8 +140,8 @@ print(step)
 
 def test_a_kill_at_every_step(tmp_path):
     """Nothing is lost, nothing is there twice, also for a reader that lists files itself, and no file is left behind."""
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, timeout=400, check=False
-    )
+    environment = {**os.environ, **single_thread.ENVIRONMENT}
+    command = [sys.executable, "-c", PROGRAM, tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     assert int(run.stdout) > 100
