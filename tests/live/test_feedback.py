@@ -83,15 +83,17 @@ async def test_confirmed_never_passes_the_least_durable(published, seed):
         sink.durable = begin
     pipeline = Pipeline(published.source(), sinks, batches=SOON, retry=QUICK)
     async with watched(published, sinks) as observed, pipeline:
-        for number in range(60):
+        number = 0
+        # Until the slot was seen at several positions: how fast it advances is the machine's business.
+        while number < 60 or len({confirmed for confirmed, _ in observed}) <= 3:
             await published.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 5000))")
             await published.execute("SELECT pg_logical_emit_message(true, 'nobody', repeat('x', 5000))")
             await asyncio.sleep(chance.random() * 0.05)
+            number += 1
         for sink in sinks:
-            await sink.wait_for_changes(60, durable=True)
+            await sink.wait_for_changes(number, durable=True)
         await published.confirmed_past(await published.wal())
     assert [] == [(confirmed, durable) for confirmed, durable in observed if confirmed > durable]
-    assert len({confirmed for confirmed, _ in observed}) > 3
 
 
 class Away(MemorySink):

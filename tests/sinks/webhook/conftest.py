@@ -215,7 +215,14 @@ def http_server() -> Iterator[Current]:
     with listening() as listener:
         current = Current(f"http://127.0.0.1:{listener.getsockname()[1]}/hook")
         config = uvicorn.Config(
-            current, log_level="error", lifespan="off", ws="none", loop="asyncio", timeout_keep_alive=300
+            current,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            loop="asyncio",
+            timeout_keep_alive=300,
+            # From Python 3.12 on, a closed server otherwise waits for requests without an answer, even if it has to exit.
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
 
