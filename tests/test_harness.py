@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+from tests import single_thread  # noqa: TID251 - a helper, and no test
 
 SETTINGS = """
 [pytest]
@@ -93,3 +96,21 @@ async def test_slot_names_are_valid(slot_name: str, request: pytest.FixtureReque
     """Long names of tests give slot names that PostgreSQL takes."""
     assert len(slot_name) <= 63
     assert slot_name.startswith("test_slot_names_are_valid_")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are found in /proc")
+def test_a_process_that_forks_has_one_thread() -> None:
+    """Importing the libraries that start threads starts none in its environment; a thread is found."""
+    libraries = "import deltalake, numpy, obstore, pandas, pyarrow.dataset, pyarrow.parquet"
+    check = f"from tests import single_thread\n{libraries}\nsingle_thread.check()"
+    environment = {**os.environ, **single_thread.ENVIRONMENT}
+    subprocess.run([sys.executable, "-c", check], env=environment, check=True)
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{thread}\n{check}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "a process that forks has threads: " in done.stderr
