@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
@@ -343,6 +345,83 @@ def test_infinite_key(lake) -> None:
     target, schema = lake.table(("public", "t"), ("id",)), pa.schema([("id", pa.float32())])
     with pytest.raises(ConfigurationError, match="'id'"):
         apply(target, 1, ("insert", [], {"id": float("inf")}), schema=schema)
+
+
+FAR = {
+    "date": (pa.date32(), -735527, 3672879),
+    "timestamp": (pa.timestamp("us"), -63_517_795_200_000_000, 300_000_000_000_000_001),
+    "timestamptz": (pa.timestamp("us", tz="UTC"), -63_517_795_200_000_000, 300_000_000_000_000_001),
+}
+"""Years before 1 and after 9999, which Python does not have."""
+
+
+@pytest.mark.parametrize("mode", ["current", "soft_delete", "history"])
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("format_", ["iceberg", "delta"])
+def test_dates_that_python_does_not_have(lake, tmp_path, format_, name, mode) -> None:
+    """Such dates are keys and values: rows are changed, moved with unsent values, and deleted, also after a rename."""
+    kind, *far = FAR[name]
+    keys = ("k",)
+    target = lake.table(("public", "t"), keys, mode)
+    if format_ == "delta":
+        target = DeltaTarget(str(tmp_path / "delta"), keys, mode)
+    number = pa.int32() if name == "date" else pa.int64()
+
+    def batch(lsn: int, column: str, *changes: tuple) -> None:
+        """Apply changes: op, the key's number, and the other column, or none if it was not sent."""
+        schema = source(k=("1", kind), note=("2", pa.string()), **{column: ("3", kind)})
+        count = len(changes)
+        table = pa.table(
+            [
+                pa.array([key for _, key, _ in changes], number).cast(kind),
+                pa.array([note for *_, note in changes], pa.string()),
+                pa.array([key for _, key, _ in changes], number).cast(kind),
+                pa.array([op for op, *_ in changes], pa.string()),
+                pa.array([lsn] * count, pa.int64()),
+                # A row that moves is a delete and an insert at one place.
+                pa.array([0 if note is None else at for at, (*_, note) in enumerate(changes)], pa.int64()),
+                pa.array([1] * count, pa.int64()),
+                pa.array([lsn] * count, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+                pa.array(
+                    [["note"] if note is None and op == "insert" else None for op, _, note in changes],
+                    META[-1][1],
+                ),
+            ],
+            schema=pa.schema([*schema, *META]),
+        )
+        reduced = reduce_changes(table, keys, mode)
+        commit = Commit("query", lsn, LSN(lsn))
+        target.undo("query")
+        target.evolve(schema, None, commit)
+        target.merge(reduced.parts(1 << 20), commit, reduced.truncates)
+
+    batch(1, "other", ("insert", far[0], "a"), ("insert", 0, "b"))
+    batch(2, "other", ("delete", far[0], None), ("insert", far[1], None))
+    batch(3, "renamed", ("update", 0, "c"), ("insert", far[0], "d"))
+    batch(4, "renamed", ("delete", far[0], ""))
+
+    found = pa.Table.from_batches(list(target.newest().batches(target.newest().schema().names)))
+    gone = found["_deleted"] if mode == "soft_delete" else None
+    live = found.filter(found["_is_current"]) if mode == "history" else found
+    live = live if gone is None else live.filter(pc.invert(pc.fill_null(gone, False)))
+    keyed = zip(live["k"].cast(number).to_pylist(), live["note"].to_pylist(), strict=True)
+    assert [(0, "c"), (far[1], "a")] == sorted(keyed)
+    assert live["renamed"].cast(number).to_pylist() == live["k"].cast(number).to_pylist()
+
+
+def test_a_partition_that_python_does_not_have(lake) -> None:
+    """A date outside Python's years in a partition column is refused by name."""
+    target = lake.table(("public", "t"), ("id",), layout=Layout(("day",)))
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    target.evolve(schema)
+    meta = [pa.nulls(1, kind) for _, kind in META[3:]]
+    day = pa.array([3672879], pa.int32()).cast(pa.date32())
+    table = pa.table(
+        [pa.array([1]), day, pa.array(["insert"]), pa.array([1]), pa.array([0]), *meta],
+        schema=pa.schema([*schema, *META]),
+    )
+    with pytest.raises(ConfigurationError, match="'day'"):
+        target.merge(reduce_changes(table, ("id",), "current").parts(100), Commit("query", 1, LSN(1)))
 
 
 def test_two_processes_with_one_batch(lake, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
-from aiorepl.spark.lake.rows import lacking_values, origins, with_values, without
+from aiorepl.spark.lake.rows import lacking_values, origins, values_of, with_values, without
 from aiorepl.spark.lake.scanning import scan
 from aiorepl.spark.lake.soft_deletes import shared_keys, survivors
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode
@@ -48,7 +48,7 @@ def shared(table: DeltaTable, keys: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     schema = pa.schema(table.schema())
     condition = gone
     for name in keys:
-        condition &= _isin(schema.field(name), set(found[name].to_pylist()))
+        condition &= _isin(schema.field(name), set(values_of(found[name])))
     return found, survivors(scan(table, schema.names, condition).to_table(), found, keys)
 
 
@@ -71,8 +71,8 @@ def fresh(table: DeltaTable, changes: pa.Table) -> pa.Table:
 
 def _isin(field: pa.Field, values: set[Any]) -> pc.Expression:
     column, wanted = pc.field(field.name), pa.array(values, field.type)
-    # deltalake writes the statistics of merged files as string views, which pyarrow does not compare with strings. A cast makes
-    # pyarrow ignore the statistics.
-    views = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-    kind = views.get(field.type)
+    # deltalake writes the statistics of merged files as string views, which pyarrow does not compare with strings, and reads those
+    # of times that Python does not have as nulls. A cast makes pyarrow ignore the statistics.
+    others = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    kind = pa.int64() if pa.types.is_timestamp(field.type) else others.get(field.type)
     return column.isin(wanted) if kind is None else column.cast(kind).isin(wanted.cast(kind))

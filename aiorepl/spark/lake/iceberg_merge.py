@@ -18,9 +18,18 @@ from pyiceberg.table import Table as IcebergTable
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL, Evolution
-from aiorepl.spark.lake.iceberg_columns import columns_of
+from aiorepl.spark.lake.iceberg_columns import columns_of, omit_bounds
 from aiorepl.spark.lake.merged import merged
-from aiorepl.spark.lake.rows import fitted, lacking_values, of_mode, origins, typed, with_values, without
+from aiorepl.spark.lake.rows import (
+    fitted,
+    lacking_values,
+    of_mode,
+    origins,
+    typed,
+    values_of,
+    with_values,
+    without,
+)
 from aiorepl.spark.lake.soft_deletes import of_keys, shared_keys, survivors
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, Mode, Truncate
 
@@ -116,6 +125,7 @@ class StagedBatch:
 
     def _append(self, rows: pa.Table) -> None:
         if rows.num_rows:
+            omit_bounds(self._transaction, rows)
             self._transaction.append(rows, snapshot_properties=self._summary)
 
     def _delete(self, condition: Condition) -> None:
@@ -191,7 +201,9 @@ def fill(
                 arrays[field.name] = column
             elif old in rows.column_names and field.name not in added:
                 arrays[field.name] = rows[old]
-        transaction.append(fitted(pa.table(arrays), steps.schema), snapshot_properties=properties)
+        filled = fitted(pa.table(arrays), steps.schema)
+        omit_bounds(transaction, filled)
+        transaction.append(filled, snapshot_properties=properties)
 
 
 def has_rows(table: IcebergTable) -> bool:
@@ -221,7 +233,7 @@ def _require_finite(changes: pa.Table, keys: Sequence[str]) -> None:
 
 
 def _with_keys(changes: pa.Table, keys: Sequence[str]) -> Condition:
-    condition: Condition = reduce(_is.And, (_is.In(name, set(changes[name].to_pylist())) for name in keys))
+    condition: Condition = reduce(_is.And, (_is.In(name, set(values_of(changes[name]))) for name in keys))
     return condition
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
-from aiorepl.spark.lake.rows import Key, fitted, kept_masks
+from aiorepl.spark.lake.rows import Key, fitted, kept_masks, keys_of
 from aiorepl.spark.lake.table import (
     DELETED,
     IS_CURRENT,
@@ -58,7 +58,7 @@ class _Merge:
         self._count = count
         self._ops = ops
         self._truncates = truncates
-        self._keys: list[Key] = list(zip(*(both[name].to_pylist() for name in keys), strict=True))
+        self._keys: list[Key] = list(keys_of(both, keys))
         # A row that another writer wrote has no position, and counts as older than every change.
         positions = (both[name].fill_null(0).to_pylist() for name in (COMMIT_LSN, ORDINAL))
         self._places: list[Place] = list(zip(*positions, strict=True))

@@ -119,12 +119,28 @@ def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
     return lacking if mode == "history" else lacking.filter(pc.is_valid(lacking[ORIGIN]))
 
 
+def values_of(column: Any) -> list[Any]:
+    """Return values that can be compared; dates and times as numbers, because those of Python end with the year 9999."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def keys_of(rows: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
+    """Yield the key of each row, as ``values_of``."""
+    return zip(*(values_of(rows[name]) for name in keys), strict=True)
+
+
 def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
     """Yield, for each row, the key under which the target has its kept values."""
     moved = changes[ORIGIN].combine_chunks()
-    own = zip(*(changes[name].to_pylist() for name in keys), strict=True)
-    for key, origin in zip(own, moved.to_pylist(), strict=True):
-        yield key if origin is None else tuple(origin[name] for name in keys)
+    before = zip(*(values_of(moved.field(name)) for name in keys), strict=True)
+    for key, origin, there in zip(keys_of(changes, keys), before, moved.is_valid().to_pylist(), strict=True):
+        yield origin if there else key
 
 
 def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_rows: bool) -> pa.Table:
@@ -133,10 +149,7 @@ def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_
     :param found: rows of the target with the keys and the kept columns.
     :param all_rows: fill them into all rows.
     """
-    row_of = {
-        key: number
-        for number, key in enumerate(zip(*(found[name].to_pylist() for name in keys), strict=True))
-    }
+    row_of = {key: number for number, key in enumerate(keys_of(found, keys))}
     moved = pc.is_valid(changes[ORIGIN].combine_chunks()).to_pylist()
     sources = [row_of.get(key) for key in origins(changes, keys)]
     for name, mask in kept_masks(changes).items():

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
+from aiorepl.spark.lake.rows import keys_of
 
 LIVE: Final = "_aiorepl_live"
 _ROW: Final = "_aiorepl_row"
@@ -43,9 +44,8 @@ def shared_keys(deleted: pa.Table, live: Iterable[pa.RecordBatch], keys: Sequenc
 
 def of_keys(rows: pa.Table, shared: pa.Table, keys: Sequence[str], *, others: bool = False) -> pa.Table:
     """Return the rows whose key is in ``shared``; or the ``others``."""
-    wanted = set(zip(*(shared[name].to_pylist() for name in keys), strict=True))
-    own = zip(*(rows[name].to_pylist() for name in keys), strict=True)
-    return rows.filter(pa.array([(key in wanted) != others for key in own], pa.bool_()))
+    wanted = set(keys_of(shared, keys))
+    return rows.filter(pa.array([(key in wanted) != others for key in keys_of(rows, keys)], pa.bool_()))
 
 
 def survivors(rows: pa.Table, shared: pa.Table, keys: Sequence[str]) -> pa.Table:
