@@ -671,6 +671,61 @@ def test_a_table_put_back(lake, journal, tmp_path) -> None:
             mirror.step()
 
 
+@pytest.mark.parametrize("mode", ["current", "history", "soft_delete", "changelog"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("most", [2**62, 1], ids=["longer", "shorter"])
+def test_state_and_checkpoint_put_back(journal, tmp_path, caplog, kind, mode, most) -> None:
+    """If both are older than the tables, batches with numbers that the tables have are applied by position, and nothing is lost."""
+
+    def opened(name: str) -> Any:
+        folder = tmp_path / name
+        if kind == "delta":
+            return DeltaLake(str(folder / "tables"))
+        folder.mkdir(exist_ok=True)
+        return IcebergLake(
+            SqlCatalog("test", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}")
+        )
+
+    mirror, other = (Lake(tmp_path / name, journal, lake=partial(opened, name), mode=mode) for name in "mo")
+    state, copy = mirror.target / "_aiorepl", tmp_path / "copy"
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "kept"), t.insert("9", "gone"), u.insert("1", "a"))
+    mirror.step()
+    shutil.copytree(state, copy)
+    number, offset = mirror.number, mirror.offset
+    journal.stream.transaction(t.update("2", UNCHANGED, key=["1", None]), t.delete("9", None))
+    mirror.step()
+    for key in ("3", "4"):
+        journal.stream.transaction(t.insert(key, "a"), u.insert(key, "a"))
+        mirror.step()
+
+    shutil.rmtree(state)
+    shutil.copytree(copy, state)
+    mirror.number, mirror.offset = number, offset
+    mirror.restart()
+    journal.stream.transaction(t.insert("5", "a"), t.update("2", UNCHANGED), u.delete("3", None))
+    journal.write()
+    while mirror.stage(most) is not None:
+        mirror.again()
+    journal.stream.transaction(t.insert("6", "a"), u.insert("6", "a"))
+    mirror.step()
+
+    assert "put back from an older copy" in caplog.text
+    while other.stage() is not None:
+        other.again()
+    assert contents(other.lake, mode) == contents(mirror.lake, mode)
+
+
+def contents(lake: Any, mode: Any) -> dict[str, list[str]]:
+    """The rows of two tables."""
+    found = {}
+    for name in "tu":
+        rows = lake.table(("public", name), ("id",), mode).newest()
+        batches = rows.batches(rows.schema().names)
+        found[name] = sorted(str(row) for batch in batches for row in batch.to_pylist())
+    return found
+
+
 def test_restored_table(lake, journal) -> None:
     """A table that somebody restored to an earlier version is refused, until it is put right again."""
     mirror = lake()

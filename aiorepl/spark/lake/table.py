@@ -256,9 +256,13 @@ class Table(Protocol):
 
 def reached(table: Table, application: str) -> Place | None:
     """Find the position of the last change that an application has applied; ``None`` if it is unknown."""
-    return next(
-        (each.commit.last for each in table.versions() if each.commit.application == application), None
-    )
+    newest = newest_commit(table, application)
+    return None if newest is None else newest.last
+
+
+def newest_commit(table: Table, application: str) -> Commit | None:
+    """Find the end of the last batch of an application; ``None`` if the log no longer has one."""
+    return next((each.commit for each in table.versions() if each.commit.application == application), None)
 
 
 class Lake(Protocol):

@@ -30,7 +30,7 @@ from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
-from aiorepl.spark.mirroring.table_batch import TableWriter
+from aiorepl.spark.mirroring.table_batch import LaterBatch, TableWriter
 from aiorepl.spark.reading.offsets import Offset
 
 _log = logging.getLogger("aiorepl.spark")
@@ -109,16 +109,30 @@ class Applying:
                 _log.warning("batch %d comes again with another end", number)
             if state.planned < end:
                 state = self._file.save(replace(state, planned=end))
-            state = self._write(batch, number, state, first=first, again=again)
+            try:
+                state = self._write(batch, number, state, first=first, again=again)
+            except LaterBatch:
+                state = self._with_later(state, batch)
+                state = self._write(batch, number, state, first=first, again=True)
         self._state = state
         self._clean()
+
+    def _with_later(self, state: State, batch: Batch) -> State:
+        """Record how far the tables may be, if they have later batches than the state."""
+        application = f"aiorepl-{state.query}"
+        ends = [self._writer.end(table, application) for table in {*state.tables, *batch.by_table()}]
+        _log.warning(
+            "tables have later batches than %s, which was put back from an older copy: the changes that a table already has are skipped",
+            self._file.location,
+        )
+        return self._file.save(replace(state, planned=max(state.planned, BlockPosition(max(ends)))))
 
     def _require_next(self, state: State, number: int) -> None:
         if number not in (max(state.batch, 0), state.batch + 1):
             raise JournalError(
                 f"the checkpoint {self._checkpoint} is at batch {number}, and the target with {self._file.location} has the batches "
-                f"up to {state.batch}: one of them was put back from an older copy, or deleted. Restore both, or start over with "
-                "an empty target and a new checkpoint"
+                f"up to {state.batch}: one of them was put back from an older copy, or deleted. Restore both from the same "
+                "copy; the tables can stay as they are. Or start over with an empty target and a new checkpoint"
             )
 
     def _write(self, batch: Batch, number: int, state: State, *, first: bool, again: bool) -> State:
@@ -193,7 +207,7 @@ class Applying:
                     oid = future.result()
                     if oid is not None:
                         oids[table] = oid
-                elif isinstance(error, Exception) and _of_table(error):
+                elif isinstance(error, Exception) and not isinstance(error, LaterBatch) and _of_table(error):
                     failed[table] = error
                 else:
                     raise error

@@ -12,7 +12,8 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table, Version
 from aiorepl.journal.store import Location
-from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Truncate, reached
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -32,6 +33,10 @@ ReduceLarge = Callable[
     [Changes, Sequence[StagedFile], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
 ]
 """Reduces changes on executors, and returns the parts and all truncates, ascending."""
+
+
+class LaterBatch(Exception):
+    """The table has a batch of this query that the state does not have, from before the state was put back from an older copy."""
 
 
 class TableWriter:
@@ -60,6 +65,11 @@ class TableWriter:
         target = self._lake.table((table.schema, table.name), (), self.settings.mode_of(table))
         return target.schema() is not None
 
+    def end(self, table: Table, application: str) -> LSN:
+        """Return the end of the newest batch of an application in a table; 0 if it is unknown."""
+        newest = newest_commit(self._target(table, (), self.settings.mode_of(table)), application)
+        return ZERO if newest is None else newest.lsn
+
     def write(
         self,
         table: Table,
@@ -78,6 +88,7 @@ class TableWriter:
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
+        :raises LaterBatch: the table has another batch with this number, or a later one; unless ``again``.
         """
         oid, mode = files[-1].version.oid, self.settings.mode_of(table)
         if known is not None and not known.oid:
@@ -85,6 +96,8 @@ class TableWriter:
         self._require_one(table, {file.version.oid for file in files}, known)
         target = self._target(table, (), mode)
         if not again and target.applied(commit.application, commit.number):
+            if not _is_written(newest_commit(target, commit.application), commit, files):
+                raise LaterBatch
             return oid
         target.undo(commit.application)
         after = reached(target, commit.application) if again else None
@@ -195,6 +208,17 @@ def _last(files: Sequence[StagedFile]) -> Place:
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
     )
+
+
+def _is_written(newest: Commit | None, commit: Commit, files: Sequence[StagedFile]) -> bool:
+    """Whether the newest batch of a table is this one, with these files.
+
+    :param newest: ``None`` if the log no longer has it, so that it is an old one.
+    """
+    if newest is None or (newest.number, newest.lsn) != (commit.number, commit.lsn):
+        return False
+    # Batches may end at different places of one segment, and then have one LSN.
+    return newest.last is None or newest.last >= _last(files)
 
 
 def _common(table: Table, files: Sequence[StagedFile]) -> Common:
