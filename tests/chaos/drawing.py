@@ -66,6 +66,8 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         "schema_changes": altered and chance.random() < 0.6,
         "schema_weight": chance.choice([1, 1, 1, 25]),
         "prepared": chance.random() < 0.8,
+        "children": altered and chance.random() < 0.5,
+        "drops": all("mask" not in sink and "tables" not in sink for sink in sinks.values()),
         "streamed": chance.choice([0.1, 0.4]) if source.get("streaming") else 0.0,
     }
     if paired:
@@ -168,6 +170,8 @@ def _source(chance: random.Random, version: int) -> dict[str, Any]:
         options["two_phase"] = True
     if chance.random() < 0.4:
         options["transaction_buffer_bytes"] = 1
+    if version >= 14 and chance.random() < 0.4:
+        options["messages"] = True
     return options
 
 
@@ -238,12 +242,14 @@ def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
     else:
         options |= {"request_events": chance.choice([5, 20, 500]), "concurrency": chance.choice([1, 4])}
     if chance.random() < 0.3:
-        options["tables"] = chance.choice([["accounts", "ledger"], ["accounts", "entries", "ledger"]])
+        options["tables"] = chance.choice(
+            [["accounts", "ledger"], ["accounts", "entries", "ledger"], ["tree", "base", "items", "ledger"]]
+        )
     if kind == "jsonl" and chance.random() < 0.25:
         options["rejects"] = "some accounts"
     else:
-        if chance.random() < 0.2:
-            options["mask"] = ["accounts.note"]
+        if chance.random() < 0.4:
+            options["mask"] = chance.choice([["accounts.note"], ["tree.secret", "base.secret"]])
         if chance.random() < 0.2:
             options["transform"] = "every other"
     if chance.random() < 0.3:

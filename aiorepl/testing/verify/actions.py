@@ -6,13 +6,14 @@ concurrently.
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aiorepl.testing.verify.history import Operation
-from aiorepl.testing.verify.tables import KEYS, selected
+from aiorepl.testing.verify.tables import CHILD_KEY, KEYS, PARENTS, item_key, selected
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"
@@ -42,6 +43,8 @@ class Scope:
     :param largest: the largest number of rows that one statement writes.
     :param next_entry: the first number of the writer's next rows of ``entries``.
     :param added: columns that were added to ``accounts``, with their defaults.
+    :param writer: the writer's number; only this writer changes its children of ``tree`` and ``base``.
+    :param drops: whether children are dropped.
     """
 
     connection: Any
@@ -52,6 +55,8 @@ class Scope:
     largest: int
     next_entry: int
     added: dict[str, Any] = field(default_factory=dict)
+    writer: int = 0
+    drops: bool = False
 
     @property
     def key(self) -> int:
@@ -179,6 +184,110 @@ async def update_note(scope: Scope) -> list[Operation]:
     return _updates("notes", await scope.rows("notes", statement, scope.stamp, scope.key), untouched=("doc",))
 
 
+async def write_item(scope: Scope) -> list[Operation]:
+    """Insert, update, move or delete an item. Its new key differs from the old one by less than a float64 can tell."""
+    (number, tag), (next_number, _) = item_key("$1::int"), item_key("$1::int + 1")
+    this = f"id = {number} AND tag = {tag}"
+    kind = scope.chance.choice(["insert", "update", "update", "move", "delete"])
+    if kind == "insert":
+        statement = f"INSERT INTO {{t}} VALUES ({number}, {tag}, 1, $2, 'happy', 2.5, ROW($1, 'new')) ON CONFLICT DO NOTHING {{returning}}"
+    elif kind == "update":
+        statement = (
+            "UPDATE {t} SET version = version + 1, stamp = $2, mood = 'sad', price = price + 0.01, "
+            f"place = ROW(version, stamp) WHERE {this} {{returning}}"
+        )
+    elif kind == "move":
+        statement = (
+            f"UPDATE {{t}} SET version = version + 1, stamp = $2, id = {next_number} WHERE {this} AND NOT EXISTS "
+            f"(SELECT FROM {{t}} WHERE id = {next_number} AND tag = {tag}) {{returning}}"
+        )
+    else:
+        statement = f"DELETE FROM {{t}} WHERE {this} AND stamp <> $2 {{returning}}"
+    rows = await scope.rows("items", statement, scope.key, scope.stamp)
+    if kind == "insert":
+        return _inserts("items", rows)
+    if kind == "delete":
+        return [Operation("delete", "items", (row["id"], row["tag"])) for row in rows]
+    return [
+        replace(one, moved=(str(int(one.key[0]) - 1), one.key[1])) if kind == "move" else one
+        for one in _updates("items", rows)
+    ]
+
+
+async def emit_message(scope: Scope) -> list[Operation]:
+    """Emit a transactional logical message."""
+    content = f"{scope.stamp}.{scope.chance.randrange(1 << 30)}".encode()
+    await scope.connection.execute(
+        "SELECT pg_logical_emit_message(true, $1, $2::bytea)", scope.schema, content
+    )
+    return [Operation("message", scope.schema, new={"content": base64.b64encode(content).decode()})]
+
+
+async def change_child(scope: Scope) -> list[Operation]:
+    """Create, load, attach, write, detach or drop a child of ``tree`` or ``base``. Each step may be in a transaction of its own.
+
+    A dropped child's name is used again. Only attached children get secrets.
+    """
+    kind = scope.chance.choice(sorted(PARENTS))
+    name, table = f"{kind}_{scope.writer}_{scope.chance.randrange(3)}", f"{scope.schema}.{PARENTS[kind]}"
+    child = f"{scope.schema}.{name}"
+    attached = await scope.connection.fetchval(
+        "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = c.oid) FROM pg_class c WHERE c.oid = to_regclass($1)",
+        child,
+    )
+    if attached is None:
+        # The columns are in another order than the parent's.
+        await scope.connection.execute(
+            f"CREATE TABLE {child} (secret text, stamp text NOT NULL, g int, id int, PRIMARY KEY (id, g))"
+        )
+    group = scope.writer * 100 + int(name.rpartition("_")[2])
+    step = scope.chance.choice(["write", "write", "toggle", *["drop"] * scope.drops])
+    if step == "toggle" and not attached:
+        attach = (
+            f"ALTER TABLE {table} ATTACH PARTITION {child} FOR VALUES IN ({group})"
+            if kind == "leaf"
+            else f"ALTER TABLE {child} INHERIT {table}"
+        )
+        await scope.connection.execute(attach)
+        attached = True
+    elif step == "toggle":
+        detach = (
+            f"ALTER TABLE {table} DETACH PARTITION {child}"
+            if kind == "leaf"
+            else f"ALTER TABLE {child} NO INHERIT {table}"
+        )
+        await scope.connection.execute(detach)
+        attached = False
+    elif step == "drop":
+        rows = await scope.connection.fetch(f"DELETE FROM {child} RETURNING id, g")
+        await scope.connection.execute(f"DROP TABLE {child}")
+        return [
+            Operation("delete", name, (row["id"], row["g"]), parent=PARENTS[kind] if attached else "")
+            for row in rows
+        ]
+    first, scope.next_entry = scope.next_entry, scope.next_entry + 3
+    into = table if attached and kind == "leaf" and scope.chance.random() < 0.5 else child
+    rows = await scope.connection.fetch(
+        f"INSERT INTO {into} (id, g, stamp, secret) SELECT i, $1, $2, CASE WHEN $3 THEN 'secret ' || i END "
+        "FROM generate_series($4::int, $5::int) i RETURNING id, g, stamp, secret",
+        group,
+        scope.stamp,
+        bool(attached),
+        first,
+        first + 2,
+    )
+    return [
+        Operation(
+            "insert",
+            name,
+            tuple(row[column] for column in CHILD_KEY),
+            dict(row),
+            parent=PARENTS[kind] if attached else "",
+        )
+        for row in rows
+    ]
+
+
 async def add_column(scope: Scope) -> list[Operation]:
     """Add a column with a default to ``accounts``."""
     # Never used again, not even after a rollback to a savepoint: each name has one default.
@@ -218,7 +327,10 @@ ACTIONS: Final[dict[Action, int]] = {
     truncate: 1,
     change_partition: 8,
     update_note: 8,
+    write_item: 10,
 }
+MESSAGES: Final[dict[Action, int]] = {emit_message: 12}
+CHILDREN: Final[dict[Action, int]] = {change_child: 15}
 SCHEMA_CHANGES: Final[dict[Action, int]] = {add_column: 1, drop_column: 1, change_identity: 1}
 
 

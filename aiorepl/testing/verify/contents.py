@@ -11,6 +11,7 @@ from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables,
 from aiorepl.testing.verify.log import Delivered
 from aiorepl.testing.verify.promise import Promise, Verdict
 from aiorepl.testing.verify.sequence import name
+from aiorepl.testing.verify.tables import parent
 
 VERSION = "version"
 # A server's clock may be set a little back while the writers run.
@@ -55,7 +56,7 @@ class Contents:
             else:
                 self._chunk(delivered)
         for one in self._history.transactions:
-            if one.outcome == "committed" and id(one) not in self._seen and self._expected(one):
+            if one.outcome == "committed" and id(one) not in self._seen and self._requires(one):
                 self._verdict.add(f"{one} is missing: it committed before {one.latest}")
 
     def compare_final(self, final: Tables) -> None:
@@ -64,7 +65,8 @@ class Contents:
         source: Tables = {}
         for table, rows in final.items():
             for key, row in rows.items():
-                operation = self._promise.expected(Operation("insert", table, key, row))
+                written = Operation("insert", table, key, row)
+                operation = None if self._promise.optional(written) else self._promise.expected(written)
                 if operation is not None:
                     expected.setdefault(operation.table, {})[operation.key] = operation.new or {}
                     source.setdefault(operation.table, {})[operation.key] = row
@@ -108,23 +110,28 @@ class Contents:
         self._seen.add(id(one))
         self._verdict.transactions += 1
         self._place(one, first)
-        count = len(self._expected(one))
-        if count != len(delivered):
-            self._verdict.add(f"{one} has {count} changes, but {len(delivered)} were delivered")
-        changes = iter(delivered)
+        came_at = {change.ordinal: change for change in delivered}
+        lost = invented = 0
         for ordinal, operation in enumerate(one.operations):
-            expected = self._promise.expected(operation)
-            came = None if expected is None else next(changes, None)
-            if expected is not None and came is not None:
-                if came.ordinal != ordinal or not self._matches(operation, expected, came):
+            came, optional = came_at.pop(ordinal, None), self._promise.optional(operation)
+            expected = operation if optional and came is not None else self._promise.expected(operation)
+            if came is not None and expected is not None:
+                if not self._matches(operation, expected, came):
                     self._verdict.add(
                         f"{name(came)} is not what {one} did: {operation.kind} of {operation.table}, its change {ordinal}"
                     )
                 elif expected is operation and not self._follows(operation, came):
                     self._verdict.add(f"{name(came)} has another old row than {one} found")
                 self._apply(came)
-            self._want(operation, expected)
-            self._replay(operation, first)
+            lost += came is None and expected is not None and not optional
+            invented += came is not None and expected is None
+            if operation.kind != "message":
+                self._want(operation, expected, optional=optional)
+                self._replay(operation, first)
+        if lost or (invented := invented + len(came_at)):
+            self._verdict.add(
+                f"{one}: {lost} of its changes were not delivered, {invented} changes are not its own"
+            )
 
     def _place(self, one: Transaction, first: Delivered) -> None:
         """Check that the commit's LSN and time are within the writer's bounds."""
@@ -141,15 +148,20 @@ class Contents:
             self._verdict.add(f"{one} was delivered after a later transaction of its writer")
         self._numbers[one.writer] = one.number
 
-    def _expected(self, one: Transaction) -> list[Operation]:
-        found = map(self._promise.expected, one.operations)
-        return [operation for operation in found if operation is not None]
+    def _requires(self, one: Transaction) -> bool:
+        """Whether the sink must get a change of the transaction."""
+        expected, optional = self._promise.expected, self._promise.optional
+        return any(
+            expected(operation) is not None and not optional(operation) for operation in one.operations
+        )
 
     def _matches(self, written: Operation, operation: Operation, change: Delivered) -> bool:
         if (operation.kind, (operation.table,)) != (change.kind, change.tables):
             return False
         if operation.kind == "truncate":
             return True
+        if operation.kind == "message":
+            return operation.new == change.new
         # The key is that of the old row, which the server sends if the key has changed.
         row = change.new if change.old is None else change.old
         if change.key is not None and row is not None and not change.key.items() <= row.items():
@@ -181,7 +193,7 @@ class Contents:
 
         :param written: the source's row, if a transform may have changed it. A column that differs from it was set after the mask.
         """
-        masked = self._promise.masked.get(table, frozenset())
+        masked = self._promise.masked.get(parent(table), frozenset())
         if masked and written is not None:
             masked = frozenset(name for name in masked if expected.get(name) == written.get(name))
         for column in masked & expected.keys() & row.keys():
@@ -198,12 +210,15 @@ class Contents:
         columns = self._history.keys[change.tables[0]]
         return tuple((row or {}).get(column) for column in columns)
 
-    def _want(self, operation: Operation, expected: Operation | None) -> None:
+    def _want(self, operation: Operation, expected: Operation | None, *, optional: bool = False) -> None:
         """Update the keys of the rows that the sink must or may have."""
         wanted = self._wanted.setdefault(operation.table, set())
         uncertain = self._uncertain.setdefault(operation.table, set())
         before = operation.key if operation.moved is None else operation.moved
-        if expected is None:
+        if optional:
+            wanted -= {operation.key, before}
+            uncertain |= {operation.key, before}
+        elif expected is None:
             # This operation takes the row out of those that the sink gets.
             left = wanted & {operation.key, before}
             wanted -= left
@@ -274,7 +289,10 @@ class Contents:
             return
         self._wanted.setdefault(expected.table, set()).add(expected.key)
         if not self._promise.snapshot:
-            written, masked = operation.new or {}, self._promise.masked.get(expected.table, frozenset())
+            written, masked = (
+                operation.new or {},
+                self._promise.masked.get(parent(expected.table), frozenset()),
+            )
             row = {
                 column: value
                 for column, value in expected.new.items()
@@ -286,7 +304,7 @@ class Contents:
         """Check that a snapshot's rows are as new as the stream at their position."""
         for change in delivered:
             self._apply(change)
-            if change.kind == "truncate":
+            if change.kind in ("truncate", "message"):
                 continue
             self._verdict.rows += 1
             if change.xid or change.kind != "read" or not self._current(change):

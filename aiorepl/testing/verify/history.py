@@ -27,14 +27,15 @@ _LONG: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change of one row, or a TRUNCATE.
+    """A change of one row, a TRUNCATE, or a transactional logical message.
 
-    :param kind: ``insert``, ``update``, ``delete`` or ``truncate``.
-    :param table: the table's name.
+    :param kind: ``insert``, ``update``, ``delete``, ``truncate`` or ``message``.
+    :param table: the table's name; a message's prefix.
     :param key: the row's key after the change; for a DELETE, the deleted row's; empty for a TRUNCATE.
     :param new: the row after the change; ``None`` for a DELETE and a TRUNCATE.
     :param moved: the row's key before an UPDATE, if the UPDATE changed it.
     :param untouched: columns that an UPDATE did not set; the server may leave them out if they are large.
+    :param parent: the table that the changed table was a partition or an inheritance child of, at this change; empty: none.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Operation:
     new: Row | None = None
     moved: Key | None = None
     untouched: frozenset[str] = frozenset()
+    parent: str = ""
 
 
 @dataclass(slots=True)
@@ -176,7 +178,7 @@ class History:
                 "since": None if one.since is None else one.since.isoformat(),
                 "until": None if one.until is None else one.until.isoformat(),
                 "operations": [
-                    [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched)]
+                    [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched), op.parent]
                     for op in one.operations
                 ],
             }
@@ -191,8 +193,10 @@ def digest(value: Any) -> Any:
 
 def _transaction(line: dict[str, Any]) -> Transaction:
     operations = [
-        Operation(kind, table, tuple(key), new, None if moved is None else tuple(moved), frozenset(untouched))
-        for kind, table, key, new, moved, untouched in line["operations"]
+        Operation(
+            kind, table, tuple(key), new, None if moved is None else tuple(moved), frozenset(untouched), *rest
+        )
+        for kind, table, key, new, moved, untouched, *rest in line["operations"]
     ]
     latest = line["latest"]
     return Transaction(

@@ -22,8 +22,8 @@ class Delivered:
 
     :param commit_lsn, ordinal: its identity.
     :param xid: the transaction's xid; 0 for a row of a snapshot.
-    :param kind: ``insert``, ``read``, ``update``, ``delete`` or ``truncate``.
-    :param tables: the table's name; a TRUNCATE may have several.
+    :param kind: ``insert``, ``read``, ``update``, ``delete``, ``truncate`` or ``message``.
+    :param tables: the table's name; a TRUNCATE may have several. A message's prefix.
     :param key: the key's columns.
     :param new: the row, without unchanged columns.
     :param old: the key or the row before the change, if the server sent it.
@@ -48,11 +48,12 @@ class Delivered:
         return self.commit_lsn, self.ordinal
 
     def keys(self, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Key]]:
-        """Return the table and the key of each row that the change affects: two for a changed key, none for a TRUNCATE.
+        """Return the table and the key of each row that the change affects: two for a changed key, none for a TRUNCATE or
+        a message.
 
         :param columns: the key columns of each table.
         """
-        if self.kind == "truncate":
+        if self.kind in ("truncate", "message"):
             return
         table = self.tables[0]
         for row in (self.new, self.old if self.new is not None else self.old or self.key):
@@ -84,9 +85,9 @@ Entry = Delivered | Restarted | Crashed | Confirmed
 
 
 def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered]:
-    """Read native events (``format = "native"``), without boundaries, messages and descriptions.
+    """Read native events (``format = "native"``), without boundaries, descriptions and messages outside transactions.
 
-    :param schema: leave out the tables of other schemas; ``None``: leave out none.
+    :param schema: leave out the tables of other schemas, and messages with another prefix; ``None``: leave out none.
     :raises ConfigurationError: a line is not a native event.
     """
     for number, line in enumerate(lines, 1):
@@ -94,6 +95,10 @@ def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterat
             event = json.loads(line)
             if event["kind"] in ("insert", "read", "update", "delete", "truncate"):
                 change = _delivered(event, schema)
+                if change is not None:
+                    yield change
+            elif event["kind"] == "message" and event["transactional"]:
+                change = _message(event, schema)
                 if change is not None:
                     yield change
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -120,6 +125,20 @@ def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
         _digested(event.get("old")),
         frozenset(event.get("unchanged", ())),
         None if time is None else datetime.fromisoformat(time),
+    )
+
+
+def _message(event: dict[str, Any], schema: str | None) -> Delivered | None:
+    if schema not in (None, event["prefix"]):
+        return None
+    return Delivered(
+        LSN.parse(event["commit_lsn"]),
+        event["ordinal"],
+        event["xid"],
+        "message",
+        (event["prefix"],),
+        new={"content": event["content"]},
+        time=datetime.fromisoformat(event["commit_time"]),
     )
 
 

@@ -16,6 +16,11 @@ def everything(operation: Operation) -> Operation:
     return operation
 
 
+def nothing(operation: Operation) -> bool:
+    """Leave no operation to the consumer."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
     """The guarantees that a consumer has.
@@ -25,7 +30,9 @@ class Promise:
     :param order: whether all changes come in commit order, or only the changes of each key.
     :param expected: returns an operation as the consumer gets it, after selection, masks and transform; ``None`` if it gets
         nothing.
-    :param masked: by table, the columns that come as digests, or not at all.
+    :param optional: whether the consumer may get an operation or not: one of a table from before it was attached to, or after it
+        was detached from, the parent that the consumer selects.
+    :param masked: by table, the columns that come as digests, or not at all; those of a parent are masked in its children, too.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
     :param defaults: by table, the columns that writers add, with their values in rows of writers that do not know them yet.
     """
@@ -34,6 +41,7 @@ class Promise:
     repeats: bool = False
     order: Literal["commit", "key"] = "commit"
     expected: Callable[[Operation], Operation | None] = everything
+    optional: Callable[[Operation], bool] = nothing
     masked: Mapping[str, frozenset[str]] = field(default_factory=dict)
     snapshot: bool = False
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -132,6 +132,10 @@ class Workload:
         self._history.transactions = [one for writer in self._writers for one in writer.transactions]
         added = {name: value for writer in self._writers for name, value in writer.added.items()}
         self._history.defaults = {"accounts": added}
+        written = {
+            op.table for one in self._history.transactions for op in one.operations if op.kind != "message"
+        }
+        self._history.keys |= dict.fromkeys(written - tables.KEYS.keys(), tables.CHILD_KEY)
 
     async def _contents(self) -> Tables:
         connection = await connected(self._dsn)

@@ -62,6 +62,10 @@ class Mixture:
     :param schema_changes: whether columns are added and dropped, and replica identities changed.
     :param schema_weight: how often each schema change is drawn; 1 is as rare as a truncate.
     :param prepared: whether transactions are prepared.
+    :param messages: whether transactional logical messages are emitted; then the consumer must read them, because they have ordinals.
+    :param children: whether tables are created, attached to a partitioned or an inherited parent, and detached.
+    :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer gets
+        later belong to no known parent, so a consumer that selects or masks by parent refuses them.
     :param streamed: the share of transactions with savepoints that are large enough to be streamed, if the server's
         ``logical_decoding_work_mem`` is 64 kB.
     :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
@@ -76,6 +80,9 @@ class Mixture:
     schema_changes: bool = True
     schema_weight: int = 1
     prepared: bool = True
+    messages: bool = False
+    children: bool = False
+    drops: bool = False
     streamed: float = 0.0
     savepoints: int = 0
     rows: int = 0
@@ -178,6 +185,8 @@ class Writer:
             self.mixture.largest,
             self.number * _ENTRIES + self._next_entry,
             self.added,
+            self.number,
+            self.mixture.drops,
         )
         await self._connection.execute("BEGIN")
         try:
@@ -295,6 +304,10 @@ class Writer:
         if self.mixture.schema_changes:
             weight = self.mixture.schema_weight
             drawn |= {action: often * weight for action, often in actions.SCHEMA_CHANGES.items()}
+        if self.mixture.messages:
+            drawn |= actions.MESSAGES
+        if self.mixture.children:
+            drawn |= actions.CHILDREN
         (action,) = scope.chance.choices(list(drawn), list(drawn.values()))
         return await action(scope)
 
