@@ -19,8 +19,10 @@ from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_
 from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
 
-Description = tuple[int, str, str, tuple[Column, ...]]
-"""The parts of a Relation message that matter for a selection: oid, schema, name and columns."""
+Description = tuple[int, str, str, tuple[Column, ...], tuple[Name, ...], bool]
+"""Everything that a selection depends on: oid, schema, name and columns of a Relation message; from the catalog the names of
+the table's ancestors, and whether the table no longer exists.
+"""
 
 
 class _Table:
@@ -53,7 +55,8 @@ class StreamFilter:
         self._rules = rules = selection.rules
         self._kinds = selection.selected_kinds
         self._secret = Secret.of(selection.secret or "").reveal().encode()
-        # By oid, so that the memory does not grow when tables are described again.
+        # By oid, so that the memory does not grow when tables are described again; valid for one version of the catalog.
+        self._version = self._catalog.version
         self._current: dict[int, _Table] = {}
         # Each description is checked once, although changes may be walked more than once.
         self._accepted: dict[Description, TableSelection] = {}
@@ -117,13 +120,25 @@ class StreamFilter:
         return change
 
     def _table(self, relation: Relation) -> _Table:
+        if self._version != self._catalog.version:
+            # Tables may have become partitions, without a new description.
+            self._version = self._catalog.version
+            self._current.clear()
         table = self._current.get(relation.oid)
         if table is None or table.relation is not relation:
             table = self._current[relation.oid] = self._create(relation)
         return table
 
     def _create(self, relation: Relation) -> _Table:
-        description = (relation.oid, relation.schema, relation.name, relation.columns)
+        oid, catalog = relation.oid, self._catalog
+        description = (
+            oid,
+            relation.schema,
+            relation.name,
+            relation.columns,
+            catalog.ancestors(oid),
+            catalog.unknown(oid),
+        )
         selection = self._accepted.get(description)
         if selection is None:
             selection = self._accepted[description] = self._check(relation)

@@ -89,6 +89,48 @@ async def test_partitions_are_selected_and_excluded_by_their_table(published, pi
         await pipeline(Delivery(sink, selection=Selection(mask=("public.few.email",), secret="s"))).run()
 
 
+ATTACHED = {
+    "attach": ["ALTER TABLE people ATTACH PARTITION known FOR VALUES FROM (1000) TO (2000)"],
+    "attach a partitioned table": [
+        "ALTER TABLE people ATTACH PARTITION known FOR VALUES FROM (1000) TO (2000)"
+    ],
+    "inherit": ["ALTER TABLE known INHERIT people"],
+}
+
+
+@pytest.mark.parametrize("how", ATTACHED)
+@pytest.mark.parametrize("server", [16, 18], indirect=True)
+async def test_tables_that_become_partitions_later(published, pipeline, how):
+    """A table that was streamed before it became a partition or child is selected, excluded and masked as one."""
+    of_people = "" if how == "inherit" else " PARTITION BY RANGE (id)"
+    await published.execute(f"CREATE TABLE people (id int, email text){of_people}")
+    if how == "attach a partitioned table":
+        await published.execute(
+            "CREATE TABLE known (id int, email text) PARTITION BY RANGE (id)",
+            "CREATE TABLE leaf PARTITION OF known FOR VALUES FROM (1000) TO (2000)",
+        )
+    else:
+        await published.execute("CREATE TABLE known (id int, email text)")
+    await published.create_slot()
+    masked, selected, excluded = MemorySink(), MemorySink(), MemorySink()
+    deliveries = [
+        Delivery(masked, selection=MASK),
+        Delivery(selected, selection=Selection(tables=("public.people",))),
+        Delivery(excluded, selection=Selection(tables=("!public.people",))),
+    ]
+    async with pipeline(*deliveries, until=None):
+        await published.execute("INSERT INTO known VALUES (1000, 'before')")
+        await masked.wait_for_changes(1)
+        await excluded.wait_for_changes(1)
+        await published.execute(*ATTACHED[how], insert(1001, "known"), "INSERT INTO items VALUES (1)")
+        await masked.wait_for_changes(3)
+        await selected.wait_for_changes(1)
+        await excluded.wait_for_changes(2)
+    assert SECRET not in str([change.new for change in masked.changes])
+    assert [1001] == [change.new["id"] for change in selected.changes]
+    assert [1000, 1] == [change.new["id"] for change in excluded.changes]
+
+
 async def test_a_renamed_column_stops_the_sink(published, pipeline):
     """A renamed column stops the sink at every start before anything is delivered; patterns for both names continue."""
     await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")

@@ -208,6 +208,29 @@ def test_partitions_that_get_the_name_of_their_table(selection, says):
             described(StreamFilter(selection, "s", catalog), [ID, EMAIL, NOTE], names=("t",))
 
 
+def test_what_the_catalog_finds_later_applies_at_once():
+    """A new ancestor, or a new name of one, applies to rows of the same description; former names still count."""
+    leaf = CatalogTable(16385, "public", "leaf", ("id", "email", "note"))
+    former = CatalogTable(1, "public", "former", ("id", "email", "note"), partitioned=True)
+    catalog = TableCatalog([leaf, former])
+    stream = Stream()
+    table = stream.table("leaf", ID, EMAIL, NOTE)
+    stream.transaction(table.insert("1", f"{PLAIN} email", "note"))
+    (part,) = stream.slices()
+    stream_filter = StreamFilter(masking(), "s", catalog)
+
+    def visible():
+        return [PLAIN in change.new["email"] for change in stream_filter.apply(part).changes]
+
+    assert [True] == visible()
+    catalog.add([dataclasses.replace(leaf, parents=(1,))], [16385])
+    assert [True] == visible()
+    catalog.add([PARTITIONED], [16385])  # the ancestor is now named public.t
+    assert [False] == visible()
+    catalog.add([former], [16385])
+    assert [False] == visible()
+
+
 def test_a_partition_that_is_detached():
     """A detached partition counts as one until the next start, because earlier rows may still arrive."""
     catalog = TableCatalog([PARTITIONED, CatalogTable(16385, "public", "leaf", (), (1,))])

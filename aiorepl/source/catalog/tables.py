@@ -4,7 +4,8 @@ Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a 
 the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
 
 Tables are added and never removed. A detached partition counts as one until the next start, since rows from before may
-still arrive. A table that was dropped before the catalog was queried stays unknown.
+still arrive, and a renamed ancestor keeps its former names. A table that was dropped before the catalog was queried stays
+unknown.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from aiorepl.wire.commands import literals
 Name = tuple[str, str]
 """Schema and table."""
 
+# pg_publication_tables does not name a partitioned table that has no partitions yet. Those of all publications are added:
+# patterns may name one, and pg_publication_namespace, which would tell, exists since PostgreSQL 15 only.
 _SELECT_PUBLISHED: Final = """
   SELECT c.oid FROM pg_catalog.pg_publication_tables t
     JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-   WHERE t.pubname IN ({names})"""
+   WHERE t.pubname IN ({names})
+   UNION
+  SELECT c.oid FROM pg_catalog.pg_class c
+   WHERE c.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)"""
 _SELECT_OIDS: Final = """
   SELECT pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) AS oid"""
 # The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
@@ -99,7 +105,10 @@ def _table(fields: Mapping[str, Any]) -> CatalogTable:
 
 
 class TableCatalog:
-    """The tables that were looked up in the catalog, and their ancestors."""
+    """The tables that were looked up in the catalog, and their ancestors.
+
+    :ivar version: changes whenever a look-up finds something new; whatever is derived from the catalog holds for one version.
+    """
 
     def __init__(self, tables: Iterable[CatalogTable] = ()) -> None:
         # As found first: the stream's own descriptions have later names and columns.
@@ -107,7 +116,9 @@ class TableCatalog:
         self._names: dict[Name, CatalogTable] = {}
         self._partitioned: list[CatalogTable] = []
         self._parents: dict[int, dict[int, None]] = {}
+        self._all_names: dict[int, dict[Name, None]] = {}
         self._unknown: set[int] = set()
+        self.version = 0
         self.add(tables, ())
 
     def __iter__(self) -> Iterator[CatalogTable]:
@@ -118,14 +129,23 @@ class TableCatalog:
 
         :param requested: the oids that were looked up; those without a table are unknown from now on.
         """
+        changed = False
         for table in tables:
             self._unknown.discard(table.oid)
             if table.partitioned and table.oid not in self._tables:
                 self._partitioned.append(table)
             self._tables.setdefault(table.oid, table)
             self._names.setdefault(table.names, table)
-            self._parents.setdefault(table.oid, {}).update(dict.fromkeys(table.parents))
-        self._unknown.update(oid for oid in requested if oid not in self._tables)
+            names = self._all_names.setdefault(table.oid, {})
+            parents = self._parents.setdefault(table.oid, {})
+            found = len(names) + len(parents)
+            names[table.names] = None
+            parents.update(dict.fromkeys(table.parents))
+            changed |= len(names) + len(parents) > found
+        unknown = {oid for oid in requested if oid not in self._tables} - self._unknown
+        self._unknown |= unknown
+        if changed or unknown:
+            self.version += 1
 
     def find(self, oid: int) -> CatalogTable | None:
         """The table with this oid, as it was found first."""
@@ -144,10 +164,8 @@ class TableCatalog:
         return oid in self._unknown
 
     def ancestors(self, oid: int) -> tuple[Name, ...]:
-        """The names of all tables that it descends from, the nearest first."""
-        return tuple(
-            self._tables[ancestor].names for ancestor in self._ancestors(oid) if ancestor in self._tables
-        )
+        """All names that were found of the tables that it descends from, the nearest first."""
+        return tuple(name for ancestor in self._ancestors(oid) for name in self._all_names.get(ancestor, ()))
 
     def roots(self, oid: int) -> tuple[int, ...]:
         """The oids of its topmost ancestors; its own oid if it has none."""
