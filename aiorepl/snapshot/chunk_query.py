@@ -51,7 +51,7 @@ def copy_statement(
     :param conditions: further conditions, in SQL.
     """
     expressions = [
-        identifier(column.name) if kind == BINARY else _as_text(identifier(column.name))
+        identifier(column.name) if kind == BINARY else as_text(identifier(column.name))
         for column, kind in zip(table.columns, kinds, strict=True)
     ]
     query = table.select(expressions, *_conditions(rows, key), *conditions)
@@ -61,7 +61,7 @@ def copy_statement(
 def keys_condition(table: PublishedTable, rows: Iterable[Sequence[bytes]]) -> str:
     """Return the condition that selects rows by their keys.
 
-    Without operators of their own the keys are compared as text, which no index helps.
+    Keys that are not ``comparable`` are compared as text, which no index helps.
 
     :param rows: PostgreSQL's text of the key's columns, for each row.
     """
@@ -71,6 +71,14 @@ def keys_condition(table: PublishedTable, rows: Iterable[Sequence[bytes]]) -> st
     # Surrogates stand for bytes that are not UTF-8, from an SQL_ASCII database.
     listed = ", ".join(_row(value.decode("utf-8", "surrogateescape") for value in row) for row in rows)
     return f"ROW({', '.join(names)}) IN ({listed})"
+
+
+def as_text(name: str) -> str:
+    """Return the SQL of a column's value as text, by the output function of its type; NULL for NULL.
+
+    :param name: the column, in SQL.
+    """
+    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE {_formatted(name)} END"
 
 
 def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:
@@ -111,10 +119,6 @@ def _written_since(xmin: int) -> str:
     :param xmin: with its epoch; at most two billion transactions ago.
     """
     return f"pg_catalog.age(xmin) <= pg_catalog.age('{xmin % 2**32}'::pg_catalog.xid)"
-
-
-def _as_text(name: str) -> str:
-    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE {_formatted(name)} END"
 
 
 def _formatted(name: str) -> str:

@@ -28,8 +28,9 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
        coalesce(max(array_length({keys}, 1)), 0) AS key_columns,
        coalesce(bool_and(NOT EXISTS (
-         SELECT FROM pg_catalog.pg_opclass o
-          WHERE o.oid = ANY (i.indclass::oid[]) AND o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace)), true) AS comparable
+         SELECT FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_type t ON t.oid = o.opcintype
+          WHERE o.oid = ANY (i.indclass::oid[])
+            AND (o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace OR t.typtype = 'p'))), true) AS comparable
   FROM published p
   JOIN pg_catalog.pg_class c ON c.oid = p.oid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -75,7 +76,9 @@ class PublishedTable:
     :param partitioned: whether the rows are in partitions.
     :param secured: whether row-level security applies to the connection's role.
     :param whole_key: whether all columns of the replica identity's index are published.
-    :param comparable: whether the operators of that index are in ``pg_catalog``, so that conditions on the key find them.
+    :param comparable: whether conditions on the key may have constants of its types: all operators of that index are in
+        ``pg_catalog`` and compare one built-in type. Operators of arrays, enums, ranges and composite types take any such type,
+        and a constant of that type could call the CHECK of a domain within it, or a user's implicit cast.
     """
 
     oid: int

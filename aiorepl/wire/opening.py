@@ -32,14 +32,20 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "extra_float_digits": "3",
     "client_encoding": "UTF8",
     "application_name": "aiorepl",
+    # A role that may create objects in a schema of the path could define operators and functions that fit better than those of
+    # pg_catalog, and our queries would run them. Names of the reg* types are qualified by this, as in snapshots.
+    "search_path": "",
 }
 NO_POOLER: Final = "name the host and port of PostgreSQL itself in the DSN"
 # A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
-# connection that waits while another reads. Some exist since PostgreSQL 14 or 17.
-_NO_TIMEOUTS: Final = """
-SELECT pg_catalog.set_config(name, '0', false)
-  FROM (VALUES ('idle_session_timeout'), ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS timeouts (name)
- WHERE pg_catalog.current_setting(name, true) <> '0'
+# connection that waits while another reads. Some exist since PostgreSQL 14 or 17. A table may be replaced by a view of the same
+# name after it was looked up, and a view runs its owner's functions as our role; since the minor releases of August 2024 the server
+# can refuse that.
+_SESSION: Final = """
+SELECT pg_catalog.set_config(name, value, false)
+  FROM (VALUES ('idle_session_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'),
+               ('restrict_nonsystem_relation_kind', 'view')) AS settings (name, value)
+ WHERE pg_catalog.current_setting(name, true) <> value
 """
 # A database with encoding SQL_ASCII may hold any bytes. Under another client encoding the server refuses text that is not
 # valid in it, so that one value would end the stream. Therefore conversion is off, and each value is decoded as UTF-8.
@@ -100,7 +106,7 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
     """Open an ordinary asyncpg connection with the fixed text settings, and without the server's timeouts for idle clients and
-    for transactions.
+    for transactions. Its search_path is empty, and it reads no views except those of the system.
 
     :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
     :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
@@ -131,7 +137,7 @@ async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[st
     )
     if connection.get_server_version() >= (10,):
         try:
-            await connection.execute(_NO_TIMEOUTS, timeout=ANSWER_SECONDS)
+            await connection.execute(_SESSION, timeout=ANSWER_SECONDS)
         except asyncpg.InterfaceError:
             # Not about the DSN, as an InterfaceError of connect is: the server has closed the connection.
             connection.terminate()

@@ -8,8 +8,9 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.snapshot.conditions import require_simple
 from aiorepl.snapshot.incremental.table_names import parse_name
-from aiorepl.snapshot.merging.signals import Signal, content, require_simple
+from aiorepl.snapshot.merging.signals import Signal, content
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
+from aiorepl.snapshot.chunk_query import keys_condition
 from aiorepl.snapshot.chunks import TablePlan, block_ranges
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.snapshot.incremental import stream_source, table, table_reading, window_reader
@@ -616,8 +617,12 @@ class Chunk:
     locks: bool = False
     time: int = 0
 
-    async def copy(self, table: Any, statement: str, state: str) -> ChunkRows:
+    async def copy(
+        self, table: Any, state: str, chunk: Any, key: Any = (), owed: Any = (), where: str | None = None
+    ) -> ChunkRows:
         """Read the rows that the statement selects."""
+        conditions = [keys_condition(table.table, owed)] if owed else []
+        statement = table.copy_statement(chunk, key, conditions if where is None else [*conditions, where])
         await self.world.pause()
         server = self.world.server
         while any(running.truncates for running in server.transactions):

@@ -30,7 +30,7 @@ from aiorepl.pipeline.registry import load
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.source.source import Source
 from aiorepl.testing import EmbeddedServer
-from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.opening import TEXT_SETTINGS, connect_sql
 
 _MARK: Final = ".aiorepl-demo"
 _DATABASE: Final = "aiorepl_demo"
@@ -117,7 +117,8 @@ class _Demo:
             snapshot=True,
         )
         spark = asyncio.create_task(self._start_mirror(pipeline)) if self._spark else None
-        shop, watching = Shop(await connect_sql(dsn)), await connect_sql(dsn)
+        settings = {**TEXT_SETTINGS, "search_path": "public"}
+        shop, watching = Shop(await connect_sql(dsn, settings)), await connect_sql(dsn, settings)
         display = Display(self._console)
         with display.running():
             async with pipeline:

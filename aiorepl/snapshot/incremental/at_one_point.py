@@ -44,7 +44,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
                 f"{source.options.lock_timeout:g} s: end them, or set a longer one"
             ) from None
         source.merge.hold(point, reached.set)
-        rows = await transaction.copy(described, described.copy_statement(None), plan.state)
+        rows = await transaction.copy(described, plan.state, None)
     # So that the stream reaches the point on an idle server, too.
     await reading.mark(lambda _: ())
     await reached.wait()

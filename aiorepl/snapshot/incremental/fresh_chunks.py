@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,11 +12,15 @@ import asyncpg
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.altered import TableAltered
+from aiorepl.snapshot.chunk_query import keys_condition
 from aiorepl.snapshot.chunk_reader import TIMED_OUT, copied_rows
+from aiorepl.snapshot.chunks import Range
+from aiorepl.snapshot.conditions import condition
 from aiorepl.snapshot.copy_rows import RowSplitter
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.chunk_rows import ChunkRows
+from aiorepl.snapshot.merging.overtaken import Key
 from aiorepl.snapshot.merging.window import Visibility
 from aiorepl.snapshot.planning import table_files
 from aiorepl.snapshot.privileges import denied
@@ -54,10 +58,21 @@ class FreshTransaction:
     _connection: Any
     _counters: TableCounters
 
-    async def copy(self, described: DescribedTable, statement: str, state: str) -> ChunkRows:
+    async def copy(
+        self,
+        described: DescribedTable,
+        state: str,
+        chunk: Range,
+        key: Iterable[str] = (),
+        owed: Sequence[Key] = (),
+        where: str | None = None,
+    ) -> ChunkRows:
         """Read rows of the table.
 
-        :param statement: the COPY command.
+        :param chunk: the range that has the rows.
+        :param key: the columns that a KeyRange is of.
+        :param owed: the keys of the rows; empty: of any key.
+        :param where: a condition on the rows; ``None``: all.
         :param state: identifies the table as it was when it was cut into chunks (``planning``).
         :raises Altered: the table is not as it was when it was described and cut.
         :raises ReadAgain: another transaction waits to alter it.
@@ -71,6 +86,11 @@ class FreshTransaction:
         except TableAltered:
             raise Altered("it was altered") from None
         await self._require_unaltered(table, state)
+        conditions = [keys_condition(table, owed)] if owed else []
+        if where is not None:
+            # Now that the table is locked, its columns keep their types.
+            conditions.append(await condition(self._control, table, where))
+        statement = described.copy_statement(chunk, key, conditions)
         rows = await self._copy(described, statement, role)
         try:
             await require_same_types(self._control, described)

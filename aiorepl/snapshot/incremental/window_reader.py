@@ -21,7 +21,6 @@ from typing import Final
 
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
-from aiorepl.snapshot.chunk_query import keys_condition
 from aiorepl.snapshot.chunks import Range, Sweep, TablePlan
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.snapshot.incremental.fresh_chunks import Altered, FreshTransaction, ReadAgain
@@ -170,15 +169,13 @@ class WindowReader:
     async def _deliver(self, work: _Work) -> None:
         """Read a chunk, again if need be, until it is delivered. A chunk of the plan is in the ledger on return."""
         reading, described = self._reading, self._described
-        conditions = [] if reading.progress.where is None else [reading.progress.where]
-        if work.owed:
-            conditions.append(keys_condition(described.table, sorted(work.owed)))
-        statement = described.copy_statement(work.rows, reading.plan.key, conditions)
+        owed, where = sorted(work.owed), reading.progress.where
         for _ in range(_ATTEMPTS):
             delivery = _Delivery(reading)
             try:
                 async with reading.chunks.begun() as transaction:
-                    rows = await transaction.copy(described, statement, reading.plan.state)
+                    plan = reading.plan
+                    rows = await transaction.copy(described, plan.state, work.rows, plan.key, owed, where)
                     arrive = partial(self._insert, work, rows, transaction, delivery)
                     arrived = await reading.mark(arrive)
                 await arrived

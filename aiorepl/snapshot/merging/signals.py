@@ -5,12 +5,11 @@
     SELECT pg_logical_emit_message(false, 'aiorepl.signal', '{"slot": "orders", "snapshot": ["public.orders"]}')
 
 Every role that can connect to the database can write such a message, and a condition is evaluated by the pipeline's role. So a
-condition of a signal is limited to comparisons of columns with constants.
+condition of a signal is limited to comparisons of columns with constants (``conditions``).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,48 +17,11 @@ import orjson
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.snapshot.conditions import require_simple
 from aiorepl.transactions.control_messages import fields_of
 
 _MOST_TABLES: Final = 1000
 _ACTIONS: Final = ("snapshot", "pause", "resume", "cancel")
-_TOKEN: Final = re.compile(
-    r"""\s+
-      | (?P<name> [A-Za-z_][A-Za-z0-9_]* | "(?:[^"]|"")+" )
-      | (?P<constant> '(?:[^'\\]|'')*' | [0-9]+(?:\.[0-9]+)? )
-      | (?P<operator> <= | >= | <> | != | = | < | > )
-      | (?P<other> [(),-] )
-    """,
-    re.VERBOSE,
-)
-_KEYWORDS: Final = frozenset(
-    ("and", "or", "not", "in", "is", "null", "true", "false", "between", "like", "ilike")
-)
-# Keywords that begin an expression which is more than a comparison, without parentheses after a name.
-_RESERVED: Final = frozenset(
-    [
-        "select",
-        "with",
-        "values",
-        "table",
-        "from",
-        "union",
-        "intersect",
-        "except",
-        "case",
-        "cast",
-        "array",
-        "row",
-        "exists",
-        "any",
-        "all",
-        "some",
-        "collate",
-        "current_user",
-        "session_user",
-        "user",
-        "current_role",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,44 +88,3 @@ def content(slot: str, action: str, tables: tuple[str, ...] = (), where: str | N
         raise ConfigurationError("a name, or where, is not UTF-8") from None
     Signal.parse(text, slot, LSN(0))
     return text.decode()
-
-
-def require_simple(where: str) -> None:
-    """Check that a condition compares columns with constants, and calls no functions.
-
-    :raises ConfigurationError: it may do more.
-    """
-    problem = ConfigurationError(
-        "where may only compare columns with constants, by =, <>, <, <=, >, >=, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT and "
-        "parentheses; for other conditions call Pipeline.resnapshot"
-    )
-    at, depth, before = 0, 0, ""
-    while at < len(where):
-        match = _TOKEN.match(where, at)
-        if match is None or "\0" in match[0]:
-            raise problem
-        at = match.end()
-        piece = match[0]
-        if piece.isspace():
-            continue
-        word = piece.lower() if match["name"] and not piece.startswith('"') else ""
-        if word in _RESERVED:
-            raise problem
-        if piece == "(":
-            # After a name it would be a call.
-            if before == "name":
-                raise problem
-            depth += 1
-        elif piece == ")":
-            depth -= 1
-        # "--" begins a comment, and a minus belongs to a number.
-        elif piece == "-" and before == "-":
-            raise problem
-        # Two names in a row are a type and a constant, or an alias; "date '…'" would call an input function.
-        if before == "name" and (match["constant"] or (match["name"] and word not in _KEYWORDS)):
-            raise problem
-        if depth < 0:
-            raise problem
-        before = "keyword" if word in _KEYWORDS else "name" if match["name"] else piece
-    if depth or not before:
-        raise problem

@@ -48,7 +48,11 @@ def canonical(oid: int, types: Types, kind: pa.DataType) -> Canonical | None:
         return Canonical(_output, lambda array: array.cast(pa.string()))
     if info is None:
         return None
-    found = _nested(info, types, kind) if info.kind in (ARRAY, COMPOSITE) else _scalar(info.name, kind)
+    if info.kind in (ARRAY, COMPOSITE):
+        found = _nested(info, types, kind)
+    else:
+        # A user's type may have the same name, and its casts and operators would run as our role.
+        found = _scalar(info.name, kind) if info.namespace == "pg_catalog" else None
     if found is None or info.oid == oid:
         return found
     base = f"{identifier(info.namespace)}.{identifier(info.name)}"

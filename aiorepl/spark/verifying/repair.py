@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.snapshot.merging.signals import require_simple
+from aiorepl.snapshot.conditions import require_simple
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.wire.commands import identifier
 
