@@ -60,9 +60,22 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
 
 
+def quotes_no_row(error: BaseException) -> bool:
+    """Whether the text of an error names packages, files or addresses, and never a row: it may be shown.
+
+    pyiceberg's ``NotInstalledError`` names the extra of pyiceberg that is missing; it is no ImportError.
+    """
+    return isinstance(error, (AioreplError, ImportError, PermissionError, ConnectionError)) or (
+        type(error).__name__ == "NotInstalledError" and type(error).__module__.startswith("pyiceberg")
+    )
+
+
 def loggable(error: BaseException) -> str:
-    """Return the text of an aiorepl error, but only the class name of any other, whose text may quote rows."""
-    return str(error) if isinstance(error, AioreplError) else type(error).__name__
+    """Return the text of an aiorepl error; of any other the class name, and its text unless that may quote rows."""
+    if isinstance(error, AioreplError):
+        return str(error)
+    name = type(error).__name__
+    return f"{name}: {printable(str(error))}" if quotes_no_row(error) else name
 
 
 class AioreplError(Exception):

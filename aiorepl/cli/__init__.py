@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import click
 
@@ -28,7 +29,7 @@ from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
 from aiorepl.cli.verify import verify
 from aiorepl.durable import reason
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, loggable
 
 INTERRUPTED = 130
 
@@ -98,8 +99,12 @@ def _run(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(log, f"cannot use {error.filename}: {reason(error)}", code=1)
+        if isinstance(error, ImportError):
+            return _fail(log, f"a package is missing or cannot be imported: {error}", code=2)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
         return _fail(
-            log, f"internal error: {type(error).__name__}; set AIOREPL_DEBUG=1 for the traceback", code=1
+            log, f"internal error: {loggable(error)} ({where}); set AIOREPL_DEBUG=1 for the traceback", code=1
         )
     return code if isinstance(code, int) else 0
 

@@ -91,19 +91,22 @@ def _problems(store: Store) -> Iterator[AioreplError]:
 
 
 def _has_history(store: Store) -> bool:
-    from importlib.util import find_spec
-
     from aiorepl.journal.store import reading
 
     within = store.within("history")
     with reading(store):
         # If the first one is lost, the second one shows it.
         found = "history.json" in within.names() or bool(within.names("_tables"))
-    if found and find_spec("pyarrow") is None:
-        raise ConfigurationError(
-            f"the journal {store.url} has a history, which needs pyarrow: pip install 'aiorepl[parquet]'"
-        )
+    if found:
+        _require_pyarrow(f"the history of the journal {store.url}")
     return found
+
+
+def _require_pyarrow(what: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError(f"{what} needs pyarrow: pip install 'aiorepl[parquet]'")
 
 
 @journal.command()
@@ -161,6 +164,7 @@ def compact(journal: str, publish_after: str, *, follow: bool) -> None:
     """
     import threading
 
+    _require_pyarrow(f"compaction of the journal {journal}")
     from aiorepl.history.opening import open_compaction
     from aiorepl.history.planning import Limits
     from aiorepl.journal.retention import Retention

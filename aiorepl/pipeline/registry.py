@@ -29,9 +29,10 @@ def load(name: str) -> Callable[..., Sink | SyncSink]:
     try:
         found = point.load()
     except ImportError as error:
-        raise ConfigurationError(
-            f"needs {error.name or 'a package'}: pip install 'aiorepl[{name}]'"
-        ) from error
+        ours = point.dist is not None and point.dist.name == "aiorepl"
+        needed = f"'aiorepl[{name}]'" if ours else error.name
+        remedy = f": pip install {needed}" if needed else ""
+        raise ConfigurationError(f"needs {error.name or 'a package'}{remedy} ({error})") from error
     if not (isinstance(found, type) and issubclass(found, (Sink, SyncSink))):
         raise ConfigurationError(
             f"entry point {name!r} is {point.value}, which is not a subclass of aiorepl.Sink or aiorepl.SyncSink"

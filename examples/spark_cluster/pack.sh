@@ -4,5 +4,5 @@
 # They have Spark's own pyspark.
 set -eu
 python3 -m venv --clear environment
-environment/bin/pip install --quiet "${@:-aiorepl}" pyarrow deltalake
+environment/bin/pip install --quiet "${@:-aiorepl}" pyarrow deltalake "pandas<3"
 tar -czf environment.tar.gz -C environment .

@@ -337,7 +337,9 @@ def test_outcomes_that_stay_unknown():
 
     assert [] == verify(history, GOOD).violations
     assert [] == verify(history, GOOD[:4]).violations
-    assert any("1 of its changes were not delivered" in text for text in verify(history, at(6, instead=1)).violations)
+    assert any(
+        "1 of its changes were not delivered" in text for text in verify(history, at(6, instead=1)).violations
+    )
 
 
 def test_a_saved_history(tmp_path):

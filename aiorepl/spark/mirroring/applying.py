@@ -20,7 +20,14 @@ from typing import Final
 from deltalake.exceptions import CommitFailedError
 
 from aiorepl.durable import reason, transient
-from aiorepl.errors import AioreplError, ConfigurationError, DamagedJournal, JournalError, PermanentError
+from aiorepl.errors import (
+    ConfigurationError,
+    DamagedJournal,
+    JournalError,
+    PermanentError,
+    loggable,
+    quotes_no_row,
+)
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
@@ -295,8 +302,8 @@ def _of_table(error: BaseException) -> bool:
 
 def error_text(error: Exception) -> str:
     """Return the text of an error; for other libraries' errors only the type, because their texts may quote rows."""
-    if isinstance(error, AioreplError):
-        return str(error)
     if isinstance(error, OSError):
         return reason(error)
+    if quotes_no_row(error):
+        return loggable(error)
     return f"{type(error).__name__} (its text may quote rows; AIOREPL_DEBUG=1 shows it)"
