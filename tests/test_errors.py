@@ -9,6 +9,7 @@ import pytest
 from aiorepl import errors
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.errors import AioreplError, ServerError
+from aiorepl.spark.mirroring.applying import error_text
 from aiorepl.wire.server_errors import slot_problem
 
 # A line of its own for the log, a command for the terminal, a line break of Unicode's, text that runs backwards.
@@ -60,3 +61,35 @@ def test_the_fields_are_as_they_were_sent():
     assert NASTY == error.message
     assert f"{ESCAPED} (SQLSTATE 42501)" == str(error)
     assert ESCAPED in str(slot_problem(error, "s"))
+
+
+class _NotInstalled(Exception):
+    pass
+
+
+_NotInstalled.__name__, _NotInstalled.__module__ = "NotInstalledError", "pyiceberg.exceptions"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        pytest.param(
+            ModuleNotFoundError("No module named 'pandas'"), "No module named 'pandas'", id="import"
+        ),
+        pytest.param(PermissionError(13, "Permission denied", "/lake"), "/lake", id="permission"),
+        pytest.param(ConnectionRefusedError(111, "Connection refused"), "refused", id="connection"),
+        pytest.param(_NotInstalled("pip install 'pyiceberg[glue]'"), "pyiceberg[glue]", id="pyiceberg"),
+    ],
+)
+def test_errors_that_quote_no_row_show_their_text(error, text):
+    """The class and the text of such an error are in logs."""
+    assert errors.loggable(error).startswith(type(error).__name__)
+    assert text in errors.loggable(error)
+    assert text in error_text(error)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, RuntimeError, OverflowError])
+def test_other_errors_hide_their_text(kind):
+    """The text of any other error may be a row's value."""
+    assert errors.loggable(kind("4111-1111")) == kind.__name__
+    assert "4111" not in error_text(kind("4111-1111"))

@@ -302,8 +302,8 @@ def _of_table(error: BaseException) -> bool:
 
 def error_text(error: Exception) -> str:
     """Return the text of an error; for other libraries' errors only the type, because their texts may quote rows."""
-    if isinstance(error, OSError):
-        return reason(error)
     if quotes_no_row(error):
         return loggable(error)
+    if isinstance(error, OSError):
+        return reason(error)
     return f"{type(error).__name__} (its text may quote rows; AIOREPL_DEBUG=1 shows it)"
