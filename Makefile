@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv.
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
@@ -58,6 +58,11 @@ coverage: $(STAMP) servers
 # The hot path compiled from the sources as they are now, if they were edited since. Without a C compiler: nothing.
 compiled: $(DEMO_STAMP)
 	@$(BIN)/python hatch_build.py
+
+# Each extra alone in a fresh virtual environment, from the wheel: ARGS="kafka spark" for some of them.
+extras: compiled servers
+	@sh scripts/wheel.sh $(BIN)/python dist
+	@$(BIN)/python scripts/extras.py dist/*.whl $(ARGS)
 
 # The source distribution and a wheel in dist/, and the wheel tried in a fresh virtual environment without a compiler.
 wheel: $(DEMO_STAMP)

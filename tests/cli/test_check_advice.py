@@ -45,7 +45,7 @@ async def test_what_can_be_published(advice, published):
     assert (True, None) == ("FOR TABLE name" in text, sql)
     await published.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
     ((_, _, sql),) = await advice("publication", "shop")
-    assert 'CREATE PUBLICATION "shop" FOR TABLE whole;' == sql
+    assert 'CREATE PUBLICATION "shop" FOR TABLE public.whole;' == sql
 
 
 async def test_lists_of_columns_that_differ(advice, published):
@@ -100,7 +100,7 @@ async def test_generated_columns_that_cannot_be_sent(advice, published):
     _, (_, text, sql) = await advice("publication")
     await published.execute(sql)
     _, (_, text, sql) = await advice("publication")
-    assert (True, None) == (text.endswith(": made.thrice"), sql)
+    assert (True, None) == (text.endswith(": public.made.thrice"), sql)
 
 
 class Answers:

@@ -100,7 +100,7 @@ async def test_commands():
         slot.consistent_point,
         slot.snapshot_name,
     )
-    assert "set_config(name, '0', false)" in server.queries.pop(0)  # timeouts are off
+    assert "('idle_session_timeout', '0')" in server.queries.pop(0)  # timeouts are off
     assert [
         "IDENTIFY_SYSTEM",
         "CREATE_REPLICATION_SLOT \"My slot\" LOGICAL pgoutput (SNAPSHOT 'export')",

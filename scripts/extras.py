@@ -1,0 +1,395 @@
+"""``make extras``: each extra alone, from the wheel, in a fresh virtual environment, with the feature's smallest real use.
+
+python scripts/extras.py dist/aiorepl-*.whl [EXTRA…]
+
+The servers run from this environment: PostgreSQL, Kafka, NATS and Redis. The environment under test has its one extra and nothing
+else. Prints a line for each extra; the exit code is 1 if one failed, and its output is shown.
+"""
+
+# ruff: noqa: INP001, S603, T201 - a program that starts programs
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import brokers  # noqa: E402 - of bench/
+
+from aiorepl.spark.session.java import ensure_java  # noqa: E402 - after the path
+from aiorepl.testing import EmbeddedServer  # noqa: E402
+
+ROWS = 200
+# A table with more bytes of changes than the driver reduces: executors reduce it.
+LARGE_ROWS = 500_000
+SECONDS = 240
+SOURCE = """
+[source]
+slot = "{slot}"
+publication = "extras"
+create_slot = true
+
+[snapshot]
+"""
+MIRROR = """
+[journal]
+url = "{folder}/journal"
+
+[mirror]
+tables = ["public.*"]
+target = "{folder}/lake"
+"""
+ICEBERG = """
+[iceberg]
+catalog = "lake"
+properties = {{ type = "sql", uri = "sqlite:///{folder}/catalog", warehouse = "file://{folder}/warehouse" }}
+"""
+APPLY = """
+import sys, aiorepl
+folder = sys.argv[1]
+spark = aiorepl.spark.local_session()
+rows = spark.readStream.format("aiorepl").option("journal", folder + "/journal").option("table", "public.rows").load()
+query = aiorepl.spark.apply_changes(rows, target=folder + "/applied", keys=["id"])
+query.processAllAvailable()
+query.stop()
+from deltalake import DeltaTable
+print(DeltaTable(folder + "/applied").to_pyarrow_table().num_rows)
+"""
+OBSERVE = """
+import aiorepl
+from aiorepl.testing import MemorySink, MemorySource
+from opentelemetry.metrics import get_meter
+pipeline = aiorepl.Pipeline(MemorySource([]), [MemorySink()])
+aiorepl.monitoring.observe(get_meter("extras"), pipeline)
+"""
+
+
+class Failed(Exception):
+    """The feature does not work."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with one extra.
+
+    :param bin: its folder of programs.
+    :param folder: for files of the run.
+    """
+
+    extra: str
+    bin: Path
+    folder: Path
+    dsn: str
+
+    def run(self, *command: object, code: int = 0, cwd: Path | None = None) -> str:
+        """Run a program of the environment, and return its output."""
+        done = subprocess.run(
+            [self.bin / str(command[0]), *map(str, command[1:])],
+            cwd=cwd or self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if done.returncode != code:
+            raise Failed(
+                f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout + done.stderr
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of its programs."""
+        return {**os.environ, "AIOREPL_DSN": self.dsn, "JAVA_HOME": str(ensure_java())}
+
+    @contextmanager
+    def pipeline(self, sink: str, *options: str, journal: bool = False) -> Iterator[None]:
+        """Run ``aiorepl run`` with a sink until the block ends."""
+        place = f'[journal]\nurl = "{self.folder}/journal"\n' if journal else ""
+        state = "" if journal else f'state = "{self.folder}/state"\n'
+        file = self.folder / "pipeline.toml"
+        file.write_text(SOURCE.format(slot=f"extras_{self.extra}") + state + place + sink)
+        self.run("aiorepl", "check", file)
+        log = self.folder / "log"
+        with log.open("wb") as out:
+            running = subprocess.Popen(
+                [self.bin / "aiorepl", "run", *options, file], env=self.variables, stdout=out, stderr=out
+            )
+        try:
+            yield
+            running.send_signal(signal.SIGINT)
+            code = running.wait(60)
+        except BaseException as error:
+            raise Failed(f"{error}\n{log.read_text()}") from error
+        finally:
+            running.kill()
+            running.wait()
+        if code not in (0, 130):
+            raise Failed(f"aiorepl run: exit code {code}\n{log.read_text()}")
+
+    def delivers(self, sink: str, count: Callable[[], int], *options: str, journal: bool = False) -> None:
+        """Run a pipeline until the sink has all rows."""
+        with self.pipeline(sink, *options, journal=journal):
+            until(lambda: count() >= ROWS)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Failed(f"nothing after {SECONDS} s")
+        time.sleep(0.1)
+
+
+def lines(folder: Path, pattern: str = "*.jsonl") -> int:
+    """Count the lines of files."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob(pattern))
+
+
+def base(env: Environment) -> None:
+    """A snapshot and a stream to files; ``top`` needs a status page, and no other package."""
+    env.delivers(
+        f'[[sinks]]\ntype = "jsonl"\npath = "{env.folder}/out"\n', lambda: lines(env.folder / "out", "*")
+    )
+    if "status page" not in (told := env.run("aiorepl", "top", "--once", "http://127.0.0.1:9", code=3)):
+        raise Failed(told)
+    if "pip install 'aiorepl[parquet]'" not in (
+        told := env.run("aiorepl", "journal", "compact", env.folder, code=2)
+    ):
+        raise Failed(told)
+
+
+def http(env: Environment) -> None:
+    """The status page, metrics, and ``top``."""
+    (port,) = brokers._free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with env.pipeline(
+        f'[[sinks]]\ntype = "jsonl"\npath = "{env.folder}/out"\n', "--http", f"127.0.0.1:{port}"
+    ):
+        until(lambda: lines(env.folder / "out", "*") >= ROWS)
+        env.run("aiorepl", "top", "--once", url)
+        read = f"import urllib.request; assert b'aiorepl_' in urllib.request.urlopen('{url}/metrics').read()"
+        env.run("python", "-c", read)
+
+
+def parquet(env: Environment) -> None:
+    """The sink, and compaction of a journal."""
+    read = f"import glob, pyarrow.parquet as p; print(sum(p.read_metadata(f).num_rows for f in glob.glob('{env.folder}/out/**/*.parquet', recursive=True)))"
+    sink = f'[[sinks]]\ntype = "parquet"\npath = "{env.folder}/out"\n'
+    env.delivers(sink, lambda: int(env.run("python", "-c", read)), journal=True)
+    env.run("aiorepl", "journal", "compact", "--publish-after", "1s", f"{env.folder}/journal")
+
+
+def s3(env: Environment) -> None:
+    """JSON lines and Parquet, compressed, through obstore."""
+    for form in ("jsonl", "parquet"):
+        (env.folder / form).mkdir()
+    sinks = "".join(
+        f'[[sinks]]\ntype = "s3"\nname = "{form}"\nurl = "file://{env.folder}/{form}"\nfiles = "{form}"\n[sinks.batches]\nflush_seconds = 1\n'
+        for form in ("jsonl", "parquet")
+    )
+    written = [env.folder / form for form in ("jsonl", "parquet")]
+    with env.pipeline(sinks):
+        until(lambda: all(list(folder.rglob("_aiorepl/manifest/*.json")) for folder in written))
+
+
+def broker(kind: str, start: Callable[[Any], Any]) -> Callable[[Environment], None]:
+    """Return the use of a broker's sink."""
+
+    def use(env: Environment) -> None:
+        with start(SimpleNamespace(rows=ROWS)) as target:
+
+            def arrived() -> int:
+                try:
+                    return target.arrived()
+                except Exception:  # noqa: BLE001 - of any client: the stream does not exist yet
+                    return 0
+
+            options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in target.options.items())
+            env.delivers(f'[[sinks]]\ntype = "{kind}"\n{options}', arrived)
+
+    return use
+
+
+def webhook(env: Environment) -> None:
+    """Requests to a receiver."""
+    received: list[int] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            received.append(body.count(b'"kind"'))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    env.delivers(f'[[sinks]]\ntype = "webhook"\nurl = "{url}"\n', lambda: sum(received))
+    server.shutdown()
+
+
+def opentelemetry(env: Environment) -> None:
+    """Metrics of a pipeline for a meter."""
+    env.run("python", "-c", OBSERVE)
+
+
+def large(env: Environment) -> None:
+    """Write a journal with a table of more than 64 MiB."""
+    with env.pipeline("", journal=True):
+        run = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active"
+        until(lambda: sql(env.dsn, run, f"extras_{env.extra}"))
+        text = "INSERT INTO large SELECT i, repeat(md5(i::text), 5) FROM generate_series(1, $1::int) i"
+        sql(env.dsn, "TRUNCATE large")
+        sql(env.dsn, text, LARGE_ROWS)
+        end = sql(env.dsn, "SELECT pg_current_wal_lsn()")
+        done = "SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1"
+        until(lambda: sql(env.dsn, done, f"extras_{env.extra}", end))
+
+
+def spark(env: Environment) -> None:
+    """A mirror with a large table, its verification, and ``apply_changes``."""
+    large(env)
+    file = env.folder / "mirror.toml"
+    file.write_text(MIRROR.format(folder=env.folder))
+    env.run("aiorepl", "spark", "mirror", "--once", file)
+    again = (
+        "from deltalake import DeltaTable as T; import sys; print(T(sys.argv[1]).to_pyarrow_table().num_rows)"
+    )
+    if (found := int(env.run("python", "-c", again, env.folder / "lake/public/large"))) != LARGE_ROWS:
+        raise Failed(f"{found} rows for {LARGE_ROWS}")
+    if (told := env.run("python", "-c", APPLY, env.folder).split())[-1] != str(ROWS):
+        raise Failed(" ".join(told))
+
+
+def iceberg(env: Environment) -> None:
+    """A mirror into a catalog in a file."""
+    with env.pipeline("", journal=True):
+        done = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active"
+        until(lambda: sql(env.dsn, done, f"extras_{env.extra}"))
+    file = env.folder / "mirror.toml"
+    file.write_text(MIRROR.format(folder=env.folder) + ICEBERG.format(folder=env.folder))
+    env.run("aiorepl", "spark", "mirror", "--once", file)
+    read = (
+        "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; f = sys.argv[1]; "
+        "print(C('lake', uri=f'sqlite:///{f}/catalog', warehouse=f'file://{f}/warehouse').load_table('public.rows').scan().to_arrow().num_rows)"
+    )
+    if (told := env.run("python", "-c", read, env.folder).split())[-1] != str(ROWS):
+        raise Failed(" ".join(told))
+
+
+def testing(env: Environment) -> None:
+    """A server from the wheel, and the conformance tests."""
+    start = "from aiorepl.testing import EmbeddedServer as S\nwith S() as s: print(s.dsn)"
+    env.run("python", "-c", start)
+    (env.folder / "test_sink.py").write_text(
+        (ROOT / "tests/testing/test_memory_sink_conformance.py").read_text()
+    )
+    env.run("python", "-m", "pytest", "-q", "test_sink.py")
+
+
+USES: dict[str, Callable[[Environment], None]] = {
+    "": base,
+    "uvloop": base,
+    "http": http,
+    "opentelemetry": opentelemetry,
+    "parquet": parquet,
+    "s3": s3,
+    "webhook": webhook,
+    "nats": broker("nats", brokers.nats),
+    "redis": broker("redis", brokers.redis),
+    "kafka": broker("kafka", brokers.kafka),
+    "testing": testing,
+    "spark": spark,
+    "iceberg": iceberg,
+}
+"""The extras, each with its use. ``demo`` is used by ``make demo``, which installs it alone."""
+
+
+def sql(dsn: str, statement: str, *arguments: object) -> Any:
+    """Run a statement, and return its first value."""
+
+    async def run() -> Any:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval(statement, *arguments)
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def tried(extra: str, wheel: Path, dsn: str) -> bool:
+    """Install an extra, and use it. Say how that went."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="aiorepl extras ") as name:
+        folder = Path(name)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+            pip = [
+                folder / "venv/bin/python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-compile",
+            ]
+            subprocess.run([*pip, f"{wheel}[{extra}]" if extra else wheel], check=True)
+            installed = time.monotonic()
+            USES[extra](Environment(extra or "base", folder / "venv/bin", folder, dsn))
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            print(
+                f"extra {extra or '(base)':14} FAILED after {time.monotonic() - began:.0f} s: {error}",
+                flush=True,
+            )
+            return False
+    now = time.monotonic()
+    print(
+        f"extra {extra or '(base)':14} works: installed in {installed - began:3.0f} s, used in {now - installed:3.0f} s",
+        flush=True,
+    )
+    return True
+
+
+def main() -> int:
+    """Try the extras that the arguments name, or all."""
+    wheel, *extras = sys.argv[1:]
+    with EmbeddedServer() as server:
+        create = "CREATE TABLE rows (id int PRIMARY KEY, note text); CREATE TABLE large (id int PRIMARY KEY, note text)"
+        for statement in (
+            *create.split(";"),
+            f"INSERT INTO rows SELECT i, 'row ' || i FROM generate_series(1, {ROWS}) i",
+        ):
+            sql(server.dsn, statement)
+        sql(server.dsn, "CREATE PUBLICATION extras FOR ALL TABLES")
+        results = [tried(extra, Path(wheel).resolve(), server.dsn) for extra in (extras or USES)]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
