@@ -257,22 +257,24 @@ def opentelemetry(env: Environment) -> None:
     env.run("python", "-c", OBSERVE)
 
 
-def large(env: Environment) -> None:
-    """Write a journal with a table of more than 64 MiB."""
+def journal(env: Environment, statement: str, *arguments: object) -> None:
+    """Write a journal with the tables' rows, and with the changes of a statement."""
+    slot = f"extras_{env.extra}"
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
+    confirmed = (
+        "SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1"
+    )
     with env.pipeline("", journal=True):
-        run = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active"
-        until(lambda: sql(env.dsn, run, f"extras_{env.extra}"))
-        text = "INSERT INTO large SELECT i, repeat(md5(i::text), 5) FROM generate_series(1, $1::int) i"
-        sql(env.dsn, "TRUNCATE large")
-        sql(env.dsn, text, LARGE_ROWS)
-        end = sql(env.dsn, "SELECT pg_current_wal_lsn()")
-        done = "SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1"
-        until(lambda: sql(env.dsn, done, f"extras_{env.extra}", end))
+        until(lambda: sql(env.dsn, active, slot))
+        sql(env.dsn, statement, *arguments)
+        end = sql(env.dsn, "SELECT pg_current_wal_lsn()::text")
+        until(lambda: sql(env.dsn, confirmed, slot, end))
 
 
 def spark(env: Environment) -> None:
     """A mirror with a large table, its verification, and ``apply_changes``."""
-    large(env)
+    text = "INSERT INTO large SELECT i, repeat(md5(i::text), 5) FROM generate_series(1, $1::int) i"
+    journal(env, text, LARGE_ROWS)
     file = env.folder / "mirror.toml"
     file.write_text(MIRROR.format(folder=env.folder))
     env.run("aiorepl", "spark", "mirror", "--once", file)
@@ -287,9 +289,7 @@ def spark(env: Environment) -> None:
 
 def iceberg(env: Environment) -> None:
     """A mirror into a catalog in a file."""
-    with env.pipeline("", journal=True):
-        done = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active"
-        until(lambda: sql(env.dsn, done, f"extras_{env.extra}"))
+    journal(env, "UPDATE rows SET note = 'changed'")
     file = env.folder / "mirror.toml"
     file.write_text(MIRROR.format(folder=env.folder) + ICEBERG.format(folder=env.folder))
     env.run("aiorepl", "spark", "mirror", "--once", file)
