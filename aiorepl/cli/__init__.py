@@ -99,6 +99,8 @@ def _run(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(log, f"cannot use {error.filename}: {reason(error)}", code=1)
+        if (cause := _cause_in_spark(error)) is not None:
+            return _fail(log, f"Spark failed with {type(error).__name__}: {cause}", code=1)
         if isinstance(error, ImportError):
             return _fail(log, f"a package is missing or cannot be imported: {error}", code=2)
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -107,6 +109,15 @@ def _run(arguments: list[str] | None) -> int:
             log, f"internal error: {loggable(error)} ({where}); set AIOREPL_DEBUG=1 for the traceback", code=1
         )
     return code if isinstance(code, int) else 0
+
+
+def _cause_in_spark(error: Exception) -> str | None:
+    """Return the cause of an error of Spark, without rows; ``None`` if it is not known."""
+    if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        return None
+    from aiorepl.spark.mirroring.causes import cause_text
+
+    return cause_text(error)
 
 
 def _fail(log: Log, *lines: str, code: int) -> int:

@@ -35,6 +35,7 @@ from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.causes import cause_text, known_cause
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import LaterBatch, TableWriter
@@ -210,6 +211,9 @@ class Applying:
             calls = [self._described(partial(write, table), f"{table} batch {number}") for table in tables]
             for table, future in zip(tables, map(threads.submit, calls), strict=True):
                 error = future.exception()
+                if isinstance(error, Exception):
+                    # Executors reduce large batches, and their disks and memory are not the table's.
+                    error = known_cause(error) or error
                 if error is None:
                     oid = future.result()
                     if oid is not None:
@@ -306,4 +310,6 @@ def error_text(error: Exception) -> str:
         return loggable(error)
     if isinstance(error, OSError):
         return reason(error)
+    if (cause := cause_text(error)) is not None:
+        return f"{type(error).__name__}: {cause} (AIOREPL_DEBUG=1 shows its text, which may quote rows)"
     return f"{type(error).__name__} (its text may quote rows; AIOREPL_DEBUG=1 shows it)"

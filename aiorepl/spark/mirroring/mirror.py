@@ -30,6 +30,7 @@ from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring.applying import Applying, Write, clean, error_text
 from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging, mirror_source
@@ -81,9 +82,9 @@ class Batches:
         except Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - it becomes another one
-            self.error = error
+            self.error = known_cause(error) or error
             # Spark writes the error with its causes to its log, UI and event log, and other libraries' texts quote rows.
-            raise SinkError(error_text(error)) from None
+            raise SinkError(error_text(self.error)) from None
         finally:
             self.busy = False
         self.done = number

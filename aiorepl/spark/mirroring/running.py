@@ -27,6 +27,7 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
+from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
 from aiorepl.spark.reading.lag import BYTES, lag
@@ -189,6 +190,11 @@ class MirrorRunner:
                 f"the Python of Spark's workers has no module {found[1]}: install aiorepl there, or set PYSPARK_PYTHON to the "
                 "Python that has it"
             )
+        cause = known_cause(error)
+        if isinstance(cause, AioreplError):
+            return cause
+        if isinstance(cause, OSError):
+            return SinkError(f"a process of Spark failed: {reason(cause)}")
         return _SparkError(error)
 
 
