@@ -33,6 +33,8 @@ from aiorepl.testing import EmbeddedServer
 from aiorepl.wire.opening import TEXT_SETTINGS, connect_sql
 
 _MARK: Final = ".aiorepl-demo"
+# The demo's statements name its tables without their schema.
+_SETTINGS = {**TEXT_SETTINGS, "search_path": "public"}
 _DATABASE: Final = "aiorepl_demo"
 
 
@@ -78,7 +80,7 @@ class _Demo:
 
     async def run(self, server_dsn: str) -> bool:
         async with self._database(server_dsn) as dsn:
-            connection = await connect_sql(dsn)
+            connection = await connect_sql(dsn, _SETTINGS)
             try:
                 await set_up(connection)
                 return await self._deliver(connection, dsn)
@@ -117,8 +119,7 @@ class _Demo:
             snapshot=True,
         )
         spark = asyncio.create_task(self._start_mirror(pipeline)) if self._spark else None
-        settings = {**TEXT_SETTINGS, "search_path": "public"}
-        shop, watching = Shop(await connect_sql(dsn, settings)), await connect_sql(dsn, settings)
+        shop, watching = Shop(await connect_sql(dsn, _SETTINGS)), await connect_sql(dsn, _SETTINGS)
         display = Display(self._console)
         with display.running():
             async with pipeline:
