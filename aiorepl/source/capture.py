@@ -305,6 +305,8 @@ class Capture:
         continuity = Continuity(self._claims, result.position.lsn)
         # Before the status updates start: the next start cannot compare transactions that a status has confirmed.
         ledger.confirm_at_most(result.position.lsn if continuity.open else None)
+        if self._columns is not None:
+            self._columns.begin(result.catalog_xmin)
         session = Session(
             connection,
             self.source,

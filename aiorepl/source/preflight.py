@@ -43,6 +43,7 @@ class PreflightResult:
     :param started: when the server was started; it changes with every restart.
     :param standby_pid: the process that serves this connection if the server is a standby; else ``None``.
     :param make_failover: whether the slot has to be made a failover slot, once it is known to belong to this pipeline.
+    :param catalog_xmin: the first transaction that may have altered a table after the slot's confirmed position; ``None`` if unknown.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     """
 
@@ -55,6 +56,7 @@ class PreflightResult:
     standby_pid: int | None = None
     make_failover: bool = False
     holds_prepared: bool = False
+    catalog_xmin: int | None = None
 
 
 async def preflight(
@@ -129,6 +131,7 @@ async def preflight(
         # A slot with two_phase sends prepared transactions to every consumer, whatever its options are.
         holds_prepared=not source.deliver_prepared
         and (source.two_phase or (slot is not None and slot.two_phase)),
+        catalog_xmin=process.xmin if slot is None else slot.catalog_xmin,
     )
 
 

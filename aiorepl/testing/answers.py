@@ -32,7 +32,7 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN = WAL_END) -> Rows:
     if "pg_settings" in sql:
         return [{"name": name, "setting": setting} for name, setting in _SETTINGS.items()]
     if "pg_postmaster_start_time" in sql:
-        return [{"started": "2026-01-01 00:00:00+00", "in_recovery": "false", "pid": "1"}]
+        return [{"started": "2026-01-01 00:00:00+00", "in_recovery": "false", "pid": "1", "xmin": "3"}]
     if "pg_publication" in sql:
         return [{"pubname": name} for name in literals]
     if "pg_replication_slots" in sql:
@@ -50,5 +50,6 @@ def _slot(name: str, at: str) -> dict[str, str | None]:
         "restart_lsn": at,
         "confirmed_flush_lsn": at,
         "retained": None,
+        "catalog_xmin": None,
     }
     return {**identity, **flags, **state}

@@ -116,6 +116,7 @@ USABLE = {
     "two_phase": "false",
     "synchronized": "false",
     "retained": None,
+    "catalog_xmin": None,
     "confirmed_flush_lsn": "0/10",
 }
 

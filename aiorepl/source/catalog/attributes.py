@@ -27,6 +27,8 @@ SELECT pg_catalog.json_build_object(
   'oid', c.oid::pg_catalog.int8,
   'file', c.relfilenode::pg_catalog.int8,
   'rewritten', EXISTS (SELECT FROM pg_catalog.pg_class f WHERE f.oid = ANY (s.oids) AND f.relfilenode <> f.oid),
+  'frozen', (SELECT pg_catalog.json_agg(f.relfrozenxid::pg_catalog.text::pg_catalog.int8) FROM pg_catalog.pg_class f
+    WHERE f.oid = ANY (s.oids) AND f.relfilenode <> f.oid),
   'listed', EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname IN ({publications}) AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL
       AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))),
@@ -35,7 +37,8 @@ SELECT pg_catalog.json_build_object(
       a.xmin::pg_catalog.text::pg_catalog.int8,
       (SELECT pg_catalog.json_agg(DISTINCT pg_catalog.array_to_string(m.attmissingval, ''))
          FROM pg_catalog.pg_attribute m
-        WHERE m.attrelid = ANY (s.oids) AND m.attname = a.attname AND m.atthasmissing)) ORDER BY a.attnum)
+        WHERE m.attrelid = ANY (s.oids) AND m.attname = a.attname AND m.atthasmissing),
+      a.atthasdef OR a.attidentity <> '') ORDER BY a.attnum)
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0))::pg_catalog.text AS description
 FROM pg_catalog.pg_class c CROSS JOIN LATERAL (SELECT ARRAY(
     SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf
@@ -51,6 +54,7 @@ class CatalogColumn:
 
     :param xmin: the transaction that wrote it.
     :param missing: the texts of its missing values: one, or several if those of partitions differ; empty if there is none.
+    :param defaulted: whether new rows get a value by default.
     """
 
     number: int
@@ -61,6 +65,7 @@ class CatalogColumn:
     generated: bool
     xmin: int
     missing: tuple[str, ...]
+    defaulted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class CatalogColumns:
     :param file: ``relfilenode``, which a rewrite changes; 0 for a partitioned table.
     :param rewritten: whether the table, or one of its partitions, has another file than at its creation.
     :param listed: whether a publication has a column list for it.
+    :param frozen: ``relfrozenxid`` of the table, or of each partition, that has another file. A rewrite sets it, and so may VACUUM.
     """
 
     oid: int
@@ -77,6 +83,7 @@ class CatalogColumns:
     rewritten: bool
     listed: bool
     columns: tuple[CatalogColumn, ...]
+    frozen: tuple[int, ...] = ()
 
     @property
     def last(self) -> int:
@@ -97,12 +104,17 @@ def parse(rows: Iterable[Mapping[str, str | None]]) -> dict[int, CatalogColumns]
 
 def _table(fields: Mapping[str, Any]) -> CatalogColumns:
     columns = tuple(map(_column, fields["columns"] or ()))
-    return CatalogColumns(fields["oid"], fields["file"], fields["rewritten"], fields["listed"], columns)
+    frozen = tuple(fields["frozen"] or ())
+    return CatalogColumns(
+        fields["oid"], fields["file"], fields["rewritten"], fields["listed"], columns, frozen
+    )
 
 
 def _column(fields: Sequence[Any]) -> CatalogColumn:
-    number, name, oid, modifier, dropped, generated, xmin, missing = fields
-    return CatalogColumn(number, name, oid, modifier, dropped, generated, xmin, tuple(missing or ()))
+    number, name, oid, modifier, dropped, generated, xmin, missing, defaulted = fields
+    return CatalogColumn(
+        number, name, oid, modifier, dropped, generated, xmin, tuple(missing or ()), defaulted
+    )
 
 
 def attributes(
@@ -131,6 +143,32 @@ def attributes(
             known = True
         found[name] = Attribute(column.number, missing if known else None, missing_known=known)
     return found
+
+
+def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since: int) -> list[str]:
+    """Return the described columns whose values a rewrite has set in existing rows, without changes of rows.
+
+    :param found: the attributes of the description's columns.
+    :param since: only if that happened in this transaction or later.
+    """
+    altered = {
+        column.number: column
+        for column in table.columns
+        if column.xmin >= _FIRST_NORMAL_XID and not precedes(column.xmin, since)
+    }
+    older = any(not column.dropped and column.number not in altered for column in table.columns)
+    # A table that was created since has no older rows.
+    if not table.rewritten or not older:
+        return []
+    again = any(xid >= _FIRST_NORMAL_XID and not precedes(xid, since) for xid in table.frozen)
+    # A column without a default is NULL in existing rows, unless its type was altered.
+    return [
+        name
+        for name, attribute in found.items()
+        if not attribute.missing_known
+        and (column := altered.get(attribute.number)) is not None
+        and (column.defaulted or again)
+    ]
 
 
 def _matches(relation: Relation, xid: int, table: CatalogColumns) -> dict[str, CatalogColumn]:

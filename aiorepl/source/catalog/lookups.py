@@ -10,7 +10,7 @@ from typing import Final
 from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.retry import RetryPolicy
-from aiorepl.source.catalog.attributes import CatalogColumns, attributes
+from aiorepl.source.catalog.attributes import CatalogColumns, attributes, rewritten_since
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import RowChange, Truncate
@@ -82,6 +82,12 @@ class ColumnLookups:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._known: dict[int, _Described] = {}
+        self._since: int | None = None
+
+    def begin(self, since: int | None) -> None:
+        """Set the first transaction that may have altered a table since its rows before the start; later calls change nothing."""
+        if self._since is None:
+            self._since = since
 
     async def describe(self, described: Sequence[tuple[Relation, int]]) -> None:
         """Set the attributes of relations; each comes with the xid of the transaction in which it was described.
@@ -108,15 +114,22 @@ class ColumnLookups:
     ) -> None:
         relation.attributes.update(attributes(relation, xid, table, previous))
         before = self._known.get(relation.oid)
-        if before is not None and before.columns != relation.columns:
-            _warn(relation, before, rewritten=previous is not None and table.file != previous.file)
+        if before is None:
+            _warn(relation, self._rewritten(relation, table))
+        elif before.columns != relation.columns:
+            rewritten = previous is not None and table.file != previous.file
+            _warn(relation, _unknown(relation, before, rewritten=rewritten))
         # Of the table's columns only the last one's number is needed later.
         kept = replace(table, columns=table.columns[-1:])
         self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
 
+    def _rewritten(self, relation: Relation, table: CatalogColumns) -> list[str]:
+        """Return such columns as ``_unknown`` of a table's first description since the start."""
+        return [] if self._since is None else rewritten_since(relation.attributes, table, self._since)
 
-def _warn(relation: Relation, before: _Described, *, rewritten: bool) -> None:
-    """Log which columns have values in existing rows that neither the stream nor the catalog has."""
+
+def _unknown(relation: Relation, before: _Described, *, rewritten: bool) -> list[str]:
+    """Return the columns with values in existing rows that neither the stream nor the catalog has."""
     known = {column.name: column for column in before.columns}
     numbers = {attribute.number for attribute in before.attributes.values()}
     unknown = [
@@ -134,6 +147,10 @@ def _warn(relation: Relation, before: _Described, *, rewritten: bool) -> None:
             for column in relation.columns
             if column.name in known and known[column.name].type_oid != column.type_oid
         ]
+    return unknown
+
+
+def _warn(relation: Relation, unknown: Sequence[str]) -> None:
     if unknown:
         _log.warning(
             "%s was altered, and the values of these columns in its existing rows are not in the stream: %s. ALTER TABLE rewrote "

@@ -26,10 +26,11 @@ _SETTINGS: Final = (
 )
 _PROCESS: Final = (
     "SELECT pg_catalog.pg_postmaster_start_time()::text AS started, "
-    "pg_catalog.pg_is_in_recovery()::text AS in_recovery, pg_catalog.pg_backend_pid()::text AS pid"
+    "pg_catalog.pg_is_in_recovery()::text AS in_recovery, pg_catalog.pg_backend_pid()::text AS pid, "
+    "pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())::text AS xmin"
 )
 _SLOT: Final = """
-SELECT slot_type::text, plugin::text, database::text, temporary::text, confirmed_flush_lsn::text,
+SELECT slot_type::text, plugin::text, database::text, temporary::text, confirmed_flush_lsn::text, catalog_xmin::text,
        (active OR {poller} IS NOT NULL)::text AS active, coalesce(active_pid, {poller})::text AS active_pid,
        to_jsonb(s) ->> 'wal_status' AS wal_status, to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
        to_jsonb(s) ->> 'failover' AS failover, to_jsonb(s) ->> 'two_phase' AS two_phase,
@@ -78,11 +79,13 @@ class Process:
     :param pid: the process that serves this connection.
     :param started: when the server was started; it changes with every restart.
     :param in_recovery: whether the server is a standby.
+    :param xmin: the oldest transaction that was in progress.
     """
 
     pid: int
     started: str
     in_recovery: bool
+    xmin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Slot:
     :param invalidation_reason: why the slot is lost; ``None`` before PostgreSQL 16.
     :param synchronized: whether this is a standby, and the slot is a copy of the primary's.
     :param retained: how much WAL the slot keeps, such as ``16 MB``; ``None`` if it keeps none.
+    :param catalog_xmin: the oldest transaction whose effects on the catalog the slot keeps.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Slot:
     two_phase: bool
     synchronized: bool
     retained: str | None
+    catalog_xmin: int | None
 
 
 async def read_settings(connection: Connection) -> Settings:
@@ -141,7 +146,12 @@ async def read_process(connection: Connection) -> Process:
     rows = await connection.query(_PROCESS)
     with parsing("pg_is_in_recovery"):
         (row,) = rows
-        return Process(int(row["pid"] or 0), row["started"] or "", row["in_recovery"] == "true")
+        return Process(
+            int(row["pid"] or 0),
+            row["started"] or "",
+            row["in_recovery"] == "true",
+            int(row["xmin"] or 0) & 0xFFFF_FFFF,
+        )
 
 
 async def read_timelines(connection: Connection, system: System) -> Timelines:
@@ -180,6 +190,7 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
             row["two_phase"] == "true",
             row["synchronized"] == "true",
             row["retained"],
+            None if row["catalog_xmin"] is None else int(row["catalog_xmin"]),
         )
 
 
