@@ -167,7 +167,7 @@ async def test_a_snapshot_used(client, walsender, slot_name, version):
     created = await walsender.create_slot(slot_name, snapshot="use")
     await client.execute("INSERT INTO items VALUES (2)")
 
-    assert [{"id": "1"}] == await walsender.query("SELECT id FROM items")
+    assert [{"id": "1"}] == await walsender.query("SELECT id FROM public.items")
     assert created.snapshot_name is None
     await walsender.query("COMMIT")
 

@@ -421,3 +421,39 @@ async def test_a_server_that_restarts_at_the_end(database, monkeypatch):
     failures = iter([ConnectionRefusedError])
 
     assert last in (await workload.finish()).final["ledger"]
+
+
+def test_messages():
+    """A transactional message has an ordinal among the rows; without it, or with other contents, that is a violation."""
+    history = History(keys={"ledger": ("writer", "number")})
+    row = {"writer": 1, "number": 1}
+    message = Operation("message", "aiorepl_verify", new={"content": "aGVsbG8="})
+    history.transactions = [
+        Transaction(1, 1, 700, [Operation("insert", "ledger", (1, 1), row), message], "committed")
+    ]
+    first = Delivered(LSN(100), 0, 700, "insert", ("ledger",), row, row)
+    second = Delivered(LSN(100), 1, 700, "message", ("aiorepl_verify",), new={"content": "aGVsbG8="})
+    assert [] == verify(history, [first, second]).violations
+    assert verify(history, [first]).violations
+    assert verify(history, [first, replace(second, new={"content": "b3RoZXI="})]).violations
+
+
+def test_children_of_masked_and_selected_parents():
+    """Rows of attached children are masked as the parent's; a sink that selects the parent may get the others or not."""
+    columns = {"id": 1, "g": 1, "stamp": "1.1", "secret": "secret 1"}
+    history = History(keys={"leaf_1_0": ("id", "g")})
+    before = Operation("insert", "leaf_1_0", (2, 1), {**columns, "id": 2, "secret": None})
+    attached = Operation("insert", "leaf_1_0", (1, 1), columns, parent="tree")
+    history.transactions = [Transaction(1, 1, 700, [before, attached], "committed")]
+    promise = Promise(
+        masked={"tree": frozenset({"secret"})},
+        expected=lambda operation: operation if operation.parent else None,
+        optional=lambda operation: not operation.parent,
+    )
+    clear = Delivered(LSN(100), 1, 700, "insert", ("leaf_1_0",), {"id": 1, "g": 1}, columns)
+    masked = replace(clear, new={**columns, "secret": "9f2c"})
+    loaded = Delivered(LSN(100), 0, 700, "insert", ("leaf_1_0",), {"id": 2, "g": 1}, before.new)
+    assert [] == verify(history, [masked], promise).violations
+    assert [] == verify(history, [loaded, masked], promise).violations
+    assert verify(history, [clear], promise).violations
+    assert verify(history, [loaded], promise).violations

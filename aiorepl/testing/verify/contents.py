@@ -264,6 +264,8 @@ class Contents:
 
     def _apply(self, change: Delivered) -> None:
         """Change the sink's tables, like a consumer that does not know the history."""
+        if change.kind == "message":
+            return
         if change.kind == "truncate":
             for table in change.tables:
                 self._sink.setdefault(table, {}).clear()
