@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.reading.source import FilteringDataSource
+from aiorepl.spark.session.environment import own_environment
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
@@ -42,6 +43,11 @@ def local_session(
 ) -> SparkSession:
     """Start a local session in UTC with the source registered, or return the active session.
 
+    An installed pyspark ignores ``SPARK_HOME``, ``SPARK_CONF_DIR``, ``SPARK_DIST_CLASSPATH``, ``HADOOP_CONF_DIR``, ``YARN_CONF_DIR``,
+    ``SPARK_REMOTE`` and ``SPARK_API_MODE``, because they belong to another Spark, whose programs, defaults or file system may not
+    fit; for a session that they configure, use Spark's own builder and ``register``. A ``JAVA_HOME`` without a suitable Java is
+    replaced. ``PYSPARK_PYTHON``, ``PYSPARK_SUBMIT_ARGS`` and ``PYTHONPATH`` apply.
+
     :param cores: the number of tasks that run at a time.
     :param memory: the size of Java's heap, in Spark's form: ``"1g"``.
     :param name: the application's name.
@@ -51,12 +57,13 @@ def local_session(
     spark = SparkSession.getActiveSession()
     if spark is None:
         ensure_java()
-        # Workers must use this Python, unless the user has chosen another one.
-        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
         conf = _conf(cores, memory, name)
-        if SparkContext._gateway is None:
-            SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        with own_environment():
+            # Workers must use this Python, unless the user has chosen another one.
+            os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+            if SparkContext._gateway is None:
+                SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
+            spark = SparkSession.builder.config(conf=conf).getOrCreate()
         # They also log exceptions that the caller catches.
         for logger in ("SQLQueryContextLogger", "py4j.clientserver", "py4j.java_gateway"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
