@@ -20,6 +20,7 @@ from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
 from aiorepl.cli.log import Log
 from aiorepl.cli.run import run
+from aiorepl.cli.server import server
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.snapshot import snapshot
@@ -68,6 +69,7 @@ command.add_command(sinks)
 command.add_command(spark)
 command.add_command(dlq)
 command.add_command(verify)
+command.add_command(server)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aiorepl.retry import RetryPolicy
-    from aiorepl.spark.lake.table import Lake
+    from aiorepl.spark.lake.iceberg import IcebergLake
     from aiorepl.spark.mirroring.mirror import Mirror
 
 _SECTIONS: Final = ("spark", "journal", "mirror", "iceberg", "retry")
@@ -98,7 +98,7 @@ def load(path: Path) -> MirrorFile:
     if reader.errors or mirror is None or spark is None:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
     name = spark.get("name", "aiorepl mirror")
-    return MirrorFile(mirror, lambda: _session(spark, name), retry, spark.get("interval"), name)
+    return MirrorFile(mirror, partial(_session, spark, name, lake), retry, spark.get("interval"), name)
 
 
 def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
@@ -114,21 +114,27 @@ def _iceberg(
     prefix: str = "",
     retain: float | None = None,
     properties: Mapping[str, str] | None = None,
-) -> Lake:
+) -> IcebergLake:
     """Return the lake of a catalog, which is opened at its first use.
 
     :param retain: as in ``Upkeep``, in seconds.
     """
-    from pyiceberg.catalog import load_catalog
+    try:
+        from pyiceberg.catalog import load_catalog
 
-    from aiorepl.spark.lake.iceberg import IcebergLake
+        from aiorepl.spark.lake.iceberg import IcebergLake
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"needs {error.name}: pip install 'aiorepl[iceberg]'") from None
     from aiorepl.spark.lake.table import DEFAULT_UPKEEP
 
     upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=timedelta(seconds=retain))
     return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix, upkeep=upkeep)
 
 
-def _session(settings: Mapping[str, Any], name: str) -> Any:
+def _session(settings: Mapping[str, Any], name: str, lake: IcebergLake | None) -> Any:
+    if lake is not None:
+        # Spark's Java takes seconds to start.
+        lake.require_packages()
     # spark-submit starts Java first, with the settings of the command.
     if "master" in settings or "conf" in settings or "PYSPARK_GATEWAY_PORT" in os.environ:
         from aiorepl.spark.session.cluster import cluster_session

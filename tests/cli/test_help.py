@@ -34,6 +34,7 @@ def test_the_commands():
         "spark",
         "dlq",
         "verify",
+        "server",
     ] == list(command.commands)
 
 

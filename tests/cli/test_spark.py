@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+import aiorepl
 from aiorepl.cli import main
 from aiorepl.cli.mirror_example import EXAMPLE
 from aiorepl.cli.mirror_file import load
@@ -96,6 +98,27 @@ def test_iceberg(written, tmp_path) -> None:
     table = loaded.mirror.lake.table(("public", "t"), ("id",))
     assert (table.identifier, table.schema()) == (("mirror_public", "t"), None)
     assert table._upkeep.retain.total_seconds() == 60
+
+
+def test_iceberg_without_a_package(written, monkeypatch, capsys) -> None:
+    """A catalog's missing package is named before Spark starts."""
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.glue", None)
+    monkeypatch.setattr(aiorepl.spark, "local_session", lambda **_: pytest.fail("Spark was started"))
+    text = (
+        JOURNAL + "[mirror]\ntables = ['public.*']\ntarget = 'state'\n[iceberg.properties]\ntype = 'glue'\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "mirror", str(written(text))])
+    assert ended.value.code == 2
+    assert "pip install 'pyiceberg[glue]'" in capsys.readouterr().err
+
+
+def test_iceberg_that_does_not_answer(written, monkeypatch) -> None:
+    """A catalog that cannot be reached does not keep Spark from starting: the query is tried again."""
+    monkeypatch.setattr(aiorepl.spark, "local_session", lambda **_: "session")
+    text = JOURNAL + "[mirror]\ntables = ['public.*']\ntarget = 'state'\n[iceberg.properties]\n"
+    loaded = load(written(text + "type = 'rest'\nuri = 'http://127.0.0.1:9'\n"))
+    assert loaded.session() == "session"
 
 
 def test_every_error_at_once(written, capsys) -> None:

@@ -7,6 +7,7 @@ sets a table property to the number of the application's last batch; the summary
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
+    NotInstalledError,
     ServerError,
     ServiceUnavailableError,
     TooManyRequestsError,
@@ -66,6 +68,8 @@ from aiorepl.spark.lake.table import (
     Version,
 )
 
+_log = logging.getLogger("aiorepl.spark")
+
 # Its constructors are not typed as they are called.
 _is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
@@ -110,12 +114,8 @@ class IcebergLake:
     ) -> IcebergTarget:
         """Return the target of a source table, without creating it."""
         identifier = (self._prefix + name[0], name[1])
-        with self._opening:
-            if not isinstance(self._given, Catalog):
-                self._given = self._given()
-            catalog = self._given
         return IcebergTarget(
-            catalog,
+            self._catalog(),
             identifier,
             keys,
             mode,
@@ -124,6 +124,29 @@ class IcebergLake:
             part_bytes=self._part_bytes,
             attempts=self._attempts,
         )
+
+    def require_packages(self) -> None:
+        """Open the catalog, to learn whether all of its packages are installed.
+
+        Another error is dropped, because the first use raises it again: the catalog may not answer yet.
+
+        :raises ConfigurationError: a package is missing.
+        """
+        try:
+            self._catalog()
+        except ConfigurationError:
+            raise
+        except Exception:  # noqa: BLE001 - of any catalog
+            _log.debug("the catalog was not opened", exc_info=True)
+
+    def _catalog(self) -> Catalog:
+        with self._opening:
+            if not isinstance(self._given, Catalog):
+                try:
+                    self._given = self._given()
+                except NotInstalledError as error:
+                    raise ConfigurationError(f"the Iceberg catalog cannot be opened: {error}") from error
+            return self._given
 
 
 class IcebergTarget:

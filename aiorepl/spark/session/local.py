@@ -105,13 +105,16 @@ def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
         try:
             return launch_gateway(conf, {"stderr": file, "stdout": file})  # type: ignore[no-untyped-call]
         except Exception as error:
-            line = "nothing"
-            if log is None:
+            if log is not None:
+                output = f"its output is in {log}"
+            else:
                 file.seek(0)
-                line = (file.read().decode(errors="replace").strip().splitlines() or [line])[-1]
-            raise ConfigurationError(
-                f"Spark's Java did not start; the last line of its output: {line}"
-            ) from error
+                # Java ends with the frames of a stack.
+                lines = [
+                    line for line in file.read().decode(errors="replace").splitlines() if line[:1].strip()
+                ]
+                output = f"the last line of its output: {lines[-1]}" if lines else str(error)
+            raise ConfigurationError(f"Spark's Java did not start; {output}") from error
 
 
 def _private(path: str | os.PathLike[str]) -> IO[bytes]:

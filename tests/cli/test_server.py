@@ -1,0 +1,32 @@
+"""``aiorepl server``: a server to try aiorepl with."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import asyncpg
+import pytest
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_server_until_a_signal(start, number) -> None:
+    """The first line sets the DSN of a server for logical replication; a signal ends it with success."""
+    running = await start("server")
+    async with asyncio.timeout(90):
+        line = (await running.process.stdout.readline()).decode()
+    name, _, dsn = line.strip().partition("=")
+    assert name == "export AIOREPL_DSN"
+    connection = await asyncpg.connect(dsn)
+    assert await connection.fetchval("SHOW wal_level") == "logical"
+    await connection.close()
+
+    running.send(number)
+    ended = await running.finished()
+
+    assert (ended.code, ended.out) == (0, "")
+    assert "Ctrl-C" in ended.err
+    with pytest.raises(OSError):
+        await asyncpg.connect(dsn)
