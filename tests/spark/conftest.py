@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -115,7 +116,9 @@ def spark(worker_python: Path) -> Iterator[Any]:
     patch.setenv("JAVA_TOOL_OPTIONS", " ".join(options))
     patch.setenv("PYSPARK_PYTHON", str(worker_python))
     if DELTA_JARS:
-        patch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell")
+        patch.setenv(
+            "PYSPARK_SUBMIT_ARGS", f"--jars {shlex.quote(','.join(map(str, DELTA_JARS)))} pyspark-shell"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves sockets to the collector
         session = local_session(cores=2, memory="1g")

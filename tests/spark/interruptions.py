@@ -12,6 +12,7 @@ import argparse
 import logging
 import os
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -356,7 +357,7 @@ def _session() -> Any:
     from .conftest import DELTA_JARS, DELTA_OPTIONS, JAVA_OPTIONS
 
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join([*JAVA_OPTIONS, *DELTA_OPTIONS])
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, DELTA_JARS))} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {shlex.quote(','.join(map(str, DELTA_JARS)))} pyspark-shell"
     spark = local_session(cores=1, memory="1g")
     spark.conf.set("spark.sql.codegen.wholeStage", "false")
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
