@@ -88,7 +88,9 @@ def test_errors_that_quote_no_row_show_their_text(error, text):
     assert text in error_text(error)
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyError, RuntimeError, OverflowError])
+@pytest.mark.parametrize(
+    "kind", [ValueError, KeyError, RuntimeError, OverflowError, ConnectionError, PermissionError]
+)
 def test_other_errors_hide_their_text(kind):
     """The text of any other error may be a row's value."""
     assert errors.loggable(kind("4111-1111")) == kind.__name__
