@@ -98,6 +98,7 @@ class ReplicationStream:
         self._receiving = Resumable(capture.receive, "aiorepl stream")
         self._finished = False
         self._current: ReplicationTransaction | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         require_asyncio()
@@ -144,9 +145,13 @@ class ReplicationStream:
         The next status confirms it to the server, within about a second. If this process crashes before that, or the server crashes
         before its next checkpoint, the next start may deliver the transaction again.
 
-        :raises ValueError: the transaction has not been read to its end.
-        :raises RuntimeError: the stream was not entered.
+        :raises ValueError: the transaction has not been read to its end, or is of another stream.
+        :raises RuntimeError: the stream was not entered, or is closed: nothing would be confirmed.
         """
+        if transaction._stream is not self:
+            raise ValueError("acknowledge a transaction to the stream that it was read from")
+        if self._closed:
+            raise RuntimeError("the stream is closed: acknowledge a transaction within its async with")
         if transaction.end_lsn is None:
             raise ValueError("read a transaction to its end before acknowledging it")
         self._ledger.durable(_CONSUMER, transaction.end_lsn)
@@ -158,6 +163,7 @@ class ReplicationStream:
         return self._capture.ledger
 
     async def _stop(self) -> None:
+        self._closed = True
         # Within a cancelled scope anyio cancels every await, and the slot would stay in use.
         with CancelScope(shield=True):
             try:

@@ -82,6 +82,37 @@ async def test_ack_of_a_transaction_that_was_not_read(published):
             assert stream.confirmed == tx.end_lsn
 
 
+async def test_ack_of_a_transaction_of_another_stream(published):
+    """Its end is not one of this stream, and confirms nothing here."""
+    await published.create_slot()
+    await published.execute("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
+    await published.execute("INSERT INTO items VALUES (1)")
+
+    other = aiorepl.connect(published.dsn, slot="other", publication="p")
+    async with connect(published) as stream, other:
+        before = stream.confirmed
+        transaction = await anext(aiter(other))
+        await transaction.skip()
+        with pytest.raises(ValueError, match="the stream that it was read from"):
+            await stream.ack(transaction)
+        assert before == stream.confirmed
+        await other.ack(transaction)
+
+
+async def test_ack_after_the_end_of_the_stream(published):
+    """Nothing would be confirmed, so the call fails."""
+    await published.create_slot()
+    await published.execute("INSERT INTO items VALUES (1)")
+
+    async with connect(published) as stream:
+        transaction = await anext(aiter(stream))
+        await transaction.skip()
+        before = stream.confirmed
+    with pytest.raises(RuntimeError, match="the stream is closed"):
+        await stream.ack(transaction)
+    assert before == stream.confirmed
+
+
 async def test_unread_changes_are_skipped(published):
     """The next transaction begins at its first change, however far the previous one was read."""
     await published.create_slot()
