@@ -45,7 +45,7 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
         signalled = True
         work.cancel()
 
-    with _handling(stop, *_SIGNALS):
+    with handling(stop, *_SIGNALS):
         try:
             return await work
         except asyncio.CancelledError:
@@ -55,16 +55,26 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
             raise
 
 
+def not_ignored(*signals: signal.Signals) -> list[signal.Signals]:
+    """Return the signals that a command may handle.
+
+    Without those that its parent told it to ignore: ``nohup`` does so with SIGHUP, and a shell without job control with SIGINT
+    for commands after which it does not wait (``&``). SIGTERM always ends a command.
+    """
+    return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) != signal.SIG_IGN]
+
+
 @contextlib.contextmanager
-def _handling(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals, even if SIGINT is ignored, as a shell sets it for background processes."""
+def handling(stop: Callable[[], None], *signals: signal.Signals) -> Iterator[None]:
+    """Handle signals in the running loop, except for ignored ones."""
     loop = asyncio.get_running_loop()
-    for number in signals:
+    handled = not_ignored(*signals)
+    for number in handled:
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in signals:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 
@@ -97,7 +107,7 @@ async def run_pipeline(pipeline: Pipeline, *beside: Coroutine[Any, Any, None]) -
         _exit_after(_EXIT_SECONDS if signals > 1 else pipeline.shutdown_timeout + _EXIT_SECONDS)
         pipeline.stop()
 
-    with _handling(stop, *_SIGNALS, signal.SIGHUP):
+    with handling(stop, *_SIGNALS, signal.SIGHUP):
         try:
             await work
         except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,17 +73,19 @@ def mirror(
             click.echo(f"{table} begins again")
         return 0
 
+    from aiorepl.cli.event_loop import not_ignored
     from aiorepl.spark.mirroring.running import MirrorRunner
 
     runner = MirrorRunner(
         loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval, name=loaded.name
     )
+    # Spark sets a handler of its own for SIGINT, so it starts first, and hides whether SIGINT was ignored.
+    numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with _served(http, runner) as listener:
-        # Spark sets a handler of its own for SIGINT, so it starts first.
         session = loaded.session()
         if listener is not None:
             session.streams.addListener(listener)
-        with _stopped_by_signals(runner):
+        with _stopped_by_signals(runner, numbers):
             runner.run()
     return 0
 
@@ -202,15 +204,14 @@ def _source(
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(runner: MirrorRunner) -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP stop the mirror after its batch, and the second one at once."""
+def _stopped_by_signals(runner: MirrorRunner, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Let the first of some signals stop the mirror after its batch, and the second one at once."""
 
     def stop(number: int, frame: Any) -> None:
         for each, handler in before.items():
             signal.signal(each, signal.default_int_handler if each == signal.SIGINT else handler)
         runner.stop()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield

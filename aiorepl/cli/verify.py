@@ -161,15 +161,12 @@ def check(
 
 async def _signalled(seconds: float) -> None:
     """Wait until the time is over, or SIGINT or SIGTERM arrives."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
-    with contextlib.suppress(TimeoutError):
+    from aiorepl.cli.event_loop import handling
+
+    stop = asyncio.Event()
+    with contextlib.suppress(TimeoutError), handling(stop.set, signal.SIGINT, signal.SIGTERM):
         async with asyncio.timeout(seconds):
             await stop.wait()
-    for number in numbers:
-        loop.remove_signal_handler(number)
 
 
 def _unknown(written: History) -> str:

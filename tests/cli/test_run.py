@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import urllib.error
@@ -148,6 +149,29 @@ async def test_run_stop_and_go_on(deployment, journal):
     assert told.endswith(" INFO stopped\n")
     assert not list(deployment.folder.glob("*/*.part"))
     assert not await deployment.streams()
+
+
+async def test_ignored_signals(deployment):
+    """SIGHUP and SIGINT that the parent ignores, as nohup and ``&`` do, do not stop the pipeline; SIGTERM does."""
+    (deployment.folder / "aiorepl.toml").write_text(FILE)
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", *COMMAND),
+        cwd=deployment.folder,
+        env=os.environ | {"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await deployment.until(deployment.streams, process)
+        for row, number in enumerate((signal.SIGHUP, signal.SIGINT), 1):
+            process.send_signal(number)
+            await deployment.connection.execute("INSERT INTO items VALUES ($1)", row)
+            await deployment.delivers(row, process)
+        told = await deployment.stop(process, signal.SIGTERM)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert told.endswith(" INFO stopped\n")
 
 
 async def test_check_connects_to_nothing(deployment):
