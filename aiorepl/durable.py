@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import secrets
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -216,7 +217,10 @@ def reason(error: OSError) -> str:
 
 
 def require_usable_folder(path: Path) -> None:
-    """Check that files can be written to a folder, which need not exist yet. Writes nothing.
+    """Check that files can be written to a folder, which need not exist yet.
+
+    Creates a temporary file there, or in a temporary folder beside the first missing folder, and removes both: ``access(2)``
+    permits root to write to file systems that have no new files, such as ``/proc``.
 
     :raises OSError: the folder cannot be created or written to, or its file system is full.
     """
@@ -225,11 +229,15 @@ def require_usable_folder(path: Path) -> None:
         found = found.parent
     if not found.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(found))
+    try:
+        with contextlib.ExitStack() as stack:
+            folder = str(found)
+            if found != path.absolute():
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".aiorepl-", dir=found))
+            stack.enter_context(tempfile.TemporaryFile(dir=folder))
+    except FileNotFoundError:  # the answer of /proc
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(found)) from None
     file_system = os.statvfs(found)
-    if file_system.f_flag & os.ST_RDONLY:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(found))
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
     # Some file systems report 0 blocks or 0 inodes in all, because they have no fixed number.
     no_room = file_system.f_blocks and file_system.f_bavail * file_system.f_frsize < _LEAST_FREE
     if no_room or (file_system.f_files and not file_system.f_favail):

@@ -73,6 +73,7 @@ def check(
 def _diagnose_file(file: Path) -> list[Finding]:
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
+    from aiorepl.journal.store import open_store
     from aiorepl.source.diagnose.finding import Finding
 
     try:
@@ -82,8 +83,14 @@ def _diagnose_file(file: Path) -> list[Finding]:
         return [Finding("error", "file", line, error.exit_code) for line in lines]
     sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items()) or "no sinks, journal only"
     valid = Finding("ok", "file", f"{file} is valid: {sinks}")
-    diagnosis = _diagnose(loaded.source, loaded.journal, snapshot=loaded.snapshot, sinks=loaded.deliveries)
-    return [valid, *run_async(diagnosis)]
+    snapshot = loaded.snapshot
+    diagnosis = _diagnose(
+        loaded.source, loaded.journal, snapshot=snapshot is not False, sinks=loaded.deliveries
+    )
+    findings = [valid, *run_async(diagnosis)]
+    if not isinstance(snapshot, bool) and snapshot.state is not None:
+        findings += _store_folder("the state of the snapshot", open_store(snapshot.state))
+    return findings
 
 
 async def _diagnose(
@@ -109,22 +116,28 @@ async def _diagnose(
     if resolved:
         additional["sink"] = partial(check_sinks, resolved)
     findings: list[Finding] = []
-    position, folders = None, {}
+    position = None
     if journal is not None:
         from aiorepl.journal.reader import JournalReader
-        from aiorepl.journal.store import LocalStore
 
         try:
             position = JournalReader(journal).recorded_position()
         except AioreplError as error:
             findings.append(error_found("journal", error))
-        if isinstance(journal, LocalStore):
-            folders["the journal"] = journal.path
-    if source.spill_dir is not None:
-        folders["spill_dir"] = source.spill_dir
     findings += [
         finding async for finding in check(source, position, snapshot=snapshot, additional=additional)
     ]
     if resolved and any(each.about == "connection" and each.level == "error" for each in findings):
         findings += await check_sinks(resolved, None, source)
-    return findings + [check_folder(what, path) for what, path in folders.items()]
+    if journal is not None:
+        findings += _store_folder("the journal", journal)
+    if source.spill_dir is not None:
+        findings.append(check_folder("spill_dir", source.spill_dir))
+    return findings
+
+
+def _store_folder(what: str, store: Store) -> list[Finding]:
+    from aiorepl.delivery.diagnose import check_folder
+    from aiorepl.journal.store import LocalStore
+
+    return [check_folder(what, store.path)] if isinstance(store, LocalStore) else []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
     from aiorepl.journal.store import Store
     from aiorepl.pipeline.pipeline import Pipeline
+    from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
 
 _SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
@@ -35,7 +36,7 @@ class PipelineFile:
 
     :param pipeline: not started.
     :param journal: the store of the journal, if there is one.
-    :param snapshot: whether it begins with the rows that the tables have.
+    :param snapshot: whether it begins with the rows that the tables have, and perhaps how.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     """
@@ -43,7 +44,7 @@ class PipelineFile:
     pipeline: Pipeline
     source: Source
     journal: Store | None
-    snapshot: bool
+    snapshot: bool | SnapshotOptions
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
 
@@ -126,7 +127,7 @@ def _pipeline(
     )
     kinds = {name: kind for name, (kind, _) in sinks.items()}
     return PipelineFile(
-        pipeline, source, options.get("journal"), bool(options.get("snapshot")), kinds, deliveries
+        pipeline, source, options.get("journal"), options.get("snapshot", False), kinds, deliveries
     )
 
 

@@ -51,7 +51,7 @@ class Source:
     :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; more content than that goes to
         ``spill_dir``. Data that cannot go there (a few hundred bytes of each transaction, and descriptions of tables) may
         take half of it.
-    :param spill_dir: the folder for one file without a name; by default the system's temporary folder.
+    :param spill_dir: the folder for one file without a name, created if necessary; by default the system's temporary folder.
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
     :param heartbeat_interval: write an empty logical message this often, in seconds, for proxies that cut idle connections and

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from aiorepl.durable import reason, transient
+from aiorepl.durable import make_folder, reason, transient
 from aiorepl.errors import SpoolError
 
 BLOCK: Final = 4096
@@ -37,7 +37,7 @@ _Run = tuple[int, int]
 class Spool:
     """The spool file. One thread writes; any thread may read and release extents. Closed with the last reference.
 
-    :param folder: the folder of the file; the system's temporary folder by default.
+    :param folder: the folder of the file, which is created if necessary; the system's temporary folder by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -98,6 +98,7 @@ class Spool:
     def _opened(self) -> int:
         if self._handle is None:
             try:
+                make_folder(self._folder)
                 handle, name = tempfile.mkstemp(prefix="aiorepl-spool-", dir=self._folder)
                 weakref.finalize(self, os.close, handle)
                 os.unlink(name)  # noqa: PTH108 - mkstemp returns a string

@@ -121,6 +121,32 @@ async def test_a_file(check, published, tmp_path):
     assert "holds a position of slot" in found["journal"][1]
 
 
+async def test_folders(run, published, tmp_path):
+    """Each folder of the pipeline is checked, and none is created."""
+    file = tmp_path / "aiorepl.toml"
+
+    async def found(spill, state):
+        file.write_text(
+            f"[source]\nslot = '{published.slot}'\npublication = 'p'\ncreate_slot = true\nspill_dir = '{spill}'\n"
+            f"[snapshot]\nstate = '{state}'\n[[sinks]]\ntype = 'jsonl'\npath = '{tmp_path / 'out'}'\n"
+        )
+        done = await run("check", "--json", str(file), AIOREPL_DSN=published.dsn)
+        return done.code, [
+            each["text"] for each in json.loads(done.out)["findings"] if each["about"] == "folders"
+        ]
+
+    good = [tmp_path / "spill", tmp_path / "state"]
+    assert (
+        0,
+        [f"spill_dir {good[0]} can be written", f"the state of the snapshot {good[1]} can be written"],
+    ) == (await found(*good))
+    assert ["aiorepl.toml"] == [path.name for path in tmp_path.iterdir()]
+    (tmp_path / "file").touch()
+    code, (_, state) = await found(good[0], tmp_path / "file" / "state")
+    assert 2 == code
+    assert "Not a directory" in state
+
+
 async def test_selections(check, published, tmp_path):
     """A pattern that matches nothing is an error; one that goes by a partitioned table is warned of."""
     await published.execute(

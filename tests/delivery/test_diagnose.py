@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from aiorepl import BatchPolicy, Delivery, PermanentError, RetryPolicy, Source, SyncSink
 from aiorepl.delivery.config import resolve
@@ -65,3 +68,14 @@ def test_folders(tmp_path):
     found = check_folder("out", tmp_path / "file" / "b")
     assert ("error", 2) == (found.level, found.exit_code)
     assert "Not a directory" in found.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_file_system_without_new_files():
+    """A folder in which the kernel creates no files is an error, also for root."""
+    for path in ("/proc", "/proc/aiorepl/journal"):
+        found = check_folder("out", Path(path))
+        assert ("error", f"out {path}: Operation not permitted") == (
+            found.level,
+            found.text.rpartition(": ")[0],
+        )

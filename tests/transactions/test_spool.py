@@ -160,3 +160,10 @@ def test_reserve(tmp_path, monkeypatch):
     del kept[0]
     kept.append(spool.write(b"d"))
     assert [b"b", b"d"] == [extent.read() for extent in kept]
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    """The folder is created with the file."""
+    spool = Spool(tmp_path / "a" / "b")
+    assert b"x" == spool.write(b"x").read()
+    assert [] == list((tmp_path / "a" / "b").iterdir())

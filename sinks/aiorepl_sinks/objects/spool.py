@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiorepl import PermanentError, TransientError
-from aiorepl.durable import reason, storage_error
+from aiorepl.durable import make_folder, reason, storage_error
 
 _BLOCK_BYTES: Final = 64 * 1024
 # Left free on the disk for other programs.
@@ -42,7 +42,7 @@ class Spool:
 
     The file is closed when the object is garbage collected.
 
-    :param folder: the file's folder; ``None`` for the system's temporary folder.
+    :param folder: the file's folder, which is created if necessary; ``None`` for the system's temporary folder.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -116,6 +116,8 @@ class Spool:
 
     def _opened(self, size: int) -> int:
         if self._file is None:
+            if self._folder is not None:
+                make_folder(self._folder)
             with tempfile.TemporaryFile(prefix="aiorepl-spool-", dir=self._folder, buffering=0) as file:
                 self._file = os.dup(file.fileno())
             self._finalizer = weakref.finalize(self, os.close, self._file)

@@ -37,10 +37,11 @@ def test_what_goes_in_comes_out(written):
 
 
 def test_it_has_no_name(tmp_path):
-    """The file has no name, so that no end of the process leaves it."""
-    spool = Spool(tmp_path)
+    """A missing folder is created. The file has no name, so that no end of the process leaves it."""
+    folder = tmp_path / "a" / "b"
+    spool = Spool(folder)
     spool.write([b"x" * BLOCK])
-    assert [] == list(tmp_path.iterdir())
+    assert [] == list(folder.iterdir())
     spool.close()
 
 
