@@ -78,7 +78,7 @@ async def _send(source: Source, text: str) -> str:
 
     connection = await source.connect_sql()
     try:
-        await require_messages(connection)
+        await require_messages(connection, source.slot)
         await require_slot(connection, source.slot)
         return str(await emit(connection, SIGNAL, text))
     except ASYNCPG_ERRORS as error:

@@ -56,6 +56,12 @@ GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role t
 _STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
 # Errors of asyncpg on an open connection. It calls an error "internal" if the connection was lost just before the command.
+_ENDED: Final = (
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+)
 ASYNCPG_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 # The timeout of short queries.
@@ -339,7 +345,13 @@ def _missing_grant(error: Any) -> str:
 
 
 def translated(error: Exception) -> Exception:
-    """Translate an error of asyncpg's on an open connection to one of ``aiorepl.errors``, which quotes no row."""
+    """Translate an error of asyncpg's on an open connection to one of ``aiorepl.errors``, which quotes no row.
+
+    ``ConnectionLost`` also stands for a server that ends the connection, and for asyncpg's own ``ConnectionDoesNotExistError``, which has
+    an SQLSTATE although no server has sent it.
+    """
+    if isinstance(error, _ENDED):
+        return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
         fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
         return ServerError(fields)

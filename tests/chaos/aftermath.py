@@ -24,7 +24,7 @@ from aiorepl import LSN
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
 from aiorepl.journal.store import Location
-from aiorepl.testing.verify import Delivered, History, Promise, Workload, verify
+from aiorepl.testing.verify import Delivered, History, Promise, Publication, Workload, verify
 from aiorepl.testing.verify.tables import SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
@@ -44,6 +44,7 @@ class Aftermath:
     :param start: starts the process with further options of ``Pipeline``.
     :param last_error: returns the last error of a process.
     :param forget: called while no server answers.
+    :param published: what the process can get.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Aftermath:
         start: Callable[[dict[str, Any]], Awaitable[Process]],
         last_error: Callable[[], str],
         forget: Callable[[], None],
+        published: Publication,
     ) -> None:
+        self._published = published
         self.violations: list[str] = []
         self._cluster = cluster
         self._forget = forget
@@ -211,7 +214,7 @@ class Aftermath:
         self.violations += watch.violations
         if remedy == "resnapshot" and not self.violations:
             history = await workload.finish(promoted=damage in PROMOTIONS)
-            self._compare(replace(history, initial=initial), watch)
+            self._compare(self._published.history(replace(history, initial=initial)), watch)
 
     def _compare(self, history: History, watch: Watch) -> None:
         """Compare the rows that were read again, and the changes after them.

@@ -121,7 +121,40 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     program = Program(
         seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath
     )
+    program = _published(program)
     return program if short else mirrored.with_mirror(program)
+
+
+def _published(program: Program) -> Program:
+    """Draw the publication, the role and what depends on them."""
+    # A generator of its own, so that a seed's other choices do not depend on these.
+    chance = random.Random(f"publication {program.seed}")
+    version, sinks = program.version, program.sinks.values()
+    mixture, source = dict(program.mixture), dict(program.source)
+    publication = {}
+    parents = any(
+        "tree" in column.split(".")
+        for sink in sinks
+        for column in (*sink.get("tables", ()), *sink.get("mask", ()))
+    )
+    if version >= 15 and not parents and chance.random() < 0.4:
+        # The publication names its tables, so children of ``base`` would not be in it.
+        publication = chance.choice(
+            [{"filtered": True}, {"listed": True}, {"filtered": True, "listed": True}]
+        )
+        mixture["children"] = False
+    mixture["generated"] = chance.random() < 0.4
+    # In the target of a ``postgres`` sink, the column is generated, too.
+    if mixture["generated"] and version >= 18 and all(sink["type"] != "postgres" for sink in sinks):
+        publication["generated"] = chance.random() < 0.6
+    if chance.random() < 0.3:
+        mixture["origins"] = 0.15
+        if version >= 16 and chance.random() < 0.6:
+            source["origin"] = chance.choice(["none", "any"])
+    mixture["notices"] = bool(source.get("messages")) and chance.random() < 0.7
+    return replace(
+        program, mixture=mixture, source=source, publication=publication, role=chance.random() < 0.3
+    )
 
 
 def _promotion(chance: random.Random, version: int, source: dict[str, Any], pipeline: dict[str, Any]) -> str:

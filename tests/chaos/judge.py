@@ -54,6 +54,7 @@ class Judge:
 
     async def judge(self, history: History) -> None:
         """Judge everything, once all consumers have caught up with the history and no process runs."""
+        history = self._program.published.history(history)
         assert history.final is not None
         for name, options in self._program.sinks.items():
             watch = self._watches[name]
@@ -90,10 +91,14 @@ class Judge:
             if isinstance(entry, Delivered) and entry.tables == ("ledger",)
         ]
 
-        def expected(operation: Operation) -> Operation | None:
-            return operation if operation.table == "ledger" else only_rejected(operation)
+        selected = "accounts" in self._program.sinks[name].get("tables", ["accounts"])
 
-        promise = replace(promise, expected=expected, repeats=True, order="key")
+        def expected(operation: Operation) -> Operation | None:
+            if operation.table == "ledger":
+                return operation
+            return only_rejected(operation) if selected else None
+
+        promise = replace(promise, expected=expected, repeats=True, order="key", notices=False)
         self._add(letters(name), watch, verify(history, [*ledger, *watch.log], promise, final=history.final))
         sink = JsonLinesSink(self._folder / redelivered(name))
         await redeliver(name, Delivery(sink), DeadLetters(folder))
@@ -132,7 +137,7 @@ class Judge:
     async def _compare_target(self, name: str, final: Tables) -> None:
         """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
         connection = await asyncpg.connect(self._target)
-        there = await tables.contents(connection)
+        there = self._program.published.tables(await tables.contents(connection))
         connection.terminate()
         for table, rows in final.items():
             if rows != there[table]:
@@ -215,6 +220,7 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
         optional=optional,
         masked={table: frozenset(names) for table, names in masked.items()},
         snapshot=bool(program.pipeline.get("snapshot")),
+        notices=program.mixture.get("notices", False),
     )
 
 

@@ -291,10 +291,11 @@ class MirrorLives:
     def _compare_rows(self, table: str, mode: str, wanted: dict[Any, Row]) -> list[str]:
         live = {"soft_delete": lambda row: not row["_deleted"], "history": lambda row: row["_is_current"]}
         rows = list(filter(live.get(mode), self._read(table)))
+        columns = next(iter(wanted.values()), dict.fromkeys(COLUMNS[table]))
         there = {
             tuple(_text(row[column]) if (table, column) in TEXT else row[column] for column in KEYS[table]): {
                 column: _text(row[column]) if (table, column) in TEXT else digest(row[column])
-                for column in COLUMNS[table]
+                for column in columns
             }
             for row in rows
         }

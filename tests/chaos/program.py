@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aiorepl.testing.verify import Publication
+
 # With a smaller limit, programs have too few changes to find anything.
 _LEAST = 500
 # Options that cannot be left out.
@@ -54,6 +56,8 @@ class Program:
     :param sinks: each sink's options, see ``worker``.
     :param mixture: options of ``Mixture``.
     :param limits: limits of the process, see ``worker``.
+    :param publication: options of ``Publication``.
+    :param role: whether the process has a role that may only replicate and read the tables.
     :param mirror: the options of a Spark mirror of the journal, see ``mirrored``; empty: none.
     :param aftermath: the damage after everything else, and the remedy; empty: none.
     """
@@ -70,6 +74,13 @@ class Program:
     limits: dict[str, int] = field(default_factory=dict)
     aftermath: tuple[str, ...] = ()
     mirror: dict[str, Any] = field(default_factory=dict)
+    publication: dict[str, bool] = field(default_factory=dict)
+    role: bool = False
+
+    @property
+    def published(self) -> Publication:
+        """What the process can get."""
+        return Publication(**self.publication, origins=self.source.get("origin") != "none")
 
     @property
     def promotes(self) -> bool:
@@ -118,7 +129,7 @@ class Program:
         quiet = tuple(replace(run, strikes=()) for run in self.runs)
         unarmed = tuple(replace(run, arms=()) for run in self.runs)
         simplest = {"limit": self.limit // 4} if self.limit > _LEAST else {}
-        simplest |= {"writers": 1, "aftermath": (), "limits": {}, "mirror": {}}
+        simplest |= {"writers": 1, "aftermath": (), "limits": {}, "mirror": {}, "role": False}
         for change in (
             {"runs": quiet},
             {"runs": unarmed},
@@ -133,7 +144,7 @@ class Program:
         lives = self.mirror.get("lives", ())
         for number in range(len(lives)):
             yield replace(self, mirror={**self.mirror, "lives": [*lives[:number], *lives[number + 1 :]]})
-        for part in ("source", "pipeline", "mixture"):
+        for part in ("source", "pipeline", "mixture", "publication"):
             options = getattr(self, part)
             for name in options.keys() - _NEEDED:
                 without: dict[str, Any] = {part: {key: options[key] for key in options if key != name}}

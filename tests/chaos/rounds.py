@@ -51,6 +51,16 @@ _STARTS = 3
 # were read, so that the stream overtakes them.
 _READING = 3.0
 _OVERTAKEN = Run(tuple({"at": "name:chunk read", "nth": number, "action": "slow"} for number in (2, 4, 6, 8)))
+# The least role that can read a slot and tables.
+_ROLE = """
+CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{role}';
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO {role};
+"""
+_DROP_ORIGINS = (
+    "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE starts_with(roname, $1)"
+)
 # Damages of the journal, not of the slot.
 _OF_JOURNALS = ("older copy",)
 
@@ -213,6 +223,7 @@ class Round:
             partial(self._starter.start, Run()),
             self._ends.last_error,
             self._forget,
+            self._program.published,
         )
         await aftermath.run(damage, remedy, workload)
         self._outcome.violations += aftermath.violations
@@ -267,12 +278,17 @@ class Round:
         await connection.fetch(drop, self._slot)
         for name in self._databases:
             await connection.execute(f"DROP DATABASE {name}")
+        if self._program.role:
+            await connection.execute(f"DROP ROLE {self._slot}")
+        await connection.fetch(_DROP_ORIGINS, f"{tables.SCHEMA}_{self._program.seed}_")
         connection.terminate()
 
     async def _prepare(self) -> None:
         """Publish the tables, create the slot and the target, and begin to watch."""
         connection = await asyncpg.connect(self._dsn)
-        await connection.execute("CREATE PUBLICATION verify FOR ALL TABLES")
+        await connection.execute(self._program.published.create("verify", tables.SCHEMA))
+        if self._program.role:
+            await connection.execute(_ROLE.format(role=self._slot, schema=tables.SCHEMA))
         if not self._snapshot:
             source = self._program.source
             two_phase = f", false, {source.get('two_phase', False)}" if self._program.version >= 14 else ""
@@ -282,7 +298,9 @@ class Round:
         connection.terminate()
         if self._has_target:
             target = await asyncpg.connect(self._target)
-            await target.execute(tables.create(rows=0 if self._snapshot else self._program.mixture["keys"]))
+            rows = 0 if self._snapshot else self._program.mixture["keys"]
+            generated = self._program.mixture.get("generated", False)
+            await target.execute(tables.create(rows=rows, generated=generated))
             target.terminate()
         self._watches |= watches(
             self._program, self._folder, self._journal, self._confirmation, self._slot_stays

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 from bucket import FailingLayer
@@ -104,7 +105,7 @@ class Starter:
     def _plan(self, run: Run, options: dict[str, Any]) -> dict[str, Any]:
         return {
             "program": asdict(self._program),
-            "dsn": self._cluster.proxy.dsn_for(self._cluster.dsn_for(self._slot)),
+            "dsn": self._cluster.proxy.dsn_for(self._dsn),
             "target": self._target(),
             "receiver": self._receiver.listener.port,
             "slot": self._slot,
@@ -119,6 +120,11 @@ class Starter:
             "store": None if self._layer is None else _configured(self._layer),
         }
 
+    @property
+    def _dsn(self) -> str:
+        dsn = self._cluster.dsn_for(self._slot)
+        return _with_role(dsn, self._slot) if self._program.role else dsn
+
     async def free(self) -> None:
         """Wait until the server answers and has released the slot."""
         async with asyncio.timeout(_FREE):
@@ -132,6 +138,12 @@ class Starter:
                     finally:
                         connection.terminate()
                 await asyncio.sleep(0.02)
+
+
+def _with_role(dsn: str, role: str) -> str:
+    """Return the DSN for a role whose password is its name."""
+    parts = urlsplit(dsn)
+    return parts._replace(netloc=f"{role}:{role}@{parts.hostname}:{parts.port}").geturl()
 
 
 def _configured(layer: FailingLayer) -> dict[str, Any]:

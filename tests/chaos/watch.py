@@ -65,6 +65,8 @@ class Watch:
         raise NotImplementedError
 
     def _add(self, change: Delivered) -> None:
+        if change.kind == "message" and change.tables != (SCHEMA,):
+            return  # a signal
         self.log.append(change)
         if change.tables == ("ledger",) and change.new is not None:
             self.ledger.add((change.new["writer"], change.new["number"]))
@@ -133,6 +135,8 @@ class PreparedWatch(FolderWatch):
                 super()._take([json.dumps(row).encode() for row in rows])
             elif "ordinal" in event:
                 rows.append(event)
+            elif kind == "message":  # not transactional
+                super()._take([json.dumps(event).encode()])
 
 
 class LettersWatch(Watch):

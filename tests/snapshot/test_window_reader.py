@@ -669,7 +669,7 @@ def _simulated() -> Iterator[None]:
     async def describe(*_: object, **__: object) -> dict[int, Any]:
         return {OID: described()}
 
-    async def require_messages(_: Connection) -> None:
+    async def require_messages(_: Connection, slot: str) -> None:
         pass
 
     async def plan_tables(control: Connection, *_: object) -> tuple[TablePlan, ...]:

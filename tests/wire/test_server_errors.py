@@ -8,6 +8,7 @@ import pytest
 from aiorepl import (
     ConfigurationError,
     ConnectionFailed,
+    ConnectionLost,
     Pipeline,
     ServerError,
     SlotError,
@@ -17,7 +18,7 @@ from aiorepl.lsn import LSN
 from aiorepl.testing import MemorySink
 from aiorepl.testing.walsender import Error, ScriptedWalsender
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.opening import connect_sql, translated
 
 
 async def test_nobody_there():
@@ -203,3 +204,19 @@ async def test_a_connection_that_is_closed_while_it_is_opened(monkeypatch, error
 
     assert not raised.value.permanent
     assert 1 == len(closed)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        asyncpg.AdminShutdownError("terminating connection due to administrator command"),
+        asyncpg.CannotConnectNowError("the database system is shutting down"),
+        asyncpg.InterfaceError("the underlying connection is closed"),
+        ConnectionResetError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_ended_connection_is_lost(error):
+    """An error that ends the connection is not one of the command, so a snapshot does not leave out the table for it."""
+    assert isinstance(translated(error), ConnectionLost)

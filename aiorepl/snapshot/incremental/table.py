@@ -58,7 +58,7 @@ async def read_table(
         chunks = FreshChunks(source, control, counters)
         try:
             await control.execute(f"SET lock_timeout = {round((timeout or 0) * 1000)}")
-            await require_messages(control)
+            await require_messages(control, source.slot)
             await _read(TableReading(source, control, chunks, progress, update, record, ends_snapshot))
         finally:
             source.merge.abandon()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import ConfigurationError, ConnectionFailed, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.transactions.control_messages import WATERMARK, fields_of
 from aiorepl.wire.commands import identifier
@@ -23,6 +23,7 @@ from aiorepl.wire.server_errors import missing_slot
 _EMIT: Final = (
     "SELECT pg_catalog.pg_logical_emit_message(false, $1, $2)::text, pg_catalog.pg_current_xact_id()::text"
 )
+_SYNCHRONIZED: Final = "SELECT (pg_catalog.to_jsonb(s) ->> 'synced') = 'true' FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1"
 _SLOT: Final = "SELECT database::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 
 
@@ -82,10 +83,12 @@ async def emit_watermark(connection: Any, watermark: Watermark) -> LSN:
     return await emit(connection, WATERMARK, watermark.content)
 
 
-async def require_messages(connection: Any) -> None:
+async def require_messages(connection: Any, slot: str) -> None:
     """Check that logical messages can be written on the server, and read from it.
 
+    :param slot: the slot of the stream.
     :raises ConfigurationError: it is a standby, or older than PostgreSQL 14.
+    :raises ConnectionFailed: it is a standby with a copy of the primary's slot, so it may be promoted soon.
     """
     version = connection.get_server_version().major
     if version < 14:
@@ -94,6 +97,8 @@ async def require_messages(connection: Any) -> None:
             f"{version}: start again with resnapshot=True (--resnapshot)"
         )
     if await connection.fetchval("SELECT pg_catalog.pg_is_in_recovery()"):
+        if await connection.fetchval(_SYNCHRONIZED, slot):
+            raise ConnectionFailed(STANDBY)
         raise ConfigurationError(STANDBY)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from aiorepl.testing.verify.history import History, Operation, Tables, Transaction
 from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
 from aiorepl.testing.verify.promise import Promise, Verdict
+from aiorepl.testing.verify.publication import Publication
 from aiorepl.testing.verify.verifier import verify
 from aiorepl.testing.verify.workload import Workload
 from aiorepl.testing.verify.writer import Mixture
@@ -23,6 +24,7 @@ __all__ = [
     "Mixture",
     "Operation",
     "Promise",
+    "Publication",
     "Restarted",
     "Tables",
     "Transaction",

@@ -223,6 +223,43 @@ async def emit_message(scope: Scope) -> list[Operation]:
     return [Operation("message", scope.schema, new={"content": base64.b64encode(content).decode()})]
 
 
+async def emit_notice(scope: Scope) -> str:
+    """Emit a logical message that is not transactional, and return its content."""
+    content = f"notice of {scope.stamp}".encode()
+    await scope.connection.execute(
+        "SELECT pg_logical_emit_message(false, $1, $2::bytea)", scope.schema, content
+    )
+    return base64.b64encode(content).decode()
+
+
+async def echo(scope: Scope) -> list[Operation]:
+    """Insert rows into ``echoes``."""
+    first, scope.next_entry = scope.next_entry, scope.next_entry + 3
+    statement = "INSERT INTO {t} SELECT i, $1 FROM generate_series($2::int, $3::int) i {returning}"
+    return _inserts("echoes", await scope.rows("echoes", statement, scope.stamp, first, first + 2))
+
+
+async def write_narrow(scope: Scope) -> list[Operation]:
+    """Insert, update or delete a row of ``narrow``, or move it past the row filter."""
+    kind = scope.chance.choice(["insert", "update", "update", "move", "move", "delete"])
+    if kind == "insert":
+        statement = (
+            "INSERT INTO {t} (id, kind, version, stamp, hidden) VALUES ($1, $1 % 2, 1, $2, 'hidden') "
+            "ON CONFLICT DO NOTHING {returning}"
+        )
+        return _inserts("narrow", await scope.rows("narrow", statement, scope.key, scope.stamp))
+    if kind == "delete":
+        rows = await scope.rows("narrow", "DELETE FROM {t} WHERE id = $1 {returning}", scope.key)
+        return [Operation("delete", "narrow", (row["id"], row["kind"])) for row in rows]
+    moved = kind == "move"
+    statement = (
+        f"UPDATE {{t}} SET version = version + 1, stamp = $2, hidden = 'hidden ' || version {', kind = 1 - kind' if moved else ''} "
+        f"WHERE id = $1 {'AND NOT EXISTS (SELECT FROM {t} o WHERE o.id = $1 AND o.kind = 1 - {t}.kind)' if moved else ''} {{returning}}"
+    )
+    updates = _updates("narrow", await scope.rows("narrow", statement, scope.key, scope.stamp))
+    return [replace(one, moved=(one.key[0], 1 - one.key[1])) if moved else one for one in updates]
+
+
 async def change_child(scope: Scope) -> list[Operation]:
     """Create, load, attach, write, detach or drop a child of ``tree`` or ``base``. Each step may be in a transaction of its own.
 
@@ -328,6 +365,7 @@ ACTIONS: Final[dict[Action, int]] = {
     change_partition: 8,
     update_note: 8,
     write_item: 10,
+    write_narrow: 10,
 }
 MESSAGES: Final[dict[Action, int]] = {emit_message: 12}
 CHILDREN: Final[dict[Action, int]] = {change_child: 15}

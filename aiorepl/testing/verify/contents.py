@@ -34,6 +34,9 @@ class Contents:
             if one.outcome != "aborted" or one.xid not in self._of_xid:
                 self._of_xid[one.xid] = one
         self._seen: set[int] = set()
+        # By content, the transactions that emitted a message that is not transactional; and the contents that came.
+        self._notices = {one.message: one for one in history.transactions if one.message}
+        self._noticed: set[str] = set()
         # The last transaction of each writer.
         self._numbers: dict[int, int] = {}
         # The tables of the source and of the sink, as of the current transaction.
@@ -49,7 +52,7 @@ class Contents:
 
     def compare(self, changes: Iterable[Delivered]) -> None:
         """Compare all changes, which are in commit order, and find transactions that are missing."""
-        for _, group in groupby(changes, key=lambda change: change.commit_lsn):
+        for _, group in groupby(changes, key=lambda change: (change.commit_lsn, change.ordinal < 0)):
             delivered = list(group)
             if delivered[0].xid:
                 self._transaction(delivered)
@@ -58,6 +61,11 @@ class Contents:
         for one in self._history.transactions:
             if one.outcome == "committed" and id(one) not in self._seen and self._requires(one):
                 self._verdict.add(f"{one} is missing: it committed before {one.latest}")
+        for content, one in self._notices.items():
+            if one.outcome == "committed" and self._promise.notices and content not in self._noticed:
+                self._verdict.add(
+                    f"the message that {one} emitted, and that is not transactional, is missing"
+                )
 
     def compare_final(self, final: Tables) -> None:
         """Compare the replayed rows with the tables' rows."""
@@ -305,12 +313,27 @@ class Contents:
     def _chunk(self, delivered: list[Delivered]) -> None:
         """Check that a snapshot's rows are as new as the stream at their position."""
         for change in delivered:
+            if change.kind == "message":
+                self._notice(change)
+                continue
             self._apply(change)
-            if change.kind in ("truncate", "message"):
+            if change.kind == "truncate":
                 continue
             self._verdict.rows += 1
             if change.xid or change.kind != "read" or not self._current(change):
                 self._verdict.add(f"{name(change)} is not the row that the table had there")
+
+    def _notice(self, change: Delivered) -> None:
+        """Check a message that is not transactional. It comes even if its transaction is rolled back."""
+        content = (change.new or {}).get("content", "")
+        one = self._notices.get(content)
+        if one is None:
+            self._verdict.add(f"{name(change)} was invented: nobody emitted it")
+        elif content in self._noticed:
+            self._verdict.add(f"{name(change)} was delivered under another LSN before")
+        elif one.latest is not None and change.commit_lsn > one.latest:
+            self._verdict.add(f"{name(change)} is after {one.latest}, where its transaction had ended")
+        self._noticed.add(content)
 
     def _current(self, change: Delivered) -> bool:
         """Whether a snapshot's row is the source's row at this position of the stream."""

@@ -60,6 +60,9 @@ class Transaction:
     :param latest: the end of WAL after the COMMIT: the commit record is before it; ``None`` if unknown.
     :param since: the server's time before the COMMIT was sent; ``None`` if unknown.
     :param until: its time after the COMMIT; ``None`` if unknown.
+    :param message: the content of a logical message that the transaction emitted and that is not transactional; empty: none. Such a
+        message is delivered even if the transaction is rolled back.
+    :param origin: whether the transaction has a replication origin. A source with ``origin = "none"`` does not get it.
     """
 
     writer: int
@@ -71,6 +74,13 @@ class Transaction:
     latest: LSN | None = None
     since: datetime | None = None
     until: datetime | None = None
+    message: str = ""
+    origin: bool = False
+
+    @property
+    def stamp(self) -> str:
+        """The text that names the transaction in its rows."""
+        return f"{self.writer}.{self.number}"
 
     def __str__(self) -> str:
         return f"transaction {self.number} of writer {self.writer} (xid {self.xid})"
@@ -177,6 +187,8 @@ class History:
                 "latest": None if one.latest is None else str(one.latest),
                 "since": None if one.since is None else one.since.isoformat(),
                 "until": None if one.until is None else one.until.isoformat(),
+                "message": one.message,
+                "origin": one.origin,
                 "operations": [
                     [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched), op.parent]
                     for op in one.operations
@@ -198,7 +210,7 @@ def _transaction(line: dict[str, Any]) -> Transaction:
         )
         for kind, table, key, new, moved, untouched, *rest in line["operations"]
     ]
-    latest = line["latest"]
+    latest, since, until = line["latest"], line["since"], line["until"]
     return Transaction(
         line["writer"],
         line["number"],
@@ -207,8 +219,8 @@ def _transaction(line: dict[str, Any]) -> Transaction:
         line["outcome"],
         LSN.parse(line["earliest"]),
         None if latest is None else LSN.parse(latest),
-        *(
-            None if (time := line[name]) is None else datetime.fromisoformat(time)
-            for name in ("since", "until")
-        ),
+        None if since is None else datetime.fromisoformat(since),
+        None if until is None else datetime.fromisoformat(until),
+        line["message"],
+        line["origin"],
     )

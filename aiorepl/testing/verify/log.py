@@ -20,8 +20,9 @@ from aiorepl.testing.verify.history import Key, Row, digest
 class Delivered:
     """A change that is durable in the sink.
 
-    :param commit_lsn, ordinal: its identity.
-    :param xid: the transaction's xid; 0 for a row of a snapshot.
+    :param commit_lsn, ordinal: its identity. Of a message that is not transactional: its LSN, at which a commit record may
+        begin, and -1.
+    :param xid: the transaction's xid; 0 for a row of a snapshot, and for a message that is not transactional.
     :param kind: ``insert``, ``read``, ``update``, ``delete``, ``truncate`` or ``message``.
     :param tables: the table's name; a TRUNCATE may have several. A message's prefix.
     :param key: the key's columns.
@@ -85,7 +86,7 @@ Entry = Delivered | Restarted | Crashed | Confirmed
 
 
 def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered]:
-    """Read native events (``format = "native"``), without boundaries, descriptions and messages outside transactions.
+    """Read native events (``format = "native"``), without boundaries and descriptions.
 
     :param schema: leave out the tables of other schemas, and messages with another prefix; ``None``: leave out none.
     :raises ConfigurationError: a line is not a native event.
@@ -97,7 +98,7 @@ def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterat
                 change = _delivered(event, schema)
                 if change is not None:
                     yield change
-            elif event["kind"] == "message" and event["transactional"]:
+            elif event["kind"] == "message":
                 change = _message(event, schema)
                 if change is not None:
                     yield change
@@ -131,13 +132,16 @@ def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
 def _message(event: dict[str, Any], schema: str | None) -> Delivered | None:
     if schema not in (None, event["prefix"]):
         return None
+    prefix, new = (event["prefix"],), {"content": event["content"]}
+    if not event["transactional"]:
+        return Delivered(LSN.parse(event["lsn"]), -1, 0, "message", prefix, new=new)
     return Delivered(
         LSN.parse(event["commit_lsn"]),
         event["ordinal"],
         event["xid"],
         "message",
-        (event["prefix"],),
-        new={"content": event["content"]},
+        prefix,
+        new=new,
         time=datetime.fromisoformat(event["commit_time"]),
     )
 

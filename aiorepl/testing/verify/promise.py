@@ -34,6 +34,7 @@ class Promise:
         was detached from, the parent that the consumer selects.
     :param masked: by table, the columns that come as digests, or not at all; those of a parent are masked in its children, too.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
+    :param notices: whether messages that are not transactional must come.
     :param defaults: by table, the columns that writers add, with their values in rows of writers that do not know them yet.
     """
 
@@ -44,6 +45,7 @@ class Promise:
     optional: Callable[[Operation], bool] = nothing
     masked: Mapping[str, frozenset[str]] = field(default_factory=dict)
     snapshot: bool = False
+    notices: bool = False
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

@@ -6,6 +6,9 @@
 ``parts``             partitioned; rows move from one partition to the other
 ``notes``             REPLICA IDENTITY FULL, a key of two columns
 ``items``             keys of numeric(20, 0) beyond int64 and of uuid; an enum, a domain and a composite type
+``narrow``            a publication may have a row filter (``kind > 0``) and a column list (without ``hidden``) for it; ``size`` is
+                      generated, if it is there
+``echoes``            rows of transactions with a replication origin
 ``tree``, ``base``    parents without rows: children are created, loaded, attached, detached, dropped and created again
 ``ledger``            a row for each transaction, by which the outcome of every one is known
 ====================  ============================================================================================
@@ -32,6 +35,8 @@ COLUMNS: Final = {
     "parts_1": ("id", "g", "stamp"),
     "notes": ("a", "b", "version", "stamp", "doc"),
     "items": ("id", "tag", "version", "stamp", "mood", "price", "place"),
+    "narrow": ("id", "kind", "version", "stamp", "hidden"),
+    "echoes": ("n", "stamp"),
     "ledger": ("writer", "number"),
 }
 _CHILD_COLUMNS: Final = ("id", "g", "stamp", "secret")
@@ -43,6 +48,8 @@ KEYS: Final = {
     "parts_1": ("id", "g"),
     "notes": ("a", "b"),
     "items": ("id", "tag"),
+    "narrow": ("id", "kind"),
+    "echoes": ("n",),
     "ledger": ("writer", "number"),
 }
 # Columns that may be TOASTed; their values are compared by digest.
@@ -69,6 +76,9 @@ CREATE TABLE {schema}.items (
   place {schema}.place, PRIMARY KEY (id, tag));
 CREATE TABLE {schema}.tree (id int, g int, stamp text NOT NULL, secret text, PRIMARY KEY (id, g)) PARTITION BY LIST (g);
 CREATE TABLE {schema}.base (id int, g int, stamp text NOT NULL, secret text, PRIMARY KEY (id, g));
+CREATE TABLE {schema}.narrow (
+  id int, kind int, version int NOT NULL, stamp text NOT NULL, hidden text {size}, PRIMARY KEY (id, kind));
+CREATE TABLE {schema}.echoes (n int PRIMARY KEY, stamp text NOT NULL);
 CREATE TABLE {schema}.ledger (writer int, number int, PRIMARY KEY (writer, number));
 """
 
@@ -80,13 +90,19 @@ INSERT INTO {schema}.parts SELECT i, i % 2, 'initial' FROM generate_series(1, {r
 INSERT INTO {schema}.notes SELECT md5(i::text), i, 1, 'initial', repeat('d', 3000) FROM generate_series(1, {rows}) i;
 INSERT INTO {schema}.items SELECT {item_id}, {item_tag}, 1, 'initial', 'ok', i / 4.0, ROW(i, 'place ' || i)::{schema}.place
   FROM generate_series(1, {rows}) i;
+INSERT INTO {schema}.narrow SELECT i, i % 2, 1, 'initial', 'hidden ' || i FROM generate_series(1, {rows}) i;
 """
+_SIZE: Final = ", size int GENERATED ALWAYS AS (version * 2) STORED"
 
 
-def create(*, rows: int, schema: str = SCHEMA) -> str:
-    """Return the statements that create the schema, with this many rows in each table."""
+def create(*, rows: int, schema: str = SCHEMA, generated: bool = False) -> str:
+    """Return the statements that create the schema, with this many rows in each table.
+
+    :param generated: whether ``narrow`` has a generated column.
+    """
     item_id, item_tag = item_key("i")
-    return (_CREATE + _FILL).format(schema=schema, rows=rows, item_id=item_id, item_tag=item_tag)
+    size = _SIZE if generated else ""
+    return (_CREATE + _FILL).format(schema=schema, rows=rows, item_id=item_id, item_tag=item_tag, size=size)
 
 
 def item_key(number: str) -> tuple[str, str]:

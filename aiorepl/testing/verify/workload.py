@@ -24,6 +24,9 @@ from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, W
 
 # How often a writer that has reached the limit checks whether it was raised.
 _IDLE_SECONDS: Final = 0.05
+_ORIGIN: Final = """
+SELECT pg_replication_origin_create('{name}') WHERE NOT EXISTS (SELECT FROM pg_replication_origin WHERE roname = '{name}');
+"""
 
 
 class Workload:
@@ -51,7 +54,14 @@ class Workload:
         self._schema = schema
         self._mixture = mixture or Mixture()
         self._writers = [
-            Writer(dsn, number, random.Random(f"{seed}-{number}"), self._mixture, schema)
+            Writer(
+                dsn,
+                number,
+                random.Random(f"{seed}-{number}"),
+                self._mixture,
+                schema,
+                f"{schema}_{seed}_{number}",
+            )
             for number in range(1, writers + 1)
         ]
         self._marker = Writer(dsn, 0, random.Random(0), self._mixture, schema)
@@ -74,10 +84,16 @@ class Workload:
         """Create the schema and its tables, with rows."""
         connection = await connected(self._dsn)
         try:
-            await connection.execute(tables.create(rows=self._mixture.keys, schema=self._schema))
+            await connection.execute(self._create())
         finally:
             connection.terminate()
         await self.begin()
+
+    def _create(self) -> str:
+        mixture = self._mixture
+        statements = [tables.create(rows=mixture.keys, schema=self._schema, generated=mixture.generated)]
+        statements += [_ORIGIN.format(name=one.origin) for one in self._writers if mixture.origins]
+        return "".join(statements)
 
     async def begin(self) -> None:
         """Read the tables' initial rows, before any write.

@@ -44,6 +44,8 @@ _PAUSES: Final = (0.05, 0.3, 0.6)
 _LARGE_ROWS: Final = (300, 600, 1500)
 # The seconds for which a pair's prepared transaction stays open after the large one has committed.
 _OPEN: Final = (0, 0.2, 0.2, 0.6)
+# The share of transactions that emit a message that is not transactional.
+_NOTICED: Final = 0.2
 # The number of the transaction that is largest; the next one has the most rows.
 _LARGE: Final = 4
 
@@ -73,6 +75,9 @@ class Mixture:
     :param pairs: the share of transactions that come as a pair: after a pause, a small one of some kind, such as a prepared one,
         and at once a large one. In the pause, consumers flush everything earlier.
     :param pause: the longest pause between two transactions, in seconds.
+    :param notices: whether logical messages are emitted that are not transactional; then the consumer must read messages.
+    :param generated: whether a table has a generated column.
+    :param origins: the share of transactions with a replication origin, as a subscription's. The role must be a superuser.
     """
 
     keys: int = 60
@@ -88,6 +93,9 @@ class Mixture:
     rows: int = 0
     pairs: float = 0.0
     pause: float = 0.02
+    notices: bool = False
+    generated: bool = False
+    origins: float = 0.0
 
 
 @dataclass(slots=True)
@@ -96,6 +104,7 @@ class Writer:
 
     :param dsn: an asyncpg DSN.
     :param number: the writer's number, from 1.
+    :param origin: the writer's replication origin, because only one session may use an origin at a time.
     """
 
     dsn: str | None
@@ -103,6 +112,7 @@ class Writer:
     chance: random.Random
     mixture: Mixture
     schema: str = SCHEMA
+    origin: str = ""
     transactions: list[Transaction] = field(default_factory=list)
     added: dict[str, Any] = field(default_factory=dict)
     """The columns that were added to ``accounts``, with their defaults; some of them were rolled back."""
@@ -119,7 +129,9 @@ class Writer:
                 await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '60s'")
             if self._prepared is not None:
                 await self._end_prepared(self._prepared)
-            if self.chance.random() < self.mixture.pairs:
+            if self.chance.random() < self.mixture.origins:
+                await self._echo()
+            elif self.chance.random() < self.mixture.pairs:
                 await self._pair()
             else:
                 await self._transaction()
@@ -161,9 +173,25 @@ class Writer:
         """The number of the next transaction. Those of a pair may be in the other order."""
         return max((one.number for one in self.transactions[-2:]), default=0) + 1
 
+    async def _echo(self) -> None:
+        """Run a transaction with a replication origin, as a subscription does."""
+        connection = self._connection
+        await connection.fetchval("SELECT pg_replication_origin_session_setup($1)", self.origin)
+        async with self._begun(self._number) as (one, scope):
+            one.origin = True
+            one.operations += await actions.echo(scope)
+            # The transaction's commit time is the origin's.
+            await connection.execute(
+                "SELECT pg_replication_origin_xact_setup(pg_current_wal_lsn(), clock_timestamp())"
+            )
+        await self._commit(one, "COMMIT")
+        await connection.execute("SELECT pg_replication_origin_session_reset()")
+
     async def _transaction(self) -> None:
         chance = self.chance
         async with self._begun(self._number) as (one, scope):
+            if self.mixture.notices and chance.random() < _NOTICED:
+                one.message = await actions.emit_notice(scope)
             one.operations += await self._large(scope, one.number)
             for _ in range(chance.choice([1, 1, 2, 4])):
                 one.operations += await self._savepoint(scope, chance.choice([0, 0, 0, 1, 2]))
@@ -180,7 +208,7 @@ class Writer:
             self._connection,
             self.schema,
             self.chance,
-            f"{self.number}.{number}",
+            one.stamp,
             self.mixture.keys,
             self.mixture.largest,
             self.number * _ENTRIES + self._next_entry,

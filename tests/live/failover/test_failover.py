@@ -7,7 +7,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from aiorepl import Pipeline, SlotError, Source
+from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, Source
+from aiorepl.retry import may_pass
+from aiorepl.snapshot.merging.watermarks import require_messages
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 
@@ -19,6 +21,17 @@ async def test_a_standby_is_waited_for(published, standby, pair):
     with pytest.raises(SlotError, match="is being synchronized from the primary") as caught:
         await Pipeline(published.source(standby.dsn), [MemorySink()]).run()
     assert caught.value.busy
+
+
+async def test_a_table_is_read_again_after_a_promotion(published, standby, standby_client, pair):
+    """While a table is read, its connection may lead to a standby that is promoted next. Without the slot's copy there is none to wait for."""
+    await Pipeline(published.source(failover=True), [MemorySink()], until="now").run()
+    await pair.synchronized()
+    with pytest.raises(ConnectionFailed, match="which a standby cannot") as caught:
+        await require_messages(standby_client, published.slot)
+    assert may_pass(caught.value)
+    with pytest.raises(ConfigurationError, match="which a standby cannot"):
+        await require_messages(standby_client, "another")
 
 
 async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
