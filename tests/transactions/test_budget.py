@@ -232,13 +232,14 @@ def test_abort_after_a_full_disk(wired, say, told, full, small_slices):
 
 
 def test_no_folder(wired, say, tmp_path):
-    """The error names a spool folder that is missing or was deleted."""
+    """The error names a spool folder that cannot be created or was deleted."""
     wire = wired(budget=900)
     tmp_path.rmdir()
+    tmp_path.touch()
     with pytest.raises(SpoolError, match=f"no spool file can be created in {tmp_path}"):
         wire.feed(say.block(5, say.row("a", 5), say.row("b", 5), say.row("c", 5))[:-1])
 
-    tmp_path.mkdir()
+    tmp_path.unlink()
     wire.feed(say.row("d", 5))
     tmp_path.rmdir()
     with pytest.raises(SpoolError, match=f"the spool folder {tmp_path} no longer exists"):
