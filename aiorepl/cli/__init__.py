@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from pathlib import Path
 
 import click
 
@@ -18,7 +17,7 @@ from aiorepl.cli.check import check
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
-from aiorepl.cli.log import Log
+from aiorepl.cli.log import Log, placed
 from aiorepl.cli.run import run
 from aiorepl.cli.server import server
 from aiorepl.cli.sinks import sinks
@@ -30,7 +29,7 @@ from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
 from aiorepl.cli.verify import verify
 from aiorepl.durable import reason
-from aiorepl.errors import AioreplError, loggable
+from aiorepl.errors import AioreplError
 
 INTERRUPTED = 130
 
@@ -105,11 +104,7 @@ def _run(arguments: list[str] | None) -> int:
             return _fail(log, f"Spark failed with {type(error).__name__}: {cause}", code=1)
         if isinstance(error, ImportError):
             return _fail(log, f"a package is missing or cannot be imported: {error}", code=2)
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}"
-        return _fail(
-            log, f"internal error: {loggable(error)} ({where}); set AIOREPL_DEBUG=1 for the traceback", code=1
-        )
+        return _fail(log, f"internal error: {placed(error)}; set AIOREPL_DEBUG=1 for the traceback", code=1)
     return code if isinstance(code, int) else 0
 
 

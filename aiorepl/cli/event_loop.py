@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.cli.log import placed
 from aiorepl.pipeline.pipeline import Pipeline
 
+_log = logging.getLogger("aiorepl.run")
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED = 130
@@ -88,15 +91,17 @@ def _exit_after(seconds: float) -> None:
     timer.start()
 
 
-async def run_pipeline(pipeline: Pipeline, *beside: Coroutine[Any, Any, None]) -> bool:
+async def run_pipeline(
+    pipeline: Pipeline, beside: Mapping[str, Coroutine[Any, Any, None]] | None = None
+) -> bool:
     """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
-    :param beside: run until the pipeline ends.
+    :param beside: run until the pipeline ends, by the names that their errors are logged with.
     :returns: whether a signal has stopped it.
     :raises KeyboardInterrupt: a second signal has cancelled it.
     """
     work = asyncio.create_task(pipeline.run())
-    tasks = [asyncio.create_task(each) for each in beside]
+    tasks = [asyncio.create_task(_logged(name, each)) for name, each in (beside or {}).items()]
     signals = 0
 
     def stop() -> None:
@@ -117,3 +122,12 @@ async def run_pipeline(pipeline: Pipeline, *beside: Coroutine[Any, Any, None]) -
         finally:
             await cancel_and_wait(*tasks)
     return signals > 0
+
+
+async def _logged(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``, and log its error when it is raised: nobody awaits it before the pipeline ends."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - the pipeline continues
+        # Without the traceback, which may quote rows.
+        _log.error("%s failed: %s; the pipeline continues without it", name, placed(error))

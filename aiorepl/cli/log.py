@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import traceback
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import click
+
+from aiorepl.errors import loggable
 
 SHORT: Final = "aiorepl: %(message)s"
 LONG: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -74,6 +78,12 @@ class Log:
         """Write an error that ends the command."""
         record = logging.LogRecord("aiorepl", logging.ERROR, "", 0, text, None, None)
         click.echo(self._handler.format(record), err=True)
+
+
+def placed(error: BaseException) -> str:
+    """Return the loggable text of an error that aiorepl does not expect, and the file and line that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{loggable(error)} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _time(record: logging.LogRecord) -> str:

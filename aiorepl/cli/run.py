@@ -65,15 +65,15 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    served = _served(loaded, http)
-    run_async(run_pipeline(loaded.pipeline, _report(loaded), *served))
+    beside = {"the progress of snapshots": _report(loaded)} | _served(loaded, http)
+    run_async(run_pipeline(loaded.pipeline, beside))
     _log.info("stopped")
     return 0
 
 
-def _served(loaded: PipelineFile, address: str | None) -> list[Coroutine[Any, Any, None]]:
+def _served(loaded: PipelineFile, address: str | None) -> dict[str, Coroutine[Any, Any, None]]:
     if address is None:
-        return []
+        return {}
     try:
         from aiorepl.monitoring.app import status_app
         from aiorepl.monitoring.server import listen, serve
@@ -82,7 +82,7 @@ def _served(loaded: PipelineFile, address: str | None) -> list[Coroutine[Any, An
     bound = listen(address)
     host, port = bound.getsockname()[:2]
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
-    return [serve(status_app(loaded.pipeline), bound)]
+    return {"the status page": serve(status_app(loaded.pipeline), bound)}
 
 
 async def _report(loaded: PipelineFile) -> None:

@@ -1,12 +1,13 @@
-"""Which signals a command handles."""
+"""Which signals a command handles, and what it runs beside a pipeline."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
 
-from aiorepl.cli.event_loop import not_ignored
+from aiorepl.cli.event_loop import not_ignored, run_pipeline
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -30,3 +31,48 @@ def test_ignored_signals(ignored: list[signal.Signals], handled: list[signal.Sig
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Endless:
+    """A pipeline that runs until it is told to end."""
+
+    shutdown_timeout = 0.0
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Wait for the end."""
+        await self.ended.wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ModuleNotFoundError("No module named 'rich'"), "ModuleNotFoundError: No module named 'rich' "),
+        (ValueError("a row"), "ValueError "),
+    ],
+)
+async def test_an_error_beside_a_pipeline_is_logged(error, text, caplog) -> None:
+    """The error is logged while the pipeline runs, without text that may quote a row, and the others are not cancelled."""
+    pipeline, cancelled = Endless(), []
+
+    async def show() -> None:
+        raise error
+
+    async def serve() -> None:
+        while not caplog.messages:
+            await asyncio.sleep(0)
+        pipeline.ended.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async with asyncio.timeout(60):
+        assert not await run_pipeline(pipeline, {"the progress": show(), "the status page": serve()})
+    (message,) = caplog.messages
+    assert message.startswith(f"the progress failed: {text}(test_event_loop.py, line ")
+    assert message.endswith("; the pipeline continues without it")
+    assert cancelled == [True]

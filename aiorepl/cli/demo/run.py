@@ -213,7 +213,8 @@ class _Demo:
             "\nTry next:\n"
             f"  head -n 3 {shlex.quote(str(self._jsonl))}/*.jsonl\n"
             "  aiorepl tail --dsn postgresql://user@host/database --publication p --slot s --create-slot\n"
-            "  aiorepl demo --keep"
+            "  aiorepl demo --keep\n"
+            "  aiorepl server    # a PostgreSQL of your own to try it with"
         )
         return equal
 
