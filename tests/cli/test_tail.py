@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import signal
 import sys
 
@@ -18,14 +18,14 @@ async def test_a_line_comes_within_a_second_of_its_commit(start, published):
     running = await start("tail", *published.flags)
     await published.wait_until_active()
     clock = asyncio.get_running_loop().time
-    took = []
-    for number in range(5):
-        await published.execute(f"INSERT INTO items VALUES ({number})")
-        committed = clock()
-        event = await running.line()
-        took.append(clock() - committed)
-        assert ("insert", {"id": number}) == (event["kind"], event["key"])
-    assert min(took) < 1
+    async with asyncio.timeout(90):
+        for number in itertools.count():
+            await published.execute(f"INSERT INTO items VALUES ({number})")
+            committed = clock()
+            event = await running.line()
+            assert ("insert", {"id": number}) == (event["kind"], event["key"])
+            if clock() - committed < 1:
+                break
     async with asyncio.timeout(90):
         while await published.confirmed() <= LSN.parse(event["commit_lsn"]):
             await asyncio.sleep(0.05)
@@ -87,19 +87,13 @@ async def test_a_second_signal_ends_it_at_once(start, published):
     await published.execute("INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i")
     running = await start("tail", *published.flags)
     event = await running.line()
+    # Two pending signals of one number are one; those of two numbers never are.
     running.send(signal.SIGINT)
-    await asyncio.sleep(0.5)  # the two must not be one
-    assert running.process.returncode is None
+    running.send(signal.SIGTERM)
     async with asyncio.timeout(90):
-        # On a machine that stood still they may have been one; a third would interrupt the end.
+        # Not wait(), which waits for the end of the output as well.
         while running.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                running.send(signal.SIGINT)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(20):
-                    # Not wait(), which waits for the end of the output as well.
-                    while running.process.returncode is None:
-                        await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)
     assert 130 == running.process.returncode
     # WAL of others may move it up to the transaction, and no further.
     assert await published.confirmed() <= LSN.parse(event["commit_lsn"])

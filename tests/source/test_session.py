@@ -9,7 +9,7 @@ import pytest
 
 from aiorepl import LSN, ConnectionLost, Position, Source
 from aiorepl.source import session as session_module
-from aiorepl.source.feedback import schedule
+from aiorepl.source.feedback import liveness, schedule
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.session import Session
@@ -29,6 +29,7 @@ class Connection:
         self.callback = None
         self.broken = None
         self.listens = True
+        self.checks = asyncio.Semaphore(0)
         self.failed = asyncio.get_running_loop().create_future()
 
     async def start_replication(self, slot, lsn, options, *, confirmed):
@@ -45,6 +46,7 @@ class Connection:
         self.callback = callback
 
     def heard(self):
+        self.checks.release()
         return 1 if self.listens else None
 
     def fail(self, error):
@@ -254,7 +256,10 @@ async def test_paused_reading_is_not_silence(begin):
     """While reading is paused, the connection is not lost."""
     _, connection, _ = await begin(receive_timeout=0.2)
     connection.listens = False
-    await asyncio.sleep(0.6)
+    connection.checks = asyncio.Semaphore(0)
+    async with asyncio.timeout(60):
+        for _ in range(3 * liveness._CHECKS):  # three times the limit
+            await connection.checks.acquire()
     assert not connection.failed.done()
     connection.listens = True
     async with asyncio.timeout(60):
