@@ -33,6 +33,7 @@ from hypothesis import settings
 from aiorepl.errors import ConfigurationError
 from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
+from tests import today  # noqa: TID251 - a helper, and no test
 
 pytest_plugins = ["tests.clusters", "tests.forked", "tests.forked_python", "tests.object_stores"]
 
@@ -263,9 +264,15 @@ def confirmed_soon(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+def pytest_report_header() -> str:
+    """Tell which day's cases run."""
+    return f"cases of the day: {today.VARIABLE}={today.day()}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set up the environment that workers and every process of a test inherit."""
+    today.day()
     if "AIOREPL_TEST_DSN" not in os.environ:
         # To ask embedded servers for TLS, which they do not speak, is a third of a client's work to connect.
         os.environ["PGSSLMODE"] = "disable"

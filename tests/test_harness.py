@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from tests import single_thread  # noqa: TID251 - a helper, and no test
+from tests import single_thread, today  # noqa: TID251 - helpers, and no tests
 
 SETTINGS = """
 [pytest]
@@ -114,3 +115,14 @@ def test_a_process_that_forks_has_one_thread() -> None:
         check=False,
     )
     assert "a process that forks has threads: " in done.stderr
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_a_week_takes_every_case(monkeypatch, first):
+    """Each case of a test that takes the cases of a day runs on at least two days of any seven."""
+    ran = Counter()
+    for day in range(first, first + 7):
+        monkeypatch.setenv(today.VARIABLE, str(day))
+        ran.update(today.of_today(range(50)))
+    assert [*range(50)] == sorted(ran)
+    assert {2, 3} == set(ran.values())

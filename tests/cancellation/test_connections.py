@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from aiorepl import LSN, Source
@@ -9,6 +11,7 @@ from aiorepl.pgoutput.options import Options
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
+from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
 ROUTES = [ReplicationConnection, SqlConnection]
 OPTIONS = Options(("p",)).negotiate(18)
@@ -39,21 +42,20 @@ async def messages(connection, received):
 @pytest.mark.parametrize("route", ROUTES)
 async def test_receiving(written, watched, cancelling, route):
     """``receive`` returns what a cancelled call has not returned."""
-    number, cancelled = 0, True
-    while cancelled:
-        number += 1
+    for number in of_today(count(1)):
         async with written.copied_slot() as slot:
             connection, received = await route.open(written.dsn), []
             await connection.start_replication(slot, LSN(0), OPTIONS)
             attempt = cancelling(number, everywhere=True)
             await attempt.run(messages(connection, received))
-            cancelled = attempt.cancelled
             await messages(connection, received)
             await connection.stop()
             await connection.close()
             assert ROWS + 6 == len(received)
             assert ROWS + 1 == len({payload for payload in received if payload[:1] == b"I"})
         await watched.nothing_left()
+        if not attempt.cancelled:
+            break
     assert number > 1
 
 
@@ -76,14 +78,13 @@ async def test_from_opening_to_closing(written, watched, cancelling, route):
             connection.abort()
             raise
 
-    number, cancelled = 0, True
-    while cancelled:
-        number += 1
+    for number in of_today(count(1)):
         async with written.copied_slot() as slot:
             attempt = cancelling(number, everywhere=True)
             await attempt.run(work(slot))
-            cancelled = attempt.cancelled
             await watched.nothing_left()
+        if not attempt.cancelled:
+            break
     assert number > 10
 
 
@@ -94,13 +95,13 @@ async def test_looking_types_up(replicated, watched, cancelling, route):
     await replicated.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
     oid = await replicated.connection.fetchval("SELECT 'mood'::regtype::oid")
     source = Source(replicated.dsn, slot=replicated.slot, publication="p", interface=route)
-    found, number, cancelled = None, 0, True
-    while cancelled:
-        number += 1
+    found = None
+    for number in of_today(count(1)):
         attempt = cancelling(number)
         found = await attempt.run(source.look_up([oid]))
-        cancelled = attempt.cancelled
         await watched.nothing_left()
         await replicated.nothing_left()
+        if not attempt.cancelled:
+            break
     assert [TypeInfo(oid, "public", "mood", "e")] == found
     assert number > 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import asyncpg
 import pytest
 
 import aiorepl
 from aiorepl import BatchPolicy, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
+from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
 LOADED = [*range(100)]
 STREAMED = [1000, *range(2000, 2200), 1001]
@@ -49,7 +52,7 @@ async def written(replicated):
 @pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
 async def test_run(written, watched, cancelling, tmp_path, route, journal):
     """The second start delivers what the first one did not make durable, and no session is left."""
-    for number in numbers():
+    for number in of_today(numbers()):
         async with written.copied_slot() as slot:
             source = Source(written.dsn, slot=slot, publication="p", interface=route, heartbeat_interval=60)
             folder = str(tmp_path / str(number)) if journal else None
@@ -76,7 +79,7 @@ async def test_initial_load(written, watched, cancelling, tmp_path):
     expected = sorted(LOADED + STREAMED)
     slot = f"{written.slot[:50]}_load"
     exists = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
-    for number in numbers():
+    for number in of_today(numbers()):
         source = Source(written.dsn, slot=slot, publication="p", create_slot=True)
         folder, sink = str(tmp_path / str(number)), MemorySink(keeps_position=True)
 
@@ -109,14 +112,12 @@ async def test_creating_a_slot(replicated, watched, cancelling, route):
         ) as stream:
             entered.append(stream.confirmed)
 
-    number, cancelled, entered = 0, True, []
-    while cancelled:
-        number += 1
+    entered = []
+    for number in of_today(count(1)):
         slot = f"{replicated.slot[:50]}_{number}"
         attempt = cancelling(number, everywhere=True)
         entered.clear()
         await attempt.run(start(slot))
-        cancelled = attempt.cancelled
         await watched.nothing_left()
         await replicated.nothing_left()
         try:
@@ -124,4 +125,6 @@ async def test_creating_a_slot(replicated, watched, cancelling, route):
             assert entered
         except asyncpg.UndefinedObjectError:
             assert not entered
+        if not attempt.cancelled:
+            break
     assert number > 10

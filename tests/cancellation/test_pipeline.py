@@ -22,6 +22,7 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 # In the order of their commits: a plain one, one of several slices, a prepared one that commits behind the next.
@@ -127,7 +128,7 @@ def first_occurrences(ids):
 @pytest.mark.parametrize("keeps_position", [False, True], ids=["at_least_once", "exactly_once"])
 async def test_run(tmp_path, watched, cancelling, journal, keeps_position):
     """The second start delivers what the first one did not make durable."""
-    for number in numbers():
+    for number in of_today(numbers()):
         source = MemorySource(stream=committed(), read_bytes=400)
         begin = source.confirmed
         sink = Target(source, keeps_position=keeps_position)
@@ -160,7 +161,7 @@ class Refusing(Target):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_dead_letters(tmp_path, watched, cancelling, journal):
     """A rejected change becomes a dead letter before anything after it is confirmed."""
-    for number in numbers():
+    for number in of_today(numbers()):
         source = MemorySource(stream=committed(), read_bytes=400)
         sink, letters = Refusing(source), tmp_path / f"letters {number}"
         folder = str(tmp_path / str(number)) if journal else None
@@ -195,7 +196,7 @@ class Losing(Target):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_sending_again(tmp_path, watched, cancelling, journal):
     """Lost data is delivered again even if the rewind is cancelled."""
-    for number in numbers():
+    for number in of_today(numbers()):
         source = MemorySource(stream=committed(), read_bytes=400)
         sink = Losing(source, keeps_position=True)
         folder = str(tmp_path / str(number)) if journal else None
@@ -245,7 +246,7 @@ class Threaded(SyncSink):
 
 async def test_threads(watched, cancelling):
     """A call in progress in a thread is completed, and calls never overlap."""
-    for number in numbers():
+    for number in of_today(numbers()):
         source, sink = MemorySource(stream=committed(), read_bytes=400), Threaded()
         attempt = cancelling(number, everywhere=True)
         await attempt.run(pipeline(source, sink, None).run())
@@ -266,7 +267,7 @@ async def test_a_body_beside_a_pipeline(watched, cancelling):
             await running.started()
             await source.acknowledged()
 
-    for number in numbers():
+    for number in of_today(numbers()):
         source = MemorySource(stream=committed(), read_bytes=400)
         sink = Target(source, keeps_position=True)
         attempt = cancelling(number, everywhere=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.today import day  # noqa: TID251 - a helper, and no test
 
 SUITE = Path(__file__).with_name("suite.py")
 # No program is started after this many seconds.
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.server
 
 def test_random_programs_of_today():
     """No program loses, invents, tears or reorders a change, or confirms one too early."""
-    seed = dt.datetime.now(dt.UTC).date().toordinal() * 1000
+    seed = day() * 1000
     command = [sys.executable, SUITE, "--short", "--minutes", str(SECONDS / 60), "--seed", str(seed)]
     told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 

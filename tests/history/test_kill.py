@@ -1,4 +1,6 @@
-"""A compaction is killed before each operation on a file: the next one finishes, and every row is in the history once."""
+"""A compaction is killed before each operation on a file, each day before every third: the next one finishes, and every row is in
+the history once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from tests import single_thread  # noqa: TID251 - a helper, and no test
 
 PROGRAM = """
 import io, os, shutil, signal, sys
+from itertools import count
 from pathlib import Path
 
 # Imported here, and not by each of the hundreds of children. Arrow's threads start when it is used, which only children do.
@@ -25,6 +28,7 @@ from aiorepl.journal.store import LocalStore
 from aiorepl.testing.messages import column
 from tests import single_thread
 from tests.history.conftest import Journal
+from tests.today import of_today
 
 base = Path(sys.argv[1])
 # A process that dies leaves what it wrote in the page cache.
@@ -118,9 +122,7 @@ def child(run):
 
 # Arrow's threads do not survive a fork, so only children use it.
 assert child(write) == 0
-step = 0
-while True:
-    step += 1
+for step in of_today(count(1)):
     folder = base / str(step)
     shutil.copytree(base / "journal", folder)
 
@@ -138,7 +140,7 @@ print(step)
 """
 
 
-def test_a_kill_at_every_step(tmp_path):
+def test_a_kill_at_each_step(tmp_path):
     """Nothing is lost, nothing is there twice, also for a reader that lists files itself, and no file is left behind."""
     environment = {**os.environ, **single_thread.ENVIRONMENT}
     command = [sys.executable, "-c", PROGRAM, tmp_path]

@@ -1,0 +1,30 @@
+"""Chooses the cases of a day, where all of them take too long for each run.
+
+A test with cases at the steps 1, 2, 3 and so on takes every third of them, beginning with one chosen by the day: each case runs on
+two or three days of a week. ``AIOREPL_TEST_DAY`` repeats the cases of another day; pytest's header shows it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+VARIABLE: Final = "AIOREPL_TEST_DAY"
+# Of a week of 7 days, each part gets at least two.
+PARTS: Final = 3
+
+T = TypeVar("T")
+
+
+def day() -> int:
+    """Return the number of the day on which this run began, in UTC."""
+    # Set once for the processes of a run, which may last over midnight.
+    return int(os.environ.setdefault(VARIABLE, str(dt.datetime.now(dt.UTC).date().toordinal())))
+
+
+def of_today(cases: Iterable[T]) -> Iterator[T]:
+    """Return every third case, in order."""
+    return islice(cases, day() % PARTS, None, PARTS)
