@@ -28,6 +28,7 @@ from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
+from aiorepl.transactions.pending import DoubtfulMessages
 from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
@@ -205,7 +206,10 @@ class Capture:
             except Exception as error:
                 # First, because only another connection sends again what this session has consumed.
                 await self._abandon(error)
-                if not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
+                if isinstance(error, DoubtfulMessages) and not self.source.temporary:
+                    # Until the end of the process, because such transactions come again and again.
+                    self.source = replace(self.source, streaming="off")
+                elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
                 pause = self._interruptions.pause(error, self._progress.furthest, monotonic())
                 if pause is None:

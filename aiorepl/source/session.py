@@ -12,6 +12,7 @@ from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolErr
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.message_order import MessageOrder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
 from aiorepl.source.catalog.types import TypeWatch
@@ -21,6 +22,7 @@ from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.pending import DoubtfulMessages
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice, TwoPhase
@@ -93,10 +95,11 @@ class Session:
         self._counts = RowCounts() if counts is None else counts
         # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
+        self._message_order: MessageOrder | None = None
         self._assembler: Assembler
         self._status_updates: StatusUpdates
         self._finished = False
-        self._failure: ProtocolError | SpoolError | None = None
+        self._failure: ProtocolError | SpoolError | DoubtfulMessages | None = None
         self._next_idle_at = 0.0
         self._received = 0
         # The end LSN on this connection. The ledger's may be later, while known transactions are sent again.
@@ -201,6 +204,7 @@ class Session:
     def _start_assembler(self, resume: ReplayFilter) -> None:
         source = self._source
         self._decoder = Decoder(source.options().streaming)
+        self._message_order = MessageOrder() if source.messages else None
         self._assembler = Assembler(
             self._types,
             binary=source.binary,
@@ -218,7 +222,8 @@ class Session:
         try:
             for item in received:
                 if isinstance(item, list):
-                    slices += self._record(self._assembler.feed(self._decoder.messages(item)))
+                    frames = item if self._message_order is None else self._message_order.feed(item)
+                    slices += self._record(self._assembler.feed(self._decoder.messages(frames)))
                     self._received = self._decoder.position
                 elif isinstance(item, Restart):
                     self._status_updates.report()
@@ -234,7 +239,7 @@ class Session:
             # The slices before the invalid message are delivered first.
             self._failure = error.at(self._decoder.position)
             return slices + self._record(self._assembler.take_slices())
-        except SpoolError as error:
+        except (SpoolError, DoubtfulMessages) as error:
             self._failure = error
             return slices + self._record(self._assembler.take_slices())
         self._ledger.receive(self._received)

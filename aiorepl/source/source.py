@@ -41,7 +41,8 @@ class Source:
     :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
         it; such a slot sends them so in any case.
     :param binary: the server sends columns in binary form where their types support it.
-    :param messages: the server sends logical messages (``pg_logical_emit_message``).
+    :param messages: the server sends logical messages (``pg_logical_emit_message``). A streamed transaction with messages and rolled-back
+        savepoints may be received again without streaming; then nothing is streamed until the next start.
     :param origin: ``"any"``, ``"none"`` (only changes without an origin), or ``None`` for the server's default.
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: deliver prepared transactions when they are prepared. A pipeline sets this if all of its sinks

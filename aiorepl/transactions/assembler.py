@@ -18,7 +18,7 @@ from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
 from aiorepl.transactions.control_messages import is_control
 from aiorepl.transactions.in_progress import InProgress
-from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, Pending
+from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, DoubtfulMessages, Pending
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.rows import Layouts
@@ -139,6 +139,7 @@ class Assembler:
 
         :raises ProtocolError: a message is out of order; ``take_slices`` returns what came before it.
         :raises SpoolError: the transactions in progress fit neither memory nor disk.
+        :raises DoubtfulMessages: a streamed transaction must be received again without streaming.
         """
         self.layouts.refresh()
         legal = TRANSITIONS[self._state]
@@ -232,6 +233,8 @@ class Assembler:
         else:
             self._take_trace(message)
             if self._user_messages:
+                if self._pending is not None:
+                    self._pending.messages = True
                 self._content(message)
 
     def _take_trace(self, message: m.Message) -> None:
@@ -289,7 +292,7 @@ class Assembler:
         self._pending = None
 
     def _stream_commit(self, message: m.StreamCommit) -> None:
-        pending = self.in_progress.take_stream(message.xid, "Stream Commit")
+        pending = self._take_stream(message, "Stream Commit")
         transaction = Transaction(
             message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin, trace=pending.trace
         )
@@ -311,7 +314,16 @@ class Assembler:
         self._prepared(message, self.in_progress.empty(message.xid) if pending is None else pending)
 
     def _stream_prepare(self, message: m.StreamPrepare) -> None:
-        self._prepared(message, self.in_progress.take_stream(message.xid, "Stream Prepare"))
+        self._prepared(message, self._take_stream(message, "Stream Prepare"))
+
+    def _take_stream(self, message: m.StreamCommit | m.StreamPrepare, name: str) -> Pending:
+        pending = self.in_progress.take_stream(message.xid, name)
+        if pending.doubtful:
+            raise DoubtfulMessages(
+                f"transaction {message.xid} has logical messages and rolled-back savepoints: while it is streamed, the server does not "
+                'tell which messages were rolled back. It is received again without streaming; use streaming="off" with messages'
+            )
+        return pending
 
     def _prepared(self, message: m.Prepare | m.StreamPrepare, pending: Pending) -> None:
         if self._deliver_prepared and not self._late(message.prepare_lsn):

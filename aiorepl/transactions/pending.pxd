@@ -11,6 +11,7 @@ cdef Py_ssize_t _OVERHEAD, _SUBTRANSACTION
 cdef class Pending:
     cdef public object xid, origin, trace
     cdef public Py_ssize_t memory, fixed
+    cdef public bint messages, doubtful
     cdef list _messages, _chunks
     cdef Py_ssize_t _spooled, _slice_bytes
     cdef dict _first_ordinals

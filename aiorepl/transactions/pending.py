@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from aiorepl import byteops
+from aiorepl.errors import ConnectionLost
+from aiorepl.pgoutput.messages import Message
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
@@ -32,6 +34,10 @@ SUBTRANSACTION: Final = 160
 _OVERHEAD, _SUBTRANSACTION = OVERHEAD, SUBTRANSACTION
 
 
+class DoubtfulMessages(ConnectionLost):
+    """Logical messages of a streamed transaction may belong to savepoints that were rolled back. Without streaming, the server knows."""
+
+
 class Pending:
     """The content of one transaction. ``memory`` is the size of the content in memory, ``fixed`` that of the bookkeeping.
 
@@ -43,6 +49,10 @@ class Pending:
         self.xid = xid
         self.origin: str | None = None
         self.trace: TraceContext | None = None
+        self.messages = False
+        """Whether there are logical messages."""
+        self.doubtful = False
+        """Whether a logical message may belong to a subtransaction that rolled back, see ``abort``."""
         self.memory = 0
         self.fixed = 0
         self._slice_bytes = slice_bytes
@@ -81,11 +91,19 @@ class Pending:
     def abort(self, subxid: int) -> None:
         """Drop a subtransaction that rolled back; it may have no changes.
 
+        A message directly before its first change may belong to the subtransaction, or not; the server does not tell. The same holds
+        for the last message, if the subtransaction has no other changes.
+
         :raises SpoolError: its first change cannot be read back.
         """
         if self._chunks and self._abort_spooled(subxid):
+            self.doubtful |= self._spool_ends_with_message()
             return
         first = self._first_ordinals.get(subxid)
+        before = (len(self) if first is None else first) - self._spooled - 1
+        self.doubtful |= (
+            isinstance(self._messages[before], Message) if before >= 0 else self._spool_ends_with_message()
+        )
         if first is None:
             return
         for message in self._messages[first - self._spooled :]:
@@ -163,6 +181,9 @@ class Pending:
                 self._forget_memory()
                 return True
         return False
+
+    def _spool_ends_with_message(self) -> bool:
+        return self.messages and bool(self._chunks) and self._chunks[-1].ends_with_message()
 
     def _forget_memory(self) -> None:
         self._messages.clear()

@@ -23,6 +23,7 @@ from aiorepl.transactions.transaction import Transaction
 
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
+_MESSAGE: Final = ord("M")
 
 
 @dataclass(slots=True)
@@ -75,6 +76,14 @@ class Chunk:
                 size += len(payload) + overhead
             at += 4 + len(payload)
         return None
+
+    def ends_with_message(self) -> bool:
+        """Whether the last change is a logical message.
+
+        :raises SpoolError: the chunk cannot be read back.
+        """
+        kinds = [payload[0] for payload in unframed(self.extent.read()) if payload[0] in _CONTENT]
+        return kinds[self.count - 1] == _MESSAGE
 
 
 class SpooledChanges(LazyChanges):

@@ -10,6 +10,7 @@ from aiorepl.errors import ProtocolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
+from aiorepl.transactions.pending import DoubtfulMessages
 
 
 def test_whole_at_its_commit(cramped, say, told):
@@ -162,6 +163,19 @@ def test_message_of_an_aborted_subtransaction(cramped, say, told):
     cramped.feed(say.block(5, say.row("a", 5), say.row("b", 6), message), say.abort(5, 6))
 
     assert [(5, 0x18, ["a"])] == told(cramped.feed(say.commit(5, 0x10)))
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_message_that_may_be_of_an_aborted_subtransaction(cramped, say, rows):
+    """A message directly before the first change of a subtransaction may belong to it, or not; so may the last one, if there is no change."""
+    message = build.message(lsn=1, content=b"m", xid=5)
+    inner = [say.row("b", 6)] * rows
+    cramped.feed(say.block(5, say.row("a", 5), message, *inner), say.abort(5, 6))
+
+    with pytest.raises(
+        DoubtfulMessages, match="transaction 5 has logical messages and rolled-back savepoints"
+    ):
+        cramped.feed(say.commit(5, 0x10))
 
 
 @pytest.mark.parametrize("cut", range(10))

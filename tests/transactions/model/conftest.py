@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 TABLES = (1, 2)
+# Bytes of a record.
+SIZE = 16
 
 
 @dataclass
@@ -32,7 +34,8 @@ class Record:
 
     @property
     def end(self) -> int:
-        return self.lsn + 8
+        """The LSN of the next record."""
+        return self.lsn + SIZE
 
 
 class World:
@@ -65,12 +68,8 @@ class World:
             self._do(top, "alter", ("alter", table, f"c{self._number()}"))
 
     def message(self, top: int) -> None:
-        """Write a transactional message. A subtransaction writes a row first, because a stream does not name a message's
-        subtransaction.
-        """
-        frames = self.sessions[top]
-        if len(frames) == 1 or any(done[0] not in ("alter", "message") for done in frames[-1].done):
-            self._do(top, "message", ("message", f"{self._number()}"))
+        """Write a transactional message."""
+        self._do(top, "message", ("message", f"{self._number()}"))
 
     def message_now(self) -> None:
         """Write a non-transactional message."""
@@ -176,7 +175,7 @@ class World:
         return self._count
 
     def _log(self, kind: str, top: int, xid: int, about: Any = None) -> Record:
-        record = Record(0x1000 + 16 * len(self.wal), kind, top, xid, about)
+        record = Record(0x1000 + SIZE * len(self.wal), kind, top, xid, about)
         self.wal.append(record)
         return record
 

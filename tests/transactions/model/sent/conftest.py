@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,13 +17,16 @@ from typing import Any
 import pytest
 
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.pgoutput.message_order import MessageOrder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
+from aiorepl.transactions.pending import DoubtfulMessages
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
 from aiorepl.values import Types
+from aiorepl.wire.frames import XLogData
 
 Record = Any
 
@@ -52,7 +56,8 @@ class Sender:
         self._start = start
         self._two_phase_at = two_phase_at
         self._eager = 0.0 if streaming is Streaming.OFF else eager
-        self._out: list[bytes] = []
+        self._out: list[XLogData] = []
+        self._lsn = 0
         # The reorder buffer, and the xids of which something was streamed.
         self._waiting: dict[int, list[Record]] = defaultdict(list)
         self._streamed: set[int] = set()
@@ -61,14 +66,15 @@ class Sender:
         self._known: set[int] = set()
         self._known_in: dict[int, set[int]] = defaultdict(set)
 
-    def send(self, wal: Iterable[Record]) -> list[bytes]:
-        """The messages."""
+    def send(self, wal: Iterable[Record]) -> list[XLogData]:
+        """The frames, each with the LSN of its change."""
         for record in wal:
             self._take(record)
         return self._out
 
     def _take(self, record: Record) -> None:
         top, asked = record.top, record.lsn >= self._start
+        self._lsn = record.lsn
         match record.kind:
             case "message now":
                 if asked:
@@ -95,7 +101,7 @@ class Sender:
             case "rollback prepared" if self._two_phase:
                 gid, prepared, _ = record.about
                 if asked and prepared >= self._two_phase_at:
-                    ends = {"prepare_end_lsn": prepared + 8, "rollback_end_lsn": record.end}
+                    ends = {"prepare_end_lsn": prepared + 16, "rollback_end_lsn": record.end}
                     self._say(build.rollback_prepared(**ends, xid=top, gid=gid))
                 self._forget(top)
             case "commit prepared":
@@ -112,7 +118,7 @@ class Sender:
                     )
 
     def _say(self, *payloads: bytes) -> None:
-        self._out += payloads
+        self._out += [XLogData(self._lsn, 0, 0, payload) for payload in payloads]
 
     def _stream(self, top: int) -> None:
         self._say(build.stream_start(xid=top, first_segment=top not in self._streamed))
@@ -122,9 +128,12 @@ class Sender:
 
     def _rows(self, top: int, *, in_stream: bool) -> None:
         records, self._waiting[top] = self._waiting[top], []
-        for record in records:
+        end = self._lsn
+        for record in self._sorted(records):
             xid = record.xid if in_stream else None
             kind, *rest = record.about
+            # A message has the LSN where its record ends.
+            self._lsn = record.end if kind == "message" else record.lsn
             if kind == "alter":
                 self._altered[top].add(rest[0])
                 self._invalidate(rest[:1])
@@ -135,7 +144,17 @@ class Sender:
             else:
                 self._describe(rest[0], rest[1], top if in_stream else None, xid)
                 self._say(_row(kind, rest[0], rest[2], xid))
+        self._lsn = end
         self._invalidate(self._altered[top])
+
+    def _sorted(self, records: list[Record]) -> list[Record]:
+        """Return the records in the order in which they are sent: a message and the next row of another xid may change places."""
+        done = list(records)
+        for at, (one, other) in enumerate(pairwise(records)):
+            tied = one.kind == "message" and other.kind == "change" and one.end == other.lsn
+            if tied and one.xid != other.xid and self._dice.random() < 0.5:
+                done[at : at + 2] = [other, one]
+        return done
 
     def _describe(self, table: int, columns: tuple[str, ...], stream: int | None, xid: int | None) -> None:
         known = self._known if stream is None else self._known_in[stream]
@@ -180,7 +199,7 @@ class Sender:
     def _prepare(self, record: Record, gid: str, prepared: int) -> None:
         named: dict[str, Any] = {
             "prepare_lsn": prepared,
-            "end_lsn": prepared + 8,
+            "end_lsn": prepared + 16,
             "xid": record.top,
             "gid": gid,
         }
@@ -218,15 +237,22 @@ class Reader:
         self, streaming: Streaming, spool: Path, *, resume: ReplayFilter | None = None, **options: Any
     ) -> None:
         self._decoder = Decoder(streaming)
+        self._order = MessageOrder()
+        self.doubtful = False
+        """Whether the rest must be sent again without streaming."""
         self.assembler = Assembler(Types(), resume=resume, spool=Spool(spool), **options)
 
-    def read(self, payloads: list[bytes], dice: Random) -> list[Slice]:
-        """The slices of all."""
+    def read(self, frames: list[XLogData], dice: Random) -> list[Slice]:
+        """The slices of all; those before the first transaction with doubtful messages."""
         slices, at = [], 0
-        while at < len(payloads):
-            behind = at + dice.choice((1, 3, 10, 100))
-            slices += self.assembler.feed([self._decoder.decode(payload) for payload in payloads[at:behind]])
-            at = behind
+        try:
+            while at < len(frames):
+                behind = at + dice.choice((1, 3, 10, 100))
+                slices += self.assembler.feed(self._decoder.messages(self._order.feed(frames[at:behind])))
+                at = behind
+        except DoubtfulMessages:
+            self.doubtful = True
+            slices += self.assembler.take_slices()
         return slices
 
 

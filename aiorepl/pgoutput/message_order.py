@@ -1,0 +1,51 @@
+"""Gives logical messages the same place among the rows of their transaction, however the server sends it. Pure.
+
+PostgreSQL sorts the changes of a transaction and its subtransactions by LSN: a row has the LSN where its WAL record begins, a
+transactional message the one where its record ends (``logicalmsg_decode`` in decode.c). So a message and the row that follows it in
+WAL have the same LSN, and if the row is another subtransaction's, the server sends either first, depending on how much of the
+transaction it has in memory. Here the message always comes first, as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiorepl.wire.frames import XLogData
+
+# Rows, truncates, and the descriptions before them.
+_ROWS: Final = frozenset({b"I", b"U", b"D", b"T", b"R", b"Y"})
+
+
+class MessageOrder:
+    """Orders the frames of one connection.
+
+    Rows at the end of a read are held back, because a message with their LSN may follow. Something always follows them: at least the
+    end of their transaction.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[XLogData] = []
+
+    def feed(self, frames: Sequence[XLogData]) -> list[XLogData]:
+        """Take the next frames, and return those whose order is known.
+
+        :param frames: in the order of the server, each with the LSN of its change.
+        """
+        ordered = [*self._held, *frames]
+        messages = [at for at, frame in enumerate(ordered) if frame.payload[:1] == b"M"]
+        for at in messages:
+            first = _first_row(ordered, at, ordered[at].start)
+            if first < at:
+                ordered.insert(first, ordered.pop(at))
+        first = _first_row(ordered, len(ordered), ordered[-1].start) if ordered else 0
+        self._held = ordered[first:]
+        del ordered[first:]
+        return ordered
+
+
+def _first_row(frames: Sequence[XLogData], end: int, lsn: int) -> int:
+    """Return the index of the first of the rows with this LSN that come directly before ``end``."""
+    while end and frames[end - 1].start == lsn and frames[end - 1].payload[:1] in _ROWS:
+        end -= 1
+    return end
