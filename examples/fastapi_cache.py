@@ -1,5 +1,6 @@
 """A web service whose cache PostgreSQL invalidates: a pipeline runs in the application's lifespan.
 
+    pip install aiorepl fastapi uvicorn
     psql "$DATABASE_URL" -c 'CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)' \
                          -c 'CREATE PUBLICATION products FOR TABLE products'
     uvicorn fastapi_cache:app

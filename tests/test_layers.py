@@ -28,6 +28,7 @@ ORDER = (
         "byteops",
         "compiled",
         "durable",
+        "account",
         "histogram",
         "lazy",
         "secret",

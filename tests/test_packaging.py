@@ -246,6 +246,32 @@ def test_metadata(wheel):
     assert set(PROJECT["project"]["optional-dependencies"]) == set(metadata.get_all("Provides-Extra"))
 
 
+def test_the_image_copies_what_the_wheel_is_built_from(wheel, tmp_path):
+    """The build stage of the Containerfile builds the same wheel from the files that it copies."""
+    image = (ROOT / "examples" / "deployment" / "Containerfile").read_text(encoding="utf-8")
+    for copied in re.findall(r"^COPY (.+) \S+$", image, re.MULTILINE):
+        for name in copied.split():
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("_compiled", "__pycache__")
+                shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+            else:
+                shutil.copy(ROOT / name, tmp_path / name)
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", "dist"],
+        cwd=tmp_path,
+        env=os.environ | {"AIOREPL_PURE_PYTHON": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (path,) = tmp_path.glob("dist/*.whl")
+    with ZipFile(path) as archive:
+        assert contents(wheel) == contents(archive)
+    (extras,) = re.findall(r"\.whl\)\[(.*)\]", image)
+    assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+
+
 def test_all_extras_is_all():
     """``aiorepl[all]`` leaves no extra out."""
     extras = PROJECT["project"]["optional-dependencies"]

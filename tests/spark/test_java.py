@@ -6,14 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session import cluster, java
+from aiorepl.spark.session import cluster, java, local
 from aiorepl.spark.session.java import ensure_java, java_version
 
 OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
@@ -240,3 +242,12 @@ def test_secrets_are_no_arguments_of_java(monkeypatch) -> None:
         cluster.cluster_session("name", "local[1]", conf)
     assert started["spark.executor.memory"] == "1g"
     assert "planted" not in started.values()
+
+
+@pytest.mark.parametrize("start", [local.local_session, partial(cluster.cluster_session, "test")])
+def test_a_user_without_a_name(start, monkeypatch):
+    """The error names what is missing, because Hadoop's login fails in Java."""
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(ConfigurationError, match="the user 54321 in /etc/passwd, Spark's Java will not"):
+        start()

@@ -277,3 +277,11 @@ def test_not_running() -> None:
     server.stop()
     with pytest.raises(ConfigurationError, match="not running"):
         server.restart()
+
+
+def test_a_user_without_a_name(monkeypatch):
+    """As after ``docker run --user 54321``: the error names what is missing, because initdb does not start."""
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    expected = "the user 54321 in /etc/passwd, PostgreSQL's initdb will not"
+    with pytest.raises(ConfigurationError, match=expected), EmbeddedServer():
+        pytest.fail("the server was started")

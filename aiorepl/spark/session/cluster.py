@@ -11,6 +11,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from aiorepl.account import require_account
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
@@ -26,8 +27,9 @@ def cluster_session(
     :param name: the application's name.
     :param master: the cluster's URL; ``None``: as ``spark-submit`` has set it.
     :param conf: Spark's settings.
-    :raises ConfigurationError: there is no Java.
+    :raises ConfigurationError: there is no Java, or this process's user has no name.
     """
+    require_account("Spark's Java")
     ensure_java()
     settings = {"spark.app.name": name, "spark.sql.session.timeZone": "UTC"}
     if master is not None:

@@ -12,6 +12,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from aiorepl.account import require_account
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.reading.source import FilteringDataSource
 from aiorepl.spark.session.environment import own_environment
@@ -52,10 +53,11 @@ def local_session(
     :param memory: the size of Java's heap, in Spark's form: ``"1g"``.
     :param name: the application's name.
     :param log: a file for the output of Java and its Python workers. The default is a temporary file.
-    :raises ConfigurationError: there is no Java, or it does not start.
+    :raises ConfigurationError: there is no Java, it does not start, or this process's user has no name.
     """
     spark = SparkSession.getActiveSession()
     if spark is None:
+        require_account("Spark's Java")
         ensure_java()
         conf = _conf(cores, memory, name)
         with own_environment():

