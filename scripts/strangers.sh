@@ -1,7 +1,7 @@
 #!/bin/sh
 # strangers.sh FOLDER [SUITE…]: runs COMMAND (make demo) on bare Debians, in a fresh clone of HEAD, and prints the seconds to
 # the demo's first line, to "Equal.", and to the end. FOLDER keeps the Debians, by default bookworm (Python 3.11), trixie (3.13) and
-# sid; each takes 400 MB. Needs root, debootstrap, unshare and Linux. What each cell of the matrix is:
+# sid (3.14), or none if there are PYTHONS; each takes 400 MB. Needs root, debootstrap, unshare and Linux. What each cell of the matrix is:
 #
 #   root    as root, in /root/…, which only root may enter; the path has a space and a letter that is not ASCII
 #   user    as another user, with a HOME that is not writable, in such a path; with another SPARK_HOME, JAVA_HOME, PYTHONPATH and
@@ -19,7 +19,7 @@ cells=${CELLS:-root user}
 command=${COMMAND:-make demo}
 packages=python3,python3-venv,make,git,ca-certificates
 status=0
-test $# -gt 0 || set -- bookworm trixie sid
+test $# -gt 0 || test -n "${PYTHONS-}" || set -- bookworm trixie sid
 
 # Runs the command with its output in the log $1, and prints a line of the matrix with the name $2.
 cell() {
