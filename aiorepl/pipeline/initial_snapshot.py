@@ -386,6 +386,8 @@ class InitialPhase:
         """
         if self._partial:
             raise error
+        # Sessions that are going to alter a table wait for these locks.
+        await self.close()
         assert self._file is not None
         flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
         delivered = 0 if self._ledger is None else self._ledger.chunks_done(max(flushed, self._delivered))

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
-from aiorepl.snapshot.reading_transaction import begin_reading, translating
+from aiorepl.snapshot.reading_transaction import TableLocked, begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
@@ -23,6 +23,11 @@ PART_BYTES: Final = 512 * 1024
 
 TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled, because it took too long."""
+
+_NOT_LOCKED: Final = "55P03"
+# The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot itself. PostgreSQL cannot see that
+# these two connections belong together, and nobody else could read the table meanwhile.
+_LOCK_SECONDS: Final = 1.0
 
 
 class RowTaker(Protocol[T_co]):
@@ -84,7 +89,7 @@ class ChunkReader:
         connection = await self._connect()
         try:
             with translating():
-                await begin_reading(connection, self._snapshot)
+                await begin_reading(connection, self._snapshot, _LOCK_SECONDS)
                 if is_sql_ascii(connection):
                     await connection.execute(NO_CONVERSION)
         except BaseException:
@@ -113,6 +118,7 @@ class ChunkReader:
         While the caller does not ask for more, the server is held back.
 
         :param part_bytes: about how many bytes of rows are taken at a time; by default ``PART_BYTES``.
+        :raises TableLocked: another session is going to alter the table.
         :raises ServerError: the command failed.
         :raises SlotError: it took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
@@ -127,6 +133,10 @@ class ChunkReader:
         except ServerError as error:
             # The transaction has failed, and with it the import.
             self.abort()
+            if error.sqlstate == _NOT_LOCKED:
+                raise TableLocked(
+                    "another session waits for the snapshot's lock, to alter or truncate a table that is not read yet"
+                ) from None
             if error.sqlstate == TIMED_OUT:
                 # The next attempt would take as long.
                 raise SlotError(str(error)) from None

@@ -30,6 +30,10 @@ class SnapshotGone(SlotError):
     """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
 
 
+class TableLocked(SnapshotGone):
+    """Another session is going to alter a table. It waits for the snapshot's lock of the table, so the snapshot has to end."""
+
+
 async def begin_reading(
     connection: Any, snapshot: str | None = None, lock_timeout: float | None = None
 ) -> None:

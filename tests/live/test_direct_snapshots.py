@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SlotError, SnapshotOptions
@@ -331,3 +332,56 @@ async def test_a_restart_below_the_slot(filled, options, durable):
         )
     # Chunks that are durable are not read again.
     assert READ[:known] == [row for row in rows(sink) if row[1] <= known]
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE later ADD COLUMN extra int DEFAULT 7", "TRUNCATE later"])
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+@pytest.mark.parametrize("connections", [1, 3])
+async def test_an_alteration_of_a_table_that_is_not_read_yet(
+    filled, options, tmp_path, statement, journal, connections
+):
+    """The snapshot ends for it, and the rest is read while the stream runs. Otherwise it would wait for the snapshot, and the
+    snapshot's COPY for it, without an end.
+    """
+    await filled.execute(
+        "CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later SELECT generate_series(1, 3)"
+    )
+    chunks = SnapshotOptions(
+        state=None if journal else str(tmp_path / "state"),
+        chunk_bytes=8192,
+        in_flight_bytes=1,
+        connections=connections,
+    )
+    sink, hang = MemorySink(), Hang()
+    pipeline = Pipeline(
+        filled.source(),
+        [FaultySink(sink, write=[hang])],
+        **options | {"snapshot": chunks},
+        journal=str(tmp_path / "journal") if journal else None,
+        buffer_bytes=1,
+    )
+    other = await asyncpg.connect(filled.dsn)
+    async with asyncio.timeout(60), pipeline:
+        await hang.reached.wait()
+        waits = "SELECT count(*) FROM pg_locks WHERE relation = 'later'::regclass AND NOT granted"
+        altering = asyncio.create_task(other.execute(statement))
+        await filled.until(lambda: filled.connection.fetchval(waits), bool)
+        hang.release()
+        await altering
+        await filled.execute("INSERT INTO later (id) VALUES (100)")
+
+        async def caught_up() -> bool:
+            there = await filled.connection.fetch("SELECT id FROM later")
+            found = {
+                change.new["id"]
+                for change in sink.changes
+                if change.kind != "truncate" and change.table == "later"
+            }
+            return {row["id"] for row in there} <= found
+
+        await filled.until(caught_up, bool)
+        await sink.wait_for_changes(ROWS)
+    await other.close()
+    assert {number for _, number in READ} <= {
+        change.new["id"] for change in sink.changes if change.kind != "truncate" and change.table == "items"
+    }

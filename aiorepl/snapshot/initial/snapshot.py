@@ -31,7 +31,7 @@ from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.initial.exported import ExportedSnapshot
 from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.reading_transaction import SnapshotGone, translating
+from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked, translating
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.truncates import truncate
 from aiorepl.transactions.pending import OVERHEAD
@@ -85,6 +85,8 @@ class InitialSnapshot:
         self._readers = 0
         # Whether the chunk that is delivered has begun and not ended.
         self._broken = False
+        # Why the snapshot ends after the chunk that is delivered now.
+        self._locked: TableLocked | None = None
         # A connection without the snapshot, for the types as they are now.
         self._now: Any = None
 
@@ -134,7 +136,7 @@ class InitialSnapshot:
             later positions say nothing about this table. Without it, the first such table ends the run.
         :returns: the number of rows.
         :raises SnapshotFailed: some tables were left out; the message names each. The snapshot is not complete.
-        :raises SnapshotGone: the exported snapshot is lost; what was delivered stands.
+        :raises SnapshotGone: the exported snapshot is lost, or has to end; what was delivered stands.
         :raises SlotError: a type was altered during the load.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
@@ -194,6 +196,11 @@ class InitialSnapshot:
                     continue
                 try:
                     await self._read_chunk(reader, chunk, order, limit)
+                except TableLocked as error:
+                    # The chunk that is delivered now is delivered to its end.
+                    self._locked = error
+                    await order.end(number, error)
+                    return
                 except (SnapshotGone, ConnectionFailed, ConnectionLost):
                     raise
                 except AioreplError as error:
@@ -238,6 +245,8 @@ class InitialSnapshot:
         rows = 0
         failed: dict[int, tuple[TablePlan, AioreplError]] = {}
         for chunk in plan.chunks(from_chunk):
+            if self._locked is not None:
+                raise self._locked
             if chunk.table.oid not in failed:
                 self._broken = False
                 try:
