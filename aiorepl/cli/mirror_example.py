@@ -20,6 +20,7 @@ target = "/var/lib/aiorepl/lake"        # a Delta table for each: target/schema/
 mode = "current"                        # history (SCD2), soft_delete, changelog; or by pattern, as below
 # on_error = "set_aside"                # continue without a table that cannot be written; default: halt
 # whole_transactions = true             # never show a part of a transaction, however large it is
+# deletion_vectors = true               # mark rows that change; false: write files again; default: "auto", what is cheaper
 # starting_position = "earliest"        # of a new mirror: earliest, latest or an LSN; the default is the journal's beginning
 # max_bytes = "256MiB"                  # of the journal in a batch
 # partition_bytes = "32MiB"             # of the journal in a task

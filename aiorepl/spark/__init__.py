@@ -24,7 +24,6 @@ from aiorepl.lazy import importer
 
 if TYPE_CHECKING:
     from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
-    from aiorepl.spark.lake.delta_merge import DeltaMergeLake, DeltaMergeTarget
     from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
     from aiorepl.spark.lake.table import Layout, Upkeep
     from aiorepl.spark.mirroring.apply_changes import apply_changes
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 _HOME_OF = {
     "DeltaLake": "aiorepl.spark.lake.delta",
-    "DeltaMergeLake": "aiorepl.spark.lake.delta_merge",
-    "DeltaMergeTarget": "aiorepl.spark.lake.delta_merge",
     "DeltaTarget": "aiorepl.spark.lake.delta",
     "IcebergLake": "aiorepl.spark.lake.iceberg",
     "IcebergTarget": "aiorepl.spark.lake.iceberg",
@@ -60,8 +57,6 @@ _EXTRA_OF = dict.fromkeys(("pyspark", "pyarrow", "deltalake", "py4j"), "spark") 
 
 __all__ = [
     "DeltaLake",
-    "DeltaMergeLake",
-    "DeltaMergeTarget",
     "DeltaTarget",
     "IcebergLake",
     "IcebergTarget",

@@ -77,9 +77,7 @@ class Lake:
 
     def restart(self) -> None:
         """Begin as a new process does."""
-        self.lake = (
-            self._open() if self._open else open_lake(self.target, one_commit=self.staging.whole_transactions)
-        )
+        self.lake = self._open() if self._open else open_lake(self.target)
         writer = TableWriter(
             self.lake,
             self.settings,

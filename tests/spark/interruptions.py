@@ -27,13 +27,16 @@ from pathlib import Path
 from typing import Any, Final, Self
 from unittest import mock
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from aiorepl.history.opening import open_compaction
 from aiorepl.journal.retention import prune
 from aiorepl.pgoutput.relations import Attribute
+from aiorepl.spark.lake import delta_find, delta_merge, delta_transaction
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
-from aiorepl.spark.lake.delta_merge import DeltaMergeLake, DeltaMergeTarget
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction
+from aiorepl.spark.lake.delta_writer import DeltaWriter
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.lake.table import MODES, Layout, Upkeep
 from aiorepl.spark.mirroring import applying, large, planning, table_batch
@@ -45,9 +48,11 @@ from .batches import Killed, Lake, refused
 from .random_source import SourceTable
 
 POINTS: Final[tuple[tuple[type, str], ...]] = (
-    *((kind, name) for kind in (DeltaTarget, IcebergTarget) for name in ("undo", "evolve", "merge")),
-    (DeltaTarget, "_apply"),
-    (DeltaMergeTarget, "_merge"),
+    (DeltaTarget, "apply"),
+    (DeltaTransaction, "evolve"),
+    (DeltaTransaction, "commit"),
+    (DeltaWriter, "finish"),
+    *((IcebergTarget, name) for name in ("undo", "evolve", "merge")),
     (StateFile, "save"),
 )
 """The steps that are interrupted, before them and after them."""
@@ -117,14 +122,14 @@ class Run:
     """One journal with two tables, and its mirror.
 
     :param kind: delta, iceberg or spark.
-    :param spark: the session, for Spark's MERGE.
+    :param spark: the session, in which executors reduce batches.
     """
 
     def __init__(self, folder: Path, seed: int, kind: str, spark: Any = None) -> None:
         self._folder = folder
         self._spark = spark
         self._kind = kind
-        # A merge by Spark takes a second.
+        # A job takes a second.
         self._sizes = SIZES[2:] if kind == "spark" else SIZES
         self._chance = chance = random.Random(seed)
         self._other = random.Random(f"other programs {seed}")
@@ -143,6 +148,7 @@ class Run:
         ]
         self._aside = chance.random() < 0.25
         self._part_bytes = chance.choice([700, 2**26])
+        self._vectors = chance.choice(["auto", True, False])
         self._options = {
             "mode": self._mode,
             "on_error": "set_aside" if self._aside else "halt",
@@ -157,6 +163,9 @@ class Run:
             (table_batch, "_PART_BYTES"): chance.choice([400, 2**25]),
             (table_batch, "LARGE"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
             (large, "PART_BYTES"): 2048,
+            (delta_merge, "PART_BYTES"): self._part_bytes,
+            (delta_find, "_ROWS"): chance.choice([1, 2**20]),
+            (delta_transaction, "_REWRITTEN_BYTES"): chance.choice([0, 5000, 2**26]),
             (applying, "ThreadPoolExecutor"): InThisThread,
         }
         self._interruptions = Interruptions(chance, Failed if self._aside else Killed)
@@ -313,12 +322,8 @@ class Run:
 
     def _tables_in(self, folder: Path) -> Any:
         target = str(folder / "lake")
-        whole = self._options["whole_transactions"]
-        if self._kind == "spark":
-            return DeltaMergeLake(self._spark, target, upkeep=self._upkeep)
-        if self._kind == "delta":
-            part_bytes = None if whole else self._part_bytes
-            return DeltaLake(target, upkeep=self._upkeep, part_bytes=part_bytes)
+        if self._kind != "iceberg":
+            return DeltaLake(target, upkeep=self._upkeep, deletion_vectors=self._vectors)
         from pyiceberg.catalog.sql import SqlCatalog
 
         catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}/iceberg")
@@ -326,11 +331,11 @@ class Run:
 
 
 def _rows(lake: Lake, name: str) -> list[dict[str, Any]]:
-    table = lake.lake.table(("public", name), ())._open()
-    if table is None:
+    version = lake.lake.table(("public", name)).newest()
+    if version is None:
         return []
-    found = table.to_pyarrow_table() if isinstance(table, DeltaTable) else table.scan().to_arrow()
-    rows: list[dict[str, Any]] = found.to_pylist()
+    schema = version.schema()
+    rows: list[dict[str, Any]] = pa.Table.from_batches(version.batches(schema.names), schema).to_pylist()
     return rows
 
 

@@ -24,6 +24,8 @@ from deltalake import DeltaTable
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import MirroredTables, mirror
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction
+from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.mirroring.applying import Applying
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.mirror import Batches
@@ -39,10 +41,10 @@ POINTS: Final[dict[str, tuple[Any, str, int, bool]]] = {
     "after staging": (Batch, "of", 1, True),
     "before the plan is saved": (StateFile, "save", 1, False),
     "after the plan is saved": (StateFile, "save", 1, True),
-    "after the columns of a table": (DeltaTarget, "evolve", 2, True),
-    "before the first table's commit": (DeltaTarget, "merge", 1, False),
-    "between two tables' commits": (DeltaTarget, "merge", 3, False),
-    "after the last table's commit": (DeltaTarget, "merge", 4, True),
+    "after the columns of a table": (DeltaTransaction, "evolve", 2, True),
+    "before the first table's commit": (DeltaTarget, "apply", 1, False),
+    "between two tables' commits": (DeltaTarget, "apply", 3, False),
+    "after the last table's commit": (DeltaTarget, "apply", 4, True),
     "before the state is saved": (StateFile, "save", 2, False),
     "before staged files are deleted": (StateFile, "save", 2, True),
     "before Spark's commit log": (Applying, "apply", 1, True),
@@ -70,6 +72,8 @@ def interrupted(
     """
     owner, name, number, after = POINTS[point]
     owner = target if owner is DeltaTarget else owner
+    if target is IcebergTarget and owner is DeltaTransaction:
+        owner = target
     original, calls = getattr(owner, name), count(1)
 
     def call(*given: Any, **named: Any) -> Any:

@@ -72,15 +72,16 @@ def catalog(folder: Path) -> Any:
 
 def forget_rows(target: Any) -> None:
     """Lose the last row of every part that is merged."""
-    merge = target.merge
+    apply = target.apply
 
     def shorter(part: Part) -> Part:
         return replace(part, read=lambda: part.read()[:-1])
 
-    def less(self: Any, parts: Any, *given: Any, **named: Any) -> None:
-        merge(self, [shorter(part) for part in parts], *given, **named)
+    def less(self: Any, commit: Any, runs: Any = (), *given: Any, **named: Any) -> None:
+        fewer = [run._replace(parts=[shorter(part) for part in run.parts]) for run in runs]
+        apply(self, commit, fewer, *given, **named)
 
-    target.merge = less
+    target.apply = less
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
-from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate, Upkeep
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction
+from aiorepl.spark.lake.table import Commit, Layout, Run, TableUnavailable, Truncate, Upkeep
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 
@@ -57,10 +57,13 @@ def apply(
         pa.schema([*schema, *meta]),
     )
     commit = Commit(application, lsn, LSN(lsn))
-    target.undo(commit.application)
-    target.evolve(schema, defaults, commit)
     reduced = reduce_changes(changes, target.keys, target.mode, truncates)
-    target.merge(reduced.parts(part), commit, reduced.truncates)
+    target.apply(commit, [Run(target.keys, reduced.parts(part), reduced.truncates)], schema, defaults)
+
+
+def evolve(target: DeltaTarget, schema: pa.Schema, defaults=None) -> None:
+    """Apply a batch that only changes the columns."""
+    target.apply(Commit("columns", 1, LSN(1)), (), schema, defaults)
 
 
 def rows(target: DeltaTarget, version: int | None = None) -> list[dict]:
@@ -125,7 +128,7 @@ def test_types_that_do_not_fit(target) -> None:
     assert target.schema().field("amount").type == pa.decimal128(13, 3)
 
     with pytest.raises(ConfigurationError, match="'amount'"):
-        target.evolve(source(id=("1", pa.int32()), amount=("2", pa.bool_())))
+        evolve(target, source(id=("1", pa.int32()), amount=("2", pa.bool_())))
 
 
 def test_defaults_in_a_history(tmp_path) -> None:
@@ -133,7 +136,7 @@ def test_defaults_in_a_history(tmp_path) -> None:
     target = DeltaTarget(str(tmp_path / "target"), ("id",), "history")
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
     apply(target, FIRST, 2, {"id": 1, "note": "uno"})
-    target.evolve(source(**{**COLUMNS, "extra": ("4", pa.int32())}), {"extra": pa.scalar(7, pa.int32())})
+    evolve(target, source(**{**COLUMNS, "extra": ("4", pa.int32())}), {"extra": pa.scalar(7, pa.int32())})
     assert {row["note"]: row["extra"] for row in rows(target)} == {"one": None, "uno": 7}
 
 
@@ -141,10 +144,9 @@ COLUMNS = {"id": ("1", pa.int32()), "note": ("2", pa.string()), "n": ("3", pa.in
 
 
 def test_as_of(target) -> None:
-    """A version is found by the end LSN of its batch; commits in the middle of a batch and of upkeep are none."""
+    """A version is found by the end LSN of its batch; commits of upkeep are none."""
     apply(target, FIRST, 100, {"id": 1, "note": "one"})
     first = target.as_of(LSN(100))
-    target._part_bytes = 1
     many = [{"id": number, "note": "more"} for number in range(2, 5)]
     apply(target, FIRST, 200, *many)
     target._upkeep = Upkeep(optimize_every=1)
@@ -248,7 +250,7 @@ def test_numbers_become_text(target) -> None:
     tiny = Decimal("0.0000000001")
     apply(target, few, 1, {"id": Decimal(7), "price": tiny, "flag": True}, {"id": Decimal(8), "price": tiny})
     more = source(id=("1", pa.decimal128(38, 1)), price=("2", pa.string()), flag=("3", pa.string()))
-    target.evolve(more)
+    evolve(target, more)
     apply(target, few, 2, {"id": Decimal(8), "price": Decimal(1), "flag": False})
 
     assert {(row["id"], row["price"], row["flag"]) for row in rows(target)} == {
@@ -261,7 +263,7 @@ def test_numbers_become_text(target) -> None:
 def test_names_that_cannot_be(target, name) -> None:
     """A column is refused by name if a mirror needs the name itself, or if it differs from another one in case only."""
     with pytest.raises(ConfigurationError, match=name):
-        target.evolve(source(id=("1", pa.int32()), **{name: ("2", pa.string())}))
+        evolve(target, source(id=("1", pa.int32()), **{name: ("2", pa.string())}))
 
 
 def test_nested_key(tmp_path) -> None:
@@ -271,173 +273,78 @@ def test_nested_key(tmp_path) -> None:
         apply(target, source(tags=("1", pa.list_(pa.string()))), 1, {"tags": ["a"]})
 
 
-def test_moves_of_an_unfinished_batch(target, monkeypatch) -> None:
-    """A batch that failed half-way is applied under another number, with the values of rows whose former keys are gone by now."""
-    apply(target, FIRST, 1, *({"id": number, "note": f"toast {number}"} for number in range(1, 5)))
-    target._part_bytes = 1
-    moves = []
-    for number in range(1, 5):
-        moves += [
-            {"_op": "delete", "_ordinal": number, "id": number},
-            {"_op": "insert", "_ordinal": number, "id": number + 10, "_unchanged": ["note"]},
-        ]
-    failing = DeltaTarget._apply
-    left = iter([True, True, False])
-
-    def fail(self, *given) -> None:
-        if not next(left, True):
-            raise OSError
-        failing(self, *given)
-
-    monkeypatch.setattr(DeltaTarget, "_apply", fail)
-    with pytest.raises(OSError):
-        apply(target, FIRST, 2, *moves, part=200)
-    renamed = source(id=("1", pa.int32()), text=("2", pa.string()), n=("3", pa.int32()))
-    moves = [{**move, "_unchanged": ["text"] if "_unchanged" in move else None} for move in moves]
-    apply(target, renamed, 3, *moves, part=200)
-    assert [(row["id"], row["text"]) for row in rows(target)] == [
-        (number + 10, f"toast {number}") for number in range(1, 5)
-    ]
-
-
-def test_undone_columns(tmp_path) -> None:
-    """A batch that is applied again with other columns finds nothing of its first attempt, not even the table that this created."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",), layout=Layout(("note",)))
-    target.evolve(source(**COLUMNS, at=("4", pa.timestamp("us"))), None, Commit("query", 1, LSN(1)))
-    target.undo("query")
-    assert target.schema() is None
-    apply(target, source(note=("2", pa.string()), id=("1", pa.int64())), 2, {"id": 1, "note": "one"})
-    assert (target.schema().names[:2], target.schema().field("id").type) == (["note", "id"], pa.int64())
-    assert ["note"] == DeltaTable(target.target).metadata().partition_columns
-
-    moment = pa.scalar(0, pa.timestamp("us"))
-    wide = source(id=("1", pa.int64()), text=("2", pa.string()), at=("4", pa.timestamp("us")))
-    target.evolve(wide, {"at": moment}, Commit("query", 3, LSN(3)))
-    assert rows(target) == [{"id": 1, "text": "one", "at": moment.as_py()}]
-    target.undo("query")
-    assert rows(target) == [{"id": 1, "note": "one"}]
-
-
-def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(target) -> None:
-    """The first batch of the next query undoes it. The former query may then continue. Rows of other programs stay."""
-    apply(target, FIRST, 1, {"id": 1, "note": "one"})
-    extra = source(**COLUMNS, extra=("4", pa.int32()))
-
-    def begin(application: str) -> None:
-        target.evolve(extra, {"extra": pa.scalar(7, pa.int32())}, Commit(application, 2, LSN(2)))
-
-    begin("query")
-    apply(target, FIRST, 2, {"id": 2, "note": "two"}, application="next")
-    assert rows(target) == [{"id": 1, "note": "one", "n": None}, {"id": 2, "note": "two", "n": None}]
-    begin("next")
-    apply(target, FIRST, 3, {"id": 3, "note": "three"})
-    assert "extra" in target.schema().names, "the former query is not new"
-    planted = pa.table({"id": pa.array([7], pa.int32()), "note": ["planted"]})
-    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
-    apply(target, FIRST, 4, {"id": 4, "note": "four"}, application="third")
-    assert [row["id"] for row in rows(target)] == [1, 2, 3, 4, 7]
-
-
-def test_two_processes_with_one_batch(tmp_path) -> None:
-    """If another process has undone the first commit of a batch, the next one is refused, and the whole batch is applied again."""
-    one, other = (DeltaLake(str(tmp_path)).table(("public", "t"), ("id",)) for _ in range(2))
-    apply(one, FIRST, 1, {"id": 1, "note": "one"})
-    extra = source(**COLUMNS, extra=("4", pa.int32()))
-    one.undo("query")
-    one.evolve(extra, {"extra": pa.scalar(7, pa.int32())}, Commit("query", 2, LSN(2)))
-    other.undo("query")
-    with pytest.raises(TableUnavailable, match="only one query may write a table"):
-        one.merge((), Commit("query", 2, LSN(2)))
-    assert not other.applied("query", 2)
-    apply(other, extra, 2, {"id": 2, "note": "two", "extra": 2}, defaults={"extra": pa.scalar(7, pa.int32())})
-    assert [row["extra"] for row in rows(other)] == [7, 2]
-
-
 def test_two_queries_append_the_same_changes(tmp_path, monkeypatch) -> None:
-    """Of two queries with one target, the one that commits second fails."""
+    """Of two queries with one target, the one that commits second fails, and its files are gone."""
     one, other = (DeltaTarget(str(tmp_path / "t"), ("id",), "changelog") for _ in range(2))
     apply(one, FIRST, 1, {"id": 1, "note": "one"})
-
-    def write(*given, **named) -> None:
-        monkeypatch.undo()
-        apply(other, FIRST, 2, {"id": 2, "note": "two"}, application="next")
-        write_deltalake(*given, **named)
-
-    monkeypatch.setattr("aiorepl.spark.lake.delta.write_deltalake", write)
-    with pytest.raises(CommitFailedError):
-        apply(one, FIRST, 2, {"id": 2, "note": "two"})
-    assert [row["id"] for row in rows(one)] == [1, 2]
-
-
-def test_an_unfinished_batch_and_another_program(target) -> None:
-    """Undoing a batch never removes what another program has written since. A user may restore the table first, and upkeep is harmless."""
-    apply(target, FIRST, 1, {"id": 1, "note": "one"})
-    version = DeltaTable(target.target).version()
-    target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))
-    DeltaTable(target.target).optimize.compact()
-    planted = pa.table({"id": pa.array([7], pa.int32()), "note": ["planted"]})
-    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
-    with pytest.raises(ConfigurationError, match=f"restore the table to version {version}"):
-        target.undo("query")
-    DeltaTable(target.target).restore(version)
-    write_deltalake(target.target, planted, mode="append", schema_mode="merge")
-    apply(target, FIRST, 3, {"id": 2, "note": "two"})
-    assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "one"), (2, "two"), (7, "planted")]
-
-
-@pytest.mark.parametrize("begun", [True, False], ids=["undo", "evolve"])
-def test_another_program_writes_while_the_table_is_created_again(target, monkeypatch, begun) -> None:
-    """The other program's rows stay, and the error says what to do, also when the batch is applied again."""
-    create = DeltaTable.create
-    commit = Commit("query", 1, LSN(1))
-    target.evolve(FIRST, None, commit)
-    if not begun:
-        target.undo("query")
-    planted = pa.table({"id" if begun else "_commit_lsn": pa.array([7], pa.int32() if begun else pa.int64())})
+    commit = DeltaTransaction.commit
 
     def late(*given, **named):
-        write_deltalake(target.target, planted, mode="append", schema_mode="merge")
-        return create(*given, **named)
+        monkeypatch.undo()
+        apply(other, FIRST, 2, {"id": 2, "note": "two"}, application="next")
+        return commit(*given, **named)
 
-    monkeypatch.setattr(DeltaTable, "create", late)
-    with pytest.raises(ConfigurationError, match="another program has changed"):
-        target.undo("query") if begun else target.evolve(FIRST, None, commit)
-    monkeypatch.undo()
-    found = DeltaTable(target.target).to_pyarrow_table()
-    assert 7 in found["id" if begun else "_commit_lsn"].to_pylist()
-    with pytest.raises(ConfigurationError, match="another program has changed"):
-        target.undo("query")
+    monkeypatch.setattr(DeltaTransaction, "commit", late)
+    with pytest.raises(TableUnavailable, match="only one query may write a table"):
+        apply(one, FIRST, 2, {"id": 2, "note": "two"})
+    assert [row["id"] for row in rows(one)] == [1, 2]
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
 
 
-def test_an_unfinished_batch_and_a_vacuum(target) -> None:
-    """If a vacuum has deleted the version before an unfinished batch, the error says so, and the table stays as it is."""
+@pytest.mark.parametrize("new", [True, False], ids=["created", "appended"])
+def test_another_program_writes_meanwhile(target, monkeypatch, new) -> None:
+    """The batch is made again after the other program's commit: rows that came meanwhile are found, and the others stay."""
+    if not new:
+        apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    planted = pa.table({"id": pa.array([1, 7], pa.int32()), "note": ["planted"] * 2})
+    commit, versions = DeltaTransaction.commit, []
+
+    def late(*given, **named):
+        if not versions:
+            write_deltalake(target.target, planted, mode="append", schema_mode="merge")
+        versions.append(commit(*given, **named))
+        return versions[-1]
+
+    monkeypatch.setattr(DeltaTransaction, "commit", late)
+    apply(target, FIRST, 2, {"id": 1, "note": "uno"})
+    assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "uno"), (7, "planted")]
+    assert len(versions) == 2
+    assert DeltaTable(target.target).transaction_version("query") == 2
+
+
+def test_a_batch_of_an_earlier_release(target) -> None:
+    """A table in which an earlier release has left a batch of several commits unfinished is refused."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
-    columns = source(**COLUMNS, extra=("4", pa.int32()))
-    target.evolve(columns, {"extra": pa.scalar(7, pa.int32())}, Commit("query", 2, LSN(2)))
-    present = rows(target)
-    DeltaTable(target.target).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    with pytest.raises(ConfigurationError, match="a vacuum has deleted files of version"):
-        target.undo("query")
-    assert rows(target) == present
+    mark = CommitProperties(app_transactions=[Transaction("query/before", 0)])
+    planted = pa.table({"id": pa.array([7], pa.int32())})
+    write_deltalake(target.target, planted, mode="append", schema_mode="merge", commit_properties=mark)
+    with pytest.raises(ConfigurationError, match="unfinished batch of an earlier release"):
+        apply(target, FIRST, 2, {"id": 2, "note": "two"})
 
 
-def test_an_unfinished_batch_and_a_shorter_log(target) -> None:
-    """If the log does not go back to an unfinished batch, the error says so, and the table stays as it is."""
+def test_a_table_that_was_put_back(target, tmp_path) -> None:
+    """A target sees that its table was replaced by an older copy, or deleted, meanwhile."""
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
-    target.evolve(source(**COLUMNS, extra=("4", pa.int32())), None, Commit("query", 2, LSN(2)))
-    table = DeltaTable(target.target)
-    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
-    for file in Path(target.target, "_delta_log").iterdir():
-        os.utime(file, (0, 0))
-    table.create_checkpoint()
-    table.cleanup_metadata()
-    present = rows(target)
-    with pytest.raises(ConfigurationError, match="in the log of the Delta table"):
-        target.undo("query")
-    assert rows(target) == present
+    shutil.copytree(target.target, tmp_path / "copy")
+    apply(target, FIRST, 2, {"id": 2, "note": "two"})
+    shutil.rmtree(target.target)
+    shutil.copytree(tmp_path / "copy", target.target)
+    assert not target.applied("query", 2)
+    apply(target, FIRST, 3, {"id": 3, "note": "three"})
+    assert [row["id"] for row in rows(target)] == [1, 3]
+    shutil.rmtree(target.target)
+    assert target.schema() is None
 
 
-def test_soft_deletes_under_another_key(tmp_path, monkeypatch) -> None:
+def test_a_feature_that_is_not_known(target) -> None:
+    """A table with a feature that the mirror cannot write is refused by the feature's name."""
+    apply(target, FIRST, 1, {"id": 1, "note": "one"})
+    DeltaTable(target.target).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(ConfigurationError, match="changeDataFeed"):
+        apply(target, FIRST, 2, {"id": 2, "note": "two"})
+
+
+def test_soft_deletes_under_another_key(tmp_path) -> None:
     """After a change of the key columns, a table still has one row for each key: the live one, or else the last deleted one."""
     by_id, by_note, by_both = (
         DeltaTarget(str(tmp_path / "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
@@ -448,16 +355,6 @@ def test_soft_deletes_under_another_key(tmp_path, monkeypatch) -> None:
     version = DeltaTable(by_id.target).version()
     apply(by_id, FIRST, 3, {"id": 7, "note": "x"})
     assert DeltaTable(by_id.target).version() == version + 1, "the key is the same"
-    before = state(by_id)
-
-    def fail(*_: object) -> None:
-        raise OSError
-
-    with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr(DeltaTarget, "_apply", fail)
-        apply(by_note, FIRST, 4, {"note": "x", "id": 7, "n": 4})
-    by_note.undo("query")
-    assert state(by_id) == before
 
     apply(by_note, FIRST, 4, {"note": "x", "id": 7, "n": 4}, {"note": "z", "id": 8, "n": 4})
     assert state(by_note) == {(3, "y", None, True), (7, "x", 4, False), (8, "z", 4, False)}

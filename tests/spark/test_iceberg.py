@@ -11,7 +11,7 @@ import pytest
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Commit, Layout, TableUnavailable, Truncate
+from aiorepl.spark.lake.table import Commit, Layout, Run, TableUnavailable, Truncate
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 pytest.importorskip("pyiceberg")
@@ -48,10 +48,10 @@ def apply(target, lsn: int, *changes: tuple, schema=SOURCE, defaults=None) -> No
     for row, before in zip(rows[1:], rows, strict=False):
         if row["_op"] == "insert" and row["_unchanged"]:
             row["_ordinal"] = before["_ordinal"]
-    target.evolve(schema, defaults)
     table = pa.Table.from_pylist(rows, pa.schema([*schema, *META]))
     reduced = reduce_changes(table, target.keys, target.mode)
-    target.merge(reduced.parts(100), Commit("query", lsn, LSN(lsn)), reduced.truncates)
+    run = Run(target.keys, reduced.parts(100), reduced.truncates)
+    target.apply(Commit("query", lsn, LSN(lsn)), [run], schema, defaults)
 
 
 def rows(target, version: int | None = None) -> list[dict]:
@@ -308,7 +308,7 @@ def test_columns_follow_the_source(lake) -> None:
         {"id": 1, "other": "a", "note": "b", "ex.tra": 7},
         {"id": 1 << 40, "other": "a", "note": "c", "ex.tra": 1},
     ]
-    target.merge([], Commit("query", 3, LSN(3)), [Truncate(3, 0)])
+    target.apply(Commit("query", 3, LSN(3)), [Run(("id",), (), [Truncate(3, 0)])])
     assert [] == rows(target)
     assert target.applied("query", 3)
 
@@ -391,9 +391,7 @@ def test_dates_that_python_does_not_have(lake, tmp_path, format_, name, mode) ->
         )
         reduced = reduce_changes(table, keys, mode)
         commit = Commit("query", lsn, LSN(lsn))
-        target.undo("query")
-        target.evolve(schema, None, commit)
-        target.merge(reduced.parts(1 << 20), commit, reduced.truncates)
+        target.apply(commit, [Run(keys, reduced.parts(1 << 20), reduced.truncates)], schema)
 
     batch(1, "other", ("insert", far[0], "a"), ("insert", 0, "b"))
     batch(2, "other", ("delete", far[0], None), ("insert", far[1], None))
@@ -413,7 +411,6 @@ def test_a_partition_that_python_does_not_have(lake) -> None:
     """A date outside Python's years in a partition column is refused by name."""
     target = lake.table(("public", "t"), ("id",), layout=Layout(("day",)))
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
-    target.evolve(schema)
     meta = [pa.nulls(1, kind) for _, kind in META[3:]]
     day = pa.array([3672879], pa.int32()).cast(pa.date32())
     table = pa.table(
@@ -421,7 +418,8 @@ def test_a_partition_that_python_does_not_have(lake) -> None:
         schema=pa.schema([*schema, *META]),
     )
     with pytest.raises(ConfigurationError, match="'day'"):
-        target.merge(reduce_changes(table, ("id",), "current").parts(100), Commit("query", 1, LSN(1)))
+        run = Run(("id",), reduce_changes(table, ("id",), "current").parts(100))
+        target.apply(Commit("query", 1, LSN(1)), [run], schema)
 
 
 def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
@@ -434,10 +432,10 @@ def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
     other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",), "changelog")
     one.undo("query")
     one.evolve(NARROW)
-    one.merge((), Commit("query", 2, LSN(2)), ends=False)
+    one.merge(Run(()), Commit("query", 2, LSN(2)), ends=False)
     other.undo("query")
     with pytest.raises(TableUnavailable, match="only one query may write a table"):
-        one.merge((), Commit("query", 2, LSN(2)))
+        one.merge(Run(()), Commit("query", 2, LSN(2)))
     one.undo("query")
 
     def commit(transaction) -> None:
@@ -522,7 +520,7 @@ def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:
             ("id",),
             "current",
         )
-        target.merge(reduced.parts(100), Commit("query", 2, LSN(2)), ends=False)
+        target.merge(Run(("id",), reduced.parts(100)), Commit("query", 2, LSN(2)), ends=False)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(target, "_transaction", raising(KeyboardInterrupt()))
             target.undo("query")

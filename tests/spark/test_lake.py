@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +18,7 @@ from aiorepl.spark.lake.columns import target_schema
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.merged import merged
 from aiorepl.spark.lake.rows import lacking_values, of_mode, with_values
-from aiorepl.spark.lake.scanning import scan
-from aiorepl.spark.lake.table import MODES, Commit
+from aiorepl.spark.lake.table import MODES, Commit, Run
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 SOURCE = pa.schema(
@@ -188,16 +186,27 @@ class Died(Exception):
 
 
 class MortalDelta(DeltaTarget):
-    """A Delta table whose writer dies after some commits."""
+    """A Delta table whose writer dies in some attempts, before or after the commit."""
 
-    commits = itertools.count(-1_000_000)
+    attempts = itertools.count(-1_000_000)
 
-    def _apply(self, *given: Any) -> None:
-        super()._apply(*given)
-        if next(self.commits) == 0:
+    def _attempt(self, *given: Any) -> Any:
+        number = next(self.attempts)
+        if number == 0:
             raise Died
+        found = super()._attempt(*given)
+        if number == 1:
+            raise Died
+        return found
 
 
+def rows_of(target: DeltaTarget) -> list[dict[str, Any]]:
+    version = target.newest()
+    assert version is not None
+    return pa.Table.from_batches(version.batches(version.schema().names), version.schema()).to_pylist()
+
+
+@pytest.mark.parametrize("vectors", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -206,18 +215,18 @@ class MortalDelta(DeltaTarget):
     dies=st.integers(0, 6),
     again=st.booleans(),
 )
-def test_every_way_of_applying(mode, actions, cuts, dies, again) -> None:
-    """Batches cut anywhere, in parts of one row, with a death after any commit, give what the model has; so does a lost checkpoint."""
+def test_every_way_of_applying(mode, vectors, actions, cuts, dies, again) -> None:
+    """Batches cut anywhere, with a death around any commit, give what the model has; so does a lost checkpoint."""
     made = world(actions)
     with tempfile.TemporaryDirectory() as folder:
-        target = MortalDelta(f"{folder}/t", KEYS, mode, part_bytes=1)
-        target.evolve(SOURCE)
-        target.commits = itertools.count(-dies)
+        target = MortalDelta(f"{folder}/t", KEYS, mode, deletion_vectors=vectors)
+        target.apply(Commit("columns", 0, LSN(0)), (), SOURCE)
+        target.attempts = itertools.count(-dies)
         apply(target, made, cuts, "first")
-        assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+        assert normal(rows_of(target)) == normal(made.expected(mode))
         if again:
             apply(target, made, {7}, "second")
-            assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
+            assert normal(rows_of(target)) == normal(made.expected(mode))
 
 
 class Memory:
@@ -234,11 +243,9 @@ class Memory:
     def applied(self, application: str, number: int) -> bool:
         return (application, number) in self._done
 
-    def undo(self, _: str) -> None:
-        """A batch is one commit, so nothing is left of it."""
-
-    def merge(self, parts: Any, commit: Commit, truncates: Any) -> None:
+    def apply(self, commit: Commit, runs: Any) -> None:
         rows = self.rows
+        [(_, parts, truncates)] = runs
         for part in [each.read() for each in parts]:
             changes = part
             lacking = lacking_values(part, self.mode)
@@ -274,9 +281,8 @@ def apply(target, made, cuts, application) -> None:
         commit = Commit(application, number, LSN(changes["_commit_lsn"][-1].as_py()))
         while not target.applied(application, number):
             reduced = reduce_changes(changes, KEYS, target.mode)
-            target.undo(application)
             try:
-                target.merge(reduced.parts(200), commit, reduced.truncates)
+                target.apply(commit, [Run(KEYS, reduced.parts(200), reduced.truncates)])
             except Died:
                 continue
             if not reduced.table.num_rows and not reduced.truncates:
@@ -305,39 +311,17 @@ def test_structs_and_far_dates(tmp_path) -> None:
             *given,
             *(pa.array(each, kind) for each, kind in zip(metadata, schema.types[4:], strict=True)),
         ]
-        target.evolve(source)
         reduced = reduce_changes(pa.table(arrays, schema=schema), ("id",), "current")
-        target.merge(reduced.parts(2**20), Commit("q", number, LSN(100 * number)))
+        run = Run(("id",), reduced.parts(2**20))
+        target.apply(Commit("q", number, LSN(100 * number)), [run], source)
 
     apply(1, old, (1, {"a": 1}, "kept", far, "insert", []))
     apply(2, new, (2, {"a": 2, "b": {"z": "q"}}, None, None, "insert", []))
     apply(3, new, (1, None, None, None, "delete", []), (9, {"a": 1, "b": None}, None, far, "insert", ["x"]))
-    found = scan(DeltaTable(target.target), ["id", "c", "x"]).to_table().sort_by("id").to_pylist()
+    version = target.newest()
+    assert version is not None
+    found = pa.Table.from_batches(version.batches(["id", "c", "x"])).sort_by("id").to_pylist()
     assert found == [
         {"id": 2, "c": {"a": 2, "b": {"z": "q"}}, "x": None},
         {"id": 9, "c": {"a": 1, "b": None}, "x": "kept"},
     ]
-
-
-@pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("mode", ["current", "history"])
-def test_merged_by_executors(spark, tmp_path, mode) -> None:
-    """Spark's MERGE makes the same of changes as deltalake."""
-    if "io.delta" not in spark.conf.get("spark.sql.extensions", ""):
-        pytest.skip("Delta's jars are not there")
-    from aiorepl.spark.lake.delta_merge import DeltaMergeTarget
-
-    a, b, c = (1, "p"), (2, "p"), (3, "q")
-    made = world(
-        [
-            ("put", a, a, set()), ("put", b, b, set()), ("put", c, c, set()), ("commit", a, a, set()),
-            ("put", a, a, {"x"}), ("delete", b, b, set()), ("move", c, b, {"x", "y"}), ("move", a, c, {"y"}),
-            ("put", a, a, set()), ("commit", a, a, set()),
-            ("truncate", a, a, set()), ("put", a, a, set()), ("put", a, a, {"x", "y"}),
-        ]
-    )  # fmt: skip
-    target = DeltaMergeTarget(spark, str(tmp_path / "t"), KEYS, mode)
-    target.evolve(SOURCE)
-    apply(target, made, {4}, "first")
-    assert normal(target._open().to_pyarrow_table().to_pylist()) == normal(made.expected(mode))
-    assert len(target.versions()) == 2

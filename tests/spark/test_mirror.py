@@ -9,19 +9,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.lsn import LSN
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import apply_changes
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Commit
-from aiorepl.spark.mirroring import apply_changes as mirroring
-from aiorepl.spark.mirroring.staged_rows import Batch, Folder
 from aiorepl.testing.messages import column
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -268,23 +262,21 @@ def test_replayed_batch(spark, journal, target) -> None:
         done[-1].unlink()
         Path(target, "_checkpoint", "commits", f".{done[-1].name}.crc").unlink(missing_ok=True)
         version = DeltaTable(target).version()
-    assert DeltaTable(target).version() == version == 3
+    assert DeltaTable(target).version() == version == 2
 
 
 def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
     """A query that dies between Delta's commit and Spark's applies the batch once."""
-    from aiorepl.spark.lake.delta import DeltaTarget
-
     expected = history(journal)
     applied = []
 
     def die(self, *arguments, **options) -> None:
         original(self, *arguments, **options)
-        applied.append(arguments[1].number)
+        applied.append(arguments[0].number)
         raise RuntimeError("killed")
 
-    original = DeltaTarget.merge
-    monkeypatch.setattr(DeltaTarget, "merge", die)
+    original = DeltaTarget.apply
+    monkeypatch.setattr(DeltaTarget, "apply", die)
     for number in range(2):
         query = apply_changes(
             journal.read(spark, stream=True, maxBytesPerTrigger="1"),
@@ -295,10 +287,10 @@ def test_killed_between_commits(spark, journal, target, monkeypatch) -> None:
         with pytest.raises(Exception, match="killed"):
             query.awaitTermination(240)
         assert applied == list(range(number + 1))
-    monkeypatch.setattr(DeltaTarget, "merge", original)
+    monkeypatch.setattr(DeltaTarget, "apply", original)
     run(spark, journal, target)
     assert notes(target) == expected
-    assert DeltaTable(target).version() == 3
+    assert DeltaTable(target).version() == 2
 
 
 def test_lost_checkpoint(spark, journal, target) -> None:
@@ -398,18 +390,6 @@ def test_planned_again(spark, journal, target) -> None:
     journal.write()
     run(spark, journal, target)
     assert notes(target) == {2: "toast", 3: "three"}
-
-
-def test_an_empty_batch(target, monkeypatch) -> None:
-    """Nothing is left of an earlier plan of a batch, even if the batch has no changes now."""
-    table = DeltaTarget(target, ("id",))
-    table.evolve(pa.schema([("id", pa.int32())]))
-    batches = mirroring._Batches(table, StructType(), ("id",), Folder(f"{target}/_staging"), "")
-    monkeypatch.setattr(batches, "_query", lambda _: "query")
-    monkeypatch.setattr(mirroring, "reduce_batch", lambda *_: Batch((), (), None))
-    table.evolve(pa.schema([("id", pa.int32()), ("extra", pa.int32())]), None, Commit("query", 1, LSN(1)))
-    batches(None, 1)
-    assert "extra" not in table.schema().names
 
 
 def test_documentation(spark, journal, tmp_path) -> None:

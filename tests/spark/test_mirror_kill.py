@@ -32,21 +32,21 @@ from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.mirroring.state import StateFile
 
 left = int(sys.argv[2])
-merge, save = DeltaTarget.merge, StateFile.save
+apply, save = DeltaTarget.apply, StateFile.save
 
-def merging(self, *given, **named):
+def applying(self, *given, **named):
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    merge(self, *given, **named)
+    apply(self, *given, **named)
 
 def saving(self, state):
     saved = save(self, state)
     print(saved.batch, flush=True)
     return saved
 
-DeltaTarget.merge, StateFile.save = merging, saving
+DeltaTarget.apply, StateFile.save = applying, saving
 main(["spark", "mirror", sys.argv[1]])
 """
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -23,8 +24,9 @@ from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark.lake import delta
+from aiorepl.spark.lake import delta_merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.lake.table import TableUnavailable
 from aiorepl.spark.mirroring import table_batch
@@ -53,15 +55,15 @@ def killed(*_: Any, **__: Any) -> None:
 
 def fail_at(monkeypatch, count: int, error: BaseException) -> None:
     """Fail in the commit with this number, before it is made."""
-    merge, calls = DeltaTarget.merge, []
+    apply, calls = DeltaTarget.apply, []
 
     def failing(self: Any, *given: Any, **named: Any) -> None:
         calls.append(self)
         if len(calls) == count:
             raise error
-        merge(self, *given, **named)
+        apply(self, *given, **named)
 
-    monkeypatch.setattr(DeltaTarget, "merge", failing)
+    monkeypatch.setattr(DeltaTarget, "apply", failing)
 
 
 def test_many_tables(lake, journal) -> None:
@@ -257,36 +259,6 @@ def test_a_failed_table_is_set_aside(lake, journal) -> None:
     assert (found.set_aside, Cursors(journal.folder).names()) == ({}, [])
 
 
-def test_set_aside_between_commits(lake, journal, monkeypatch) -> None:
-    """A history that has a part of a batch is caught up over a longer range: each key has one current version."""
-    monkeypatch.setattr(table_batch, "_PART_BYTES", 1)
-    monkeypatch.setattr(delta, "bounded", lambda parts, size: [[each] for each in parts])
-    mirror = lake(mode="history", on_error="set_aside")
-    t = journal.stream.table("t", ID, NOTE)
-    journal.stream.transaction(t.insert("0", "a"))
-    mirror.step()
-    journal.stream.transaction(t.insert("1", "a"), t.insert("2", "a"))
-    merge, calls = DeltaTarget._apply, []
-
-    def failing(self: Any, *given: Any) -> None:
-        calls.append(None)
-        if len(calls) == 4:
-            raise ValueError("no memory")
-        merge(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DeltaTarget, "_apply", failing)
-        mirror.step()
-    assert MirroredTables(mirror.target).set_aside
-    mirror.restart()
-    journal.stream.transaction(t.update("1", "b"), t.update("2", "b"))
-    mirror.step()
-    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
-    current = [(row["id"], row["note"]) for row in rows if row["_is_current"]]
-    assert sorted(current) == [(0, "a"), (1, "b"), (2, "b")]
-    assert len(rows) == 5
-
-
 def test_set_aside_after_its_commit(lake, journal, monkeypatch) -> None:
     """A table that failed after its commit gets only the changes that it lacks, so a moved row keeps its value."""
     mirror = lake(on_error="set_aside")
@@ -294,14 +266,14 @@ def test_set_aside_after_its_commit(lake, journal, monkeypatch) -> None:
     journal.stream.transaction(t.insert("1", "toast"))
     mirror.step()
     journal.stream.transaction(t.update("2", UNCHANGED, key=["1", None]))
-    merge = DeltaTarget.merge
+    apply = DeltaTarget.apply
 
     def failing(self: Any, *given: Any, **named: Any) -> None:
-        merge(self, *given, **named)
+        apply(self, *given, **named)
         raise ValueError("no checkpoint")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTarget, "merge", failing)
+        patch.setattr(DeltaTarget, "apply", failing)
         mirror.step()
     assert MirroredTables(mirror.target).set_aside
     mirror.restart()
@@ -411,7 +383,7 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
 def test_whole_transactions(lake, journal, monkeypatch) -> None:
     """With ``whole_transactions``, no version of a table has a part of a transaction, even of one that spans segments."""
     monkeypatch.setattr(table_batch, "_PART_BYTES", 400)
-    monkeypatch.setattr(delta, "bounded", lambda parts, size: [[each] for each in parts])
+    monkeypatch.setattr(delta_merge, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
     for note in "ab":
         journal.stream.transaction(*[t.insert(str(key), note * 100) for key in range(30)])
@@ -791,42 +763,6 @@ def test_clean(tmp_path) -> None:
     assert store.names() == ["notes.txt"]
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["first", "later"])
-def test_an_unfinished_batch_with_an_earlier_end(lake, journal, monkeypatch, tmp_path, before) -> None:
-    """If a batch of several commits is planned again with an earlier end, a row that moves after that end keeps its value."""
-    many = DeltaLake(str(tmp_path / "lake"), part_bytes=1)
-    monkeypatch.setattr(table_batch, "_PART_BYTES", 1)
-    mirror = lake(lake=lambda: many)
-    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
-    insert = t.insert("1", "kept")
-    journal.stream.transaction(insert if before else u.insert("1", "other"))
-    mirror.step()
-    journal.stream.transaction(t.insert("2", "two"), *([] if before else [insert]))
-    journal.write()
-    end = mirror.reader.end()
-    journal.stream.transaction(t.update("3", UNCHANGED, key=["1", None]), t.insert("1", "new"))
-    journal.write()
-    apply, calls = DeltaTarget._apply, []
-
-    def failing(self: Any, *given: Any) -> None:
-        calls.append(self)
-        if len(calls) == 3:
-            raise Killed
-        apply(self, *given)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(DeltaTarget, "_apply", failing)
-        mirror.stage()
-        mirror.again()
-    mirror.lose_plan()
-    mirror.stage(end=end)
-    mirror.again()
-    mirror.stage()
-    mirror.again()
-    rows = many.table(("public", "t"), ("id",))._open().to_pyarrow_table()
-    assert {row["id"]: row["note"] for row in rows.to_pylist()} == {1: "new", 2: "two", 3: "kept"}
-
-
 def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> None:
     """If one table has a batch up to a later end than the others, that batch is no common version."""
     mirror = lake()
@@ -884,7 +820,6 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     """
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
     many: Any = DeltaLake(str(tmp_path / "lake")) if kind == "delta" else IcebergLake(catalog)
-    target = DeltaTarget if kind == "delta" else IcebergTarget
     mirror, t = lake(lake=lambda: many), journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(t.insert("1", "a"))
     mirror.step()
@@ -903,7 +838,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     journal.stream.transaction(wide.insert("3", "c", "given"))
     journal.write({"id": Attribute(1), "note": Attribute(2), "more": Attribute(3, "default", True)})
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(target, "merge", killed)
+        patch.setattr(*(DeltaTransaction, "commit") if kind == "delta" else (IcebergTarget, "merge"), killed)
         mirror.stage()
         mirror.again()
     mirror.lose_plan()
@@ -911,8 +846,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     mirror.again()
     mirror.stage()
     mirror.again()
-    found = many.table(("public", "t"), ("id",))
-    rows = found._open().scan().to_arrow() if kind == "iceberg" else found._open().to_pyarrow_table()
+    rows = pa.Table.from_batches(many.table(("public", "t")).newest().batches(["id", "more"]))
     former = [1, 2, 4] if complete else [1, 2]
     assert {row["id"]: row["more"] for row in rows.to_pylist()} == dict.fromkeys(former, "default") | {
         3: "given"

@@ -1,230 +1,258 @@
-"""Reads and writes the records of a mirror's batches in the log of a Delta table. Uses deltalake; does not use Spark.
+"""Reads the log of a Delta table: its columns, its data files with their deletion vectors, and its transaction identifiers.
 
-The commit that ends a batch sets the Delta transaction identifier ``application`` to the batch's number, and has the batch's end in
-its metadata. If a batch needs several commits, the first one sets the identifier ``application/before`` to the version before it,
-and the last one sets it to -1. So an unfinished batch can be undone. ``RESTORE`` does not change identifiers by itself; the commit
-that undoes a batch sets ``application/before`` to -1 explicitly.
-
-In the mode soft_delete, the identifier ``aiorepl/keys`` has a hash of the names of the columns by which the rows are unique.
+deltalake does not return the descriptors of deletion vectors, which a commit that changes a file's vector needs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any, Final
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Self
+from urllib.parse import unquote
 
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.summary import application_of, commit_of, metadata_of, part_metadata
-from aiorepl.spark.lake.table import Commit, Version
+from aiorepl.spark.lake import delta_vectors
+from aiorepl.spark.lake.delta_folder import LOG, DeltaFolder
 
-CREATED: Final = -2
-"""Recorded in place of the version before the batch if the batch created the table."""
-_NONE: Final = -1
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_ACTIONS: Final = ("txn", "add", "metaData", "protocol")
 
-_KEYS: Final = "aiorepl/keys"
-_WRITER: Final = Transaction("aiorepl/writer", 0)
-"""In every commit, so that concurrent commits conflict. Otherwise two queries could append the same rows at once."""
-_NEWEST: Final = 5
-"""The number of log entries that are read first; the last batch is usually among them."""
-_UPKEEP: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
-"""The operations that other programs may run at any time: they change no rows."""
+_MAPS: Final = ("partitionValues", "configuration", "options", "tags")
+
+Action = dict[str, Any]
 
 
-def ending(commit: Commit) -> CommitProperties:
-    """Return the properties of the commit that ends a batch."""
-    application = commit.application
-    return CommitProperties(
-        custom_metadata=metadata_of(commit),
-        app_transactions=[Transaction(application, commit.number), _before(application, _NONE), _WRITER],
-    )
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a version.
 
-
-def within(table: DeltaTable | None, application: str) -> CommitProperties:
-    """Return the properties of a commit that does not end its batch.
-
-    :param table: the table before this commit; ``None``: the commit creates it.
+    :param add: its add action.
     """
-    marks = [_WRITER]
-    if table is None:
-        marks.append(_before(application, CREATED))
-    elif unfinished(table, application) is None:
-        marks.append(_before(application, table.version()))
-    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
+
+    add: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Its path relative to the table, or its URI."""
+        return unquote(self.add["path"])
+
+    @property
+    def vector(self) -> delta_vectors.Descriptor | None:
+        """The descriptor of its deletion vector."""
+        found: Mapping[str, Any] | None = self.add.get("deletionVector")
+        return found
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        """What distinguishes it from other files, and from itself with another vector."""
+        return self.add["path"], delta_vectors.identity(self.vector)
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        return int(self.add["size"])
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Any]:
+        """Its statistics; empty if there are none."""
+        text = self.add.get("stats")
+        return json.loads(text) if text else {}
+
+    def removed(self, now: int, *, data_change: bool = True) -> Action:
+        """Return the action that removes it.
+
+        :param now: milliseconds since 1970.
+        """
+        names = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId")
+        kept = {name: self.add[name] for name in names if self.add.get(name) is not None}
+        return {
+            "remove": {
+                **kept,
+                "deletionTimestamp": now,
+                "dataChange": data_change,
+                "extendedFileMetadata": True,
+            }
+        }
 
 
-def upkeep(application: str) -> CommitProperties:
-    """Return the properties of a commit that changes no rows, between two batches."""
-    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=[_WRITER])
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a table.
 
-
-def undoing(table: DeltaTable, application: str) -> CommitProperties:
-    """Return the properties of the commit that undoes an unfinished batch."""
-    marks = [_before(application, _NONE), _WRITER]
-    if table.transaction_version(_KEYS) is not None:
-        marks.append(Transaction(_KEYS, _NONE))
-    return CommitProperties(custom_metadata=part_metadata(application), app_transactions=marks)
-
-
-def unique_by(properties: CommitProperties, keys: Collection[str]) -> CommitProperties:
-    """Return the properties of a commit, with the record that the rows are unique by these columns."""
-    marks = [*(properties.app_transactions or ()), Transaction(_KEYS, _number_of(keys))]
-    return CommitProperties(custom_metadata=properties.custom_metadata, app_transactions=marks)
-
-
-def is_unique_by(table: DeltaTable, keys: Collection[str]) -> bool:
-    """Whether the last such record is that the rows are unique by these columns."""
-    return table.transaction_version(_KEYS) == _number_of(keys)
-
-
-def unfinished(table: DeltaTable, application: str) -> int | None:
-    """Return the version before an application's unfinished batch, or ``CREATED``; ``None`` if no batch is unfinished."""
-    found = table.transaction_version(f"{application}/before")
-    return None if found is None or found == _NONE else found
-
-
-def abandoned(table: DeltaTable, application: str) -> str | None:
-    """Return another application that has left its batch unfinished; ``None`` if there is none, or if ``application`` is not new.
-
-    Only the last application can have left one, because each new application undoes it first.
+    :param files: by identity.
+    :param transactions: by application, the version of its last transaction.
+    :param checksum: of the log's entry of this version; ``None`` if only a checkpoint has the version.
     """
-    if table.transaction_version(application) is not None or unfinished(table, application) is not None:
-        return None
-    for limit in (_NEWEST, None):
-        for entry in table.history(limit):
-            if (last := application_of(_metadata(entry))) is not None:
-                return None if unfinished(table, last) is None else last
-    return None
 
+    folder: DeltaFolder
+    version: int = -1
+    checksum: int | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[tuple[str, str | None], DataFile] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
 
-def record(table: DeltaTable, properties: CommitProperties) -> None:
-    """Make a commit without rows."""
-    table.create_write_transaction(
-        [],
-        "append",
-        table.schema(),
-        table.metadata().partition_columns,
-        commit_properties=properties,
-    )
-    table.update_incremental()
+    @classmethod
+    def load(cls, folder: DeltaFolder, version: int | None = None) -> Self | None:
+        """Read a version, by default the newest; ``None`` if there is no table.
 
+        :raises ConfigurationError: the log lacks entries, or has an unknown form.
+        """
+        names = folder.entries()
+        entries = [int(match[1]) for name in names if (match := _ENTRY.fullmatch(name))]
+        checkpoints = _checkpoints(names)
+        if not entries and not checkpoints:
+            return None
+        last = max([*entries, *checkpoints]) if version is None else version
+        start = max((each for each in checkpoints if each <= last), default=None)
+        found = cls(folder)
+        if start is not None:
+            found = replace(found, version=start)._after(start, _of_checkpoint(folder, checkpoints[start]))
+        for number in range(found.version + 1, last + 1):
+            try:
+                found = found._next()
+            except FileNotFoundError:
+                raise ConfigurationError(
+                    f"the log of the Delta table {folder.target} has no entry {number}: another program has deleted it, or has written "
+                    "a checkpoint of an unknown form"
+                ) from None
+        return found
 
-def was_undone(table: DeltaTable, application: str, before: int) -> bool:
-    """Whether a user has restored the table to the version before an unfinished batch.
+    def newest(self) -> Self:
+        """Return the newest version, if the log still has this one."""
+        found = self
+        while True:
+            try:
+                found = found._next()
+            except FileNotFoundError:
+                return found
 
-    :raises ConfigurationError: another program has changed the table since, and ``RESTORE`` would remove its changes; or the log
-        does not go back far enough.
-    """
-    count = table.version() - max(before, -1)
-    since = table.history(count)
-    if len(since) < count:
-        raise ConfigurationError(
-            f"an unfinished batch of the mirror cannot be undone, because its entries in the log of the Delta table "
-            f"{table.table_uri} have been deleted: move the table away, and begin it again with a snapshot"
+    def is_there(self) -> bool:
+        """Whether the log still has this version: the table was neither deleted nor put back from another copy."""
+        try:
+            data = self.folder.entry(entry_name(self.version))
+        except FileNotFoundError:
+            return False
+        return zlib.crc32(data) == self.checksum
+
+    def _next(self) -> Self:
+        data = self.folder.entry(entry_name(self.version + 1))
+        return replace(self._after(self.version + 1, _parse(data)), checksum=zlib.crc32(data))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return pa.schema(Schema.from_json(self.metadata["schemaString"]))
+
+    @property
+    def partitions(self) -> list[str]:
+        """The names of the columns by which it is partitioned."""
+        return list(self.metadata.get("partitionColumns") or ())
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """Its properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+    def _after(self, version: int, actions: Iterator[Action]) -> Self:
+        protocol, metadata = self.protocol, self.metadata
+        files, transactions = dict(self.files), dict(self.transactions)
+        for action in actions:
+            if (add := action.get("add")) is not None:
+                file = DataFile(add)
+                files[file.identity] = file
+            elif (removed := action.get("remove")) is not None:
+                files.pop(DataFile(removed).identity, None)
+            elif (txn := action.get("txn")) is not None:
+                transactions[txn["appId"]] = txn["version"]
+            elif action.get("metaData") is not None:
+                metadata = action["metaData"]
+            elif action.get("protocol") is not None:
+                protocol = action["protocol"]
+        return replace(
+            self,
+            version=version,
+            protocol=protocol,
+            metadata=metadata,
+            files=files,
+            transactions=transactions,
         )
-    if any(_restored_version(entry) == before for entry in since):
-        return True
-    _require_own(table, since, application, before)
-    return False
 
 
-def require_replaced(table: DeltaTable, version: int, application: str, before: int) -> None:
-    """Check that the last commit, which created the table again, did not remove changes of another program.
-
-    Such a commit replaces whatever version it finds, without a conflict.
-
-    :param version: the version that it should have replaced.
-    :param before: the version before the batch, or ``CREATED``.
-    :raises ConfigurationError: it removed such changes. They are restored, and the batch is unfinished again.
-    """
-    found = table.version()
-    try:
-        _require_own(table, table.history(found - version)[1:], application, before)
-    except ConfigurationError:
-        mark = CommitProperties(
-            custom_metadata=part_metadata(application), app_transactions=[_before(application, before)]
-        )
-        table.restore(found - 1, commit_properties=mark)
-        raise
+def entry_name(version: int) -> str:
+    """Return the name of the log's entry for a version."""
+    return f"{version:020d}.json"
 
 
-def _require_own(
-    table: DeltaTable, entries: Sequence[Mapping[str, Any]], application: str, before: int
-) -> None:
-    for entry in entries:
-        operation = entry.get("operation")
-        if operation not in _UPKEEP and application_of(_metadata(entry)) != application:
-            raise ConfigurationError(
-                f"another program has changed the Delta table {table.table_uri} ({operation}, version {entry['version']}) while a batch "
-                + (
-                    "of the mirror was unfinished: move the table away, and begin it again with a snapshot"
-                    if before == CREATED
-                    else f"of the mirror was unfinished: restore the table to version {before}, and make that change again after the batch"
-                )
-            )
+def commits(folder: DeltaFolder) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the versions of a table and their ``commitInfo``, newest first, as far back as the log reaches."""
+    numbers = (int(found[1]) for name in folder.entries() if (found := _ENTRY.fullmatch(name)))
+    for number in sorted(numbers, reverse=True):
+        try:
+            yield number, commit_info(folder, number)
+        except FileNotFoundError:
+            return
 
 
-def restore(table: DeltaTable, before: int, properties: CommitProperties) -> None:
-    """Restore the table to the version before an unfinished batch.
-
-    :raises ConfigurationError: a vacuum has deleted files of this version.
-    """
-    try:
-        table.restore(before, commit_properties=properties)
-    except DeltaError as error:
-        if "missing file" not in str(error):
-            raise
-        raise ConfigurationError(
-            f"an unfinished batch of the mirror cannot be undone, because a vacuum has deleted files of version {before} of the Delta "
-            f"table {table.table_uri}: move the table away, and begin it again with a snapshot"
-        ) from error
+def commit_info(folder: DeltaFolder, version: int) -> Mapping[str, Any]:
+    """Return the ``commitInfo`` of a version; empty if it has none."""
+    for line in folder.entry(entry_name(version)).splitlines():
+        # It is usually the first or the last action, and the others may be large.
+        if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")) is not None:
+            info: Mapping[str, Any] = found
+            return info
+    return {}
 
 
-def versions(table: DeltaTable) -> Iterator[Version]:
-    """Yield the versions at the ends of batches, newest first."""
-    for entry in table.history():
-        commit = commit_of(_metadata(entry))
-        if commit is not None:
-            time = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
-            yield Version(entry["version"], commit, time)
-
-
-def restored(table: DeltaTable) -> bool:
-    """Whether the table was restored to a version before its last batch."""
-    for limit in (_NEWEST, None):
-        version: int | None = None
-        for entry in table.history(limit):
-            if commit_of(_metadata(entry)) is not None:
-                return version is not None and version < entry["version"]
-            if version is None:
-                version = _restored_version(entry)
-    return False
-
-
-def _number_of(keys: Collection[str]) -> int:
-    return int.from_bytes(sha256(json.dumps(sorted(keys)).encode()).digest()[:7])
-
-
-def _before(application: str, version: int) -> Transaction:
-    return Transaction(f"{application}/before", version)
-
-
-def _metadata(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a writer's metadata. Spark stores it as one text."""
-    text = str(entry.get("userMetadata", ""))
-    if not text.startswith("{"):
-        return entry
-    found: Mapping[str, Any] = json.loads(text)
+def _checkpoints(names: list[str]) -> dict[int, list[str]]:
+    """Return the files of each complete checkpoint."""
+    found: dict[int, list[str]] = {}
+    for name in names:
+        if (match := _CHECKPOINT.fullmatch(name)) is None:
+            continue
+        version, part, count = match.groups()
+        if part is None:
+            found[int(version)] = [name]
+        elif len(
+            parts := [each for each in names if each[:31] == name[:31] and each.endswith(f".{count}.parquet")]
+        ) == int(count):
+            found.setdefault(int(version), sorted(parts))
     return found
 
 
-def _restored_version(entry: Mapping[str, Any]) -> int | None:
-    """Return the version to which an entry of the log has restored the table."""
-    if entry.get("operation") != "RESTORE":
-        return None
-    return int(entry.get("operationParameters", {}).get("version") or 0)
+def _of_checkpoint(folder: DeltaFolder, names: list[str]) -> Iterator[Action]:
+    for name in names:
+        with folder.open(f"{LOG}/{name}") as opened:
+            file = pq.ParquetFile(opened)
+            present = [each for each in _ACTIONS if each in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=present):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
+                    yield {key: _plain(value) for key, value in row.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Return an action as the log's JSON has it, without the fields that are null."""
+    if not isinstance(value, dict):
+        return value
+    return {key: each if key in _MAPS else _plain(each) for key, each in value.items() if each is not None}
+
+
+def actions_of(folder: DeltaFolder, version: int) -> Iterator[Action]:
+    """Return the actions of a version.
+
+    :raises FileNotFoundError: the log does not have it any longer.
+    """
+    return _parse(folder.entry(entry_name(version)))
+
+
+def _parse(data: bytes) -> Iterator[Action]:
+    return (json.loads(line) for line in data.splitlines() if line.strip())

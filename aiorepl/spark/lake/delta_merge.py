@@ -1,312 +1,388 @@
-"""Delta tables that executors write, with Spark's MERGE and Delta's jars. A batch of any size is one commit.
+"""Merges reduced changes into a Delta table: finds the rows that exist, deletes those that change, and writes the new ones.
 
-The session needs the jars (``io.delta:delta-spark``) and Delta's extension and catalog. Only the merge and upkeep run in Spark;
-``delta`` reads the log and changes columns.
+A row is replaced only by a newer change, so changes that the table has already change nothing. ``table`` describes the columns.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, ClassVar, Final
-from uuid import uuid4
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
+from hashlib import sha256
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+import pyarrow.compute as pc
 
-from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.attempts import Attempts
-from aiorepl.spark.lake.columns import OP
-from aiorepl.spark.lake.delta import DeltaTarget, folder_name
-from aiorepl.spark.lake.delta_log import record, unfinished
-from aiorepl.spark.lake.own_session import own_session
-from aiorepl.spark.lake.rows import kept_names
-from aiorepl.spark.lake.statements import Clause, Dialect, Merge, merge, microseconds
-from aiorepl.spark.lake.summary import metadata_of, part_metadata
+from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
+from aiorepl.spark.lake.delta_find import Wanted, matches
+from aiorepl.spark.lake.delta_scan import FileScan
+from aiorepl.spark.lake.delta_statistics import bounds
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction, Entry
+from aiorepl.spark.lake.delta_writer import DeltaWriter
+from aiorepl.spark.lake.rows import (
+    bounded,
+    codes,
+    fitted,
+    kept_masks,
+    lacking_values,
+    of_mode,
+    typed,
+    with_values,
+    without,
+)
+from aiorepl.spark.lake.soft_deletes import shared_keys, survivors
 from aiorepl.spark.lake.table import (
-    DEFAULT_LAYOUT,
-    DEFAULT_UPKEEP,
     DELETED,
     IS_CURRENT,
     KEPT,
     ORIGIN,
+    VALID_FROM,
+    VALID_TO,
     VALID_TO_LSN,
-    Commit,
-    Layout,
-    Mode,
-    Part,
+    VALID_TO_ORDINAL,
+    Run,
     Truncate,
-    Upkeep,
 )
-from aiorepl.spark.session.identifiers import quoted
 
-_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-_SETTING: Final = "spark.databricks.delta."
-_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-
-
-class DeltaMergeLake:
-    """A folder or URL with a Delta table for each source table, merged by executors; otherwise as ``DeltaLake``.
-
-    :param spark: the session; its configuration must give access to the folder.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        root: str,
-        *,
-        storage: Mapping[str, str] | None = None,
-        upkeep: Upkeep = DEFAULT_UPKEEP,
-    ) -> None:
-        self._spark = spark
-        self._root = root.rstrip("/")
-        self._storage = storage
-        self._upkeep = upkeep
-        self._attempts = Attempts()
-
-    def __repr__(self) -> str:
-        return f"<Delta tables in {self._root}, merged by Spark>"
-
-    def table(
-        self,
-        name: tuple[str, str],
-        keys: tuple[str, ...],
-        mode: Mode = "current",
-        layout: Layout = DEFAULT_LAYOUT,
-    ) -> DeltaMergeTarget:
-        """Return the target of a source table, without creating it."""
-        target = "/".join((self._root, *map(folder_name, name)))
-        return DeltaMergeTarget(
-            self._spark,
-            target,
-            keys,
-            mode,
-            layout,
-            storage=self._storage,
-            upkeep=self._upkeep,
-            attempts=self._attempts,
-        )
+PART_BYTES: Final = 64 * 1024 * 1024
+"""The bytes of changes that are merged at a time."""
+_KEYS: Final = "aiorepl/keys"
+_PLACE: Final = [COMMIT_LSN, ORDINAL]
+_ENDS: Final = (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)
 
 
-class DeltaMergeTarget(DeltaTarget):
-    """The Delta table at ``target``, merged by the executors of ``spark``.
+def merge(batch: DeltaTransaction, run: Run) -> None:
+    """Merge the changes of a run, whose rows the same key columns identify."""
+    assert batch.schema is not None
+    if batch.mode == "soft_delete" and run.parts:
+        _unite(batch, run.keys)
+    scans = list(batch.scans())
+    with batch.writing(run.keys) as writer:
+        for some in bounded(run.parts, PART_BYTES):
+            changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
+            _Merge(batch, scans, run.keys, run.truncates, writer).apply(changes)
+        if run.truncates and batch.mode != "changelog":
+            for entry, scan in scans:
+                _truncate(batch, entry, scan, run.truncates, writer)
 
-    :param storage: options for deltalake; Spark has its own configuration for object stores.
-    :raises ConfigurationError: the session does not have Delta's extension.
-    """
 
-    _rounds: ClassVar[bool] = False
+class _Merge:
+    """Merges some changes, which have all changes of their keys in the batch."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        target: str,
-        keys: tuple[str, ...],
-        mode: Mode = "current",
-        layout: Layout = DEFAULT_LAYOUT,
-        *,
-        storage: Mapping[str, str] | None = None,
-        upkeep: Upkeep = DEFAULT_UPKEEP,
-        attempts: Attempts | None = None,
-    ) -> None:
-        super().__init__(target, keys, mode, layout, storage=storage, upkeep=upkeep, attempts=attempts)
-        if _EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
-            raise ConfigurationError(
-                f"the Spark session does not have Delta: start it with the package io.delta:delta-spark, spark.sql.extensions={_EXTENSION} "
-                "and spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
-            )
-        self._spark: SparkSession | None = spark
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_spark": None}
-
-    def merge(
-        self,
-        parts: Sequence[Part],
-        commit: Commit,
-        truncates: Sequence[Truncate] = (),
-        *,
-        ends: bool = True,
-    ) -> None:
-        if not parts:
-            super().merge(parts, commit, truncates, ends=ends)
-            return
-        table = self._existing()
-        self._unite(table, commit)
-        if not ends and unfinished(table, commit.application) is None:
-            # Spark's MERGE can set only one transaction identifier.
-            record(table, self._within(table, commit.application))
-        self._require(table, commit.application)
-        alone = unfinished(table, commit.application) is None
-        with own_session(self._session()) as spark:
-            self._merge(spark, parts, commit, truncates, pa.schema(table.schema()), alone=alone)
-        table.update_incremental()
-        if ends:
-            self._finish(table, commit)
-
-    def _merge(
-        self,
-        spark: SparkSession,
-        parts: Sequence[Part],
-        commit: Commit,
+        batch: DeltaTransaction,
+        scans: Sequence[tuple[Entry, FileScan]],
+        keys: Sequence[str],
         truncates: Sequence[Truncate],
-        schema: pa.Schema,
-        *,
-        alone: bool,
+        writer: DeltaWriter,
     ) -> None:
-        """Merge changes in one commit.
+        assert batch.schema is not None
+        self._schema: pa.Schema = batch.schema
+        self._mode = batch.mode
+        self._scans = scans
+        self._keys = list(keys)
+        self._truncates = truncates
+        self._writer = writer
 
-        :param alone: whether this commit is the whole batch.
-        """
-        source = self._source(spark, parts)
-        flags: dict[str, str] = {}
-        # By default, Delta stores the source first, in case it changes between two reads. Parts do not change.
-        settings = {"merge.materializeSource": "none"}
-        if self.mode != "changelog":
-            kept = _kept(parts)
-            if kept and (self.mode == "history" or any(kept.values())):
-                settings = {}  # the source then reads the target, too
-            source, flags = self._whole(spark, source, kept)
-        columns = [name for name in schema.names if name in source.columns]
-        statement = merge(columns, self.keys, self.mode, _DIALECT, flags, truncates)
-        view = f"aiorepl_{uuid4().hex}"
-        source.createOrReplaceTempView(view)
-        metadata = metadata_of(commit) if alone else part_metadata(commit.application)
-        settings |= {"commitInfo.userMetadata": json.dumps(metadata)}
-        # Delta skips a merge whose number it already has, but the batch may have another end now.
-        if alone and not self.applied(commit.application, commit.number):
-            settings |= {"write.txnAppId": commit.application, "write.txnVersion": str(commit.number)}
-        try:
-            with _set(spark, settings):
-                spark.sql(_sql(self.target, view, statement))
-        finally:
-            spark.catalog.dropTempView(view)
+    def apply(self, changes: pa.Table) -> None:
+        if not changes.num_rows:
+            return
+        if self._mode == "changelog":
+            self._write(self._fresh(changes))
+            return
+        changes = of_mode(self._filled(typed(changes, self._schema)), self._mode)
+        first = pc.min(changes[COMMIT_LSN]).as_py()
+        if self._mode == "history":
+            self._versions(changes, first)
+        else:
+            self._rows(changes, first)
 
-    def _source(self, spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
-        if all(part.path is not None for part in parts):
-            return spark.read.parquet(*(str(part.path) for part in parts))
-        return spark.createDataFrame(pa.concat_tables([part.read() for part in parts]))
+    def _write(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._writer.write(fitted(rows, self._schema))
 
-    def _whole(
-        self, spark: SparkSession, source: DataFrame, kept: Mapping[str, bool]
-    ) -> tuple[DataFrame, dict[str, str]]:
-        """Fill in values that the target has under other keys; return, by column, the flags of kept values.
+    def _rows(self, changes: pa.Table, first: int) -> None:
+        """Replace and delete rows, in the modes current and soft_delete."""
+        masks = kept_masks(changes)
+        absent = [name for name in self._schema.names if name not in changes.column_names]
+        stale = np.zeros(changes.num_rows, bool)
+        sources = np.full(changes.num_rows, -1)
+        found: list[pa.Table] = []
+        count = 0
+        for entry, scan, positions, numbers in self._matched(changes.select(self._keys)):
+            older = _older(scan, positions, _places(changes)[numbers], first)
+            stale[numbers[~older]] = True
+            entry.mark(positions[older])
+            if masks or absent:
+                found.append(scan.at(positions[older], [*masks, *absent]))
+                sources[numbers[older]] = np.arange(count, count + found[-1].num_rows)
+                count += found[-1].num_rows
+        if found:
+            present = pa.concat_tables(found)
+            taken = present.take(pa.array(sources, mask=sources < 0))
+            for name, mask in masks.items():
+                column = pc.if_else(mask, taken[name].combine_chunks(), changes[name].combine_chunks())
+                changes = changes.set_column(
+                    changes.column_names.index(name), changes.schema.field(name), column
+                )
+            for name in absent:
+                changes = changes.append_column(self._schema.field(name), taken[name])
+        rows = changes.filter(pa.array(~stale))
+        self._write(rows if self._mode == "soft_delete" else rows.filter(pc.not_equal(rows[OP], "delete")))
 
-        :param kept: as in ``Part``.
-        """
-        history = self.mode == "history"
-        if history:
-            source = source.withColumn(IS_CURRENT, f.col(VALID_TO_LSN).isNull())
-        elif self.mode == "soft_delete":
-            source = source.withColumn(DELETED, f.col(OP) == "delete")
-        if not kept:
-            return source, {}
-        flags = {name: f"_aiorepl_kept_{number}" for number, name in enumerate(kept)}
-        for name, flag in flags.items():
-            source = source.withColumn(flag, f.coalesce(f.array_contains(KEPT, name), f.lit(False)))
-        if not (history or any(kept.values())):
-            return source, flags
-        present = spark.read.format("delta").load(self.target)
-        if history:
-            present = present.where(IS_CURRENT)
-        values = [name for name in kept if name in present.columns]
-        other = present.select(
-            *(f.col(quoted(name)).alias(f"_aiorepl_key_{number}") for number, name in enumerate(self.keys)),
-            *(f.col(quoted(name)).alias(f"_aiorepl_value_{number}") for number, name in enumerate(values)),
-        )
-        same = [
-            f.expr(
-                f"_aiorepl_key_{number} = CASE WHEN {ORIGIN} IS NULL THEN {quoted(name)} ELSE {ORIGIN}.{quoted(name)} END"
+    def _versions(self, changes: pa.Table, first: int) -> None:
+        """End versions and add new ones, in the mode history."""
+        is_close = pc.equal(changes[OP], "close")
+        closing, added = changes.filter(is_close), changes.filter(pc.invert(is_close)).combine_chunks()
+        keys = closing.select(self._keys).combine_chunks()
+        rows, of_key = matches(added, keys, self._keys)
+        identity = _identity(of_key, _places(added.take(pa.array(rows))))
+        known = np.zeros(added.num_rows, bool)
+        ends = {
+            name: closing[start].combine_chunks()
+            for name, start in zip(_ENDS, (*_PLACE, VALID_FROM), strict=True)
+        }
+        for entry, scan, positions, numbers in self._matched(keys):
+            there = scan.at(positions, [*_PLACE, IS_CURRENT])
+            current = pc.fill_null(there[IS_CURRENT], False).to_numpy()
+            places = _places(there)
+            ending = current & _before(places, _places(closing)[numbers])
+            self._end(
+                entry,
+                scan,
+                positions[ending],
+                {name: column.take(pa.array(numbers[ending])) for name, column in ends.items()},
             )
-            for number, name in enumerate(self.keys)
+            if (newest := _newest(scan)) is not None and newest < first:
+                continue
+            same = pc.index_in(_identity(numbers, places), value_set=identity)
+            at = same.to_numpy(zero_copy_only=False)
+            is_known = pc.is_valid(same).to_numpy(zero_copy_only=False)
+            number = np.where(is_known, at, 0).astype(np.int64)
+            known[number[is_known]] = True
+            ended = pc.is_valid(added[VALID_TO_LSN]).to_numpy()
+            # A batch with an earlier end has added this version already.
+            late = is_known & current & ~ending
+            late[late] = ended[number[late]]
+            values = {name: added[name].combine_chunks().take(pa.array(number[late])) for name in _ENDS}
+            self._end(entry, scan, positions[late], values, exact=True)
+        self._write(added.filter(pa.array(~known)))
+
+    def _end(
+        self,
+        entry: Entry,
+        scan: FileScan,
+        positions: np.ndarray,
+        ends: dict[str, Any],
+        *,
+        exact: bool = False,
+    ) -> None:
+        """End versions.
+
+        :param ends: by column, the values at their ends.
+        :param exact: no earlier truncate ends them.
+        """
+        if not len(positions):
+            return
+        entry.mark(positions)
+        rows = scan.at(positions, self._schema.names)
+        self._writer.write(ended(rows, ends, () if exact else self._truncates))
+
+    def _matched(self, keys: pa.Table) -> Iterator[tuple[Entry, FileScan, np.ndarray, np.ndarray]]:
+        """Yield the positions of rows with these keys in each file, and the numbers of their keys."""
+        wanted = Wanted(keys)
+        for entry, scan in self._scans:
+            for positions, numbers in wanted.in_file(scan):
+                if len(positions):
+                    yield entry, scan, positions, numbers
+
+    def _filled(self, changes: pa.Table) -> pa.Table:
+        """Fill in kept values that the table has under another key; in the mode history, all kept values."""
+        lacking = lacking_values(changes, self._mode)
+        if not lacking.num_rows:
+            return changes
+        names = [
+            name
+            for name in pc.unique(pc.list_flatten(lacking[KEPT])).to_pylist()
+            if name in self._schema.names
         ]
-        condition = same[0]
-        for each in same[1:]:
-            condition &= each
-        fills = f.lit(True) if history else f.col(ORIGIN).isNotNull()
-        source = source.join(other, condition & (f.size(KEPT) > 0) & fills, "left")
-        for number, name in enumerate(values):
-            here = f.col(flags[name]) & fills
-            source = source.withColumn(
-                name, f.when(here, f.col(f"_aiorepl_value_{number}")).otherwise(f.col(quoted(name)))
+        wanted = _origin_keys(lacking, self._keys)
+        history = self._mode == "history"
+        columns = list(dict.fromkeys([*self._keys, *names]))
+        found = [self._schema.empty_table().select(columns)]
+        for _, scan, positions, _ in self._matched(wanted):
+            rows = scan.at(positions, [*columns, *((IS_CURRENT,) if history else ())])
+            found.append(
+                (rows.filter(pc.fill_null(rows[IS_CURRENT], False)) if history else rows).select(columns)
             )
-        for flag in flags.values():
-            source = source.withColumn(flag, f.col(flag) & ~fills)
-        return source, flags
+        return with_values(changes, pa.concat_tables(found), self._keys, all_rows=history)
 
-    def _optimize(self) -> None:
-        columns = ", ".join(map(quoted, self._layout.cluster_by))
-        order = f" ZORDER BY ({columns})" if columns else ""
-        self._session().sql(f"OPTIMIZE delta.{quoted(self.target)}{order}")
-
-    def _vacuum(self, hours: int) -> None:
-        with own_session(self._session()) as spark:
-            spark.conf.set(_SETTING + "retentionDurationCheck.enabled", "false")
-            # Delta lists the table's folders in so many tasks, and Spark's default is 10,000.
-            if spark.conf.get(_LISTING, None) is None:
-                spark.conf.set(_LISTING, "32")
-            spark.sql(f"VACUUM delta.{quoted(self.target)} RETAIN {hours} HOURS")
-
-    def _session(self) -> SparkSession:
-        """The session; a copy in a Connect server's process uses that process's session."""
-        if self._spark is None:
-            self._spark = SparkSession.getActiveSession()
-        if self._spark is None:
-            raise ConfigurationError(f"there is no Spark session to merge into {self.target}")
-        return self._spark
+    def _fresh(self, changes: pa.Table) -> pa.Table:
+        """Return the changes that a changelog does not have yet."""
+        first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
+        identity = [*_PLACE, OP]
+        for _, scan in self._scans:
+            if (newest := _newest(scan)) is not None and newest < first:
+                continue
+            for _, rows in scan.live(identity):
+                within = pc.and_(
+                    pc.greater_equal(rows[COMMIT_LSN], first), pc.less_equal(rows[COMMIT_LSN], last)
+                )
+                changes = without(changes, rows.filter(within), identity)
+        return changes
 
 
-def _kept(parts: Sequence[Part]) -> dict[str, bool]:
-    """Return the kept columns of all parts, as ``Part.kept``."""
-    found: dict[str, bool] = {}
-    for part in parts:
-        kept = kept_names(part.read()) if part.kept is None else part.kept
-        for name, moved in kept.items():
-            found[name] = moved or found.get(name, False)
+def _truncate(
+    batch: DeltaTransaction, entry: Entry, scan: FileScan, truncates: Sequence[Truncate], writer: DeltaWriter
+) -> None:
+    """Remove the rows of a file that are older than a truncate, and that no change has replaced."""
+    last = truncates[-1]
+    newest = _newest(scan)
+    if batch.mode == "current" and newest is not None and newest < last.lsn:
+        batch.drop(entry)
+        return
+    assert batch.schema is not None
+    names = [*_PLACE] if batch.mode == "current" else batch.schema.names
+    gone = np.array(entry.marked.to_array(), np.int64)
+    for positions, rows in scan.live(names):
+        older = _before(_places(rows), np.array([last.place]))
+        older &= ~np.isin(positions, gone)
+        if batch.mode == "soft_delete":
+            older &= ~pc.fill_null(rows[DELETED], False).to_numpy()
+        elif batch.mode == "history":
+            older &= pc.fill_null(rows[IS_CURRENT], False).to_numpy()
+        if not older.any():
+            continue
+        entry.mark(positions[older])
+        if batch.mode == "soft_delete":
+            writer.write(_deleted(rows.filter(pa.array(older)), truncates))
+        elif batch.mode == "history":
+            writer.write(ended(rows.filter(pa.array(older)), _nothing(int(older.sum())), truncates))
+
+
+def ended(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -> pa.Table:
+    """Return versions that end: at ``ends``, or at the first truncate after their beginning if that comes first."""
+    places = _places(rows)
+    until = np.column_stack([_numbers(ends[name], 2**63 - 1) for name in _ENDS[:2]])
+    for truncate in reversed(truncates):
+        place = np.array([truncate.place])
+        first = pa.array(_before(places, place) & _before(place, until))
+        for name, value in zip(_ENDS, truncate, strict=True):
+            ends[name] = pc.if_else(first, pa.scalar(value, ends[name].type), ends[name])
+    rows = _set(rows, IS_CURRENT, pa.repeat(pa.scalar(False), rows.num_rows))
+    return reduce(lambda found, name: _set(found, name, ends[name]), _ENDS, rows)
+
+
+def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
+    """Return rows that the first truncate after them deletes."""
+    places = _places(rows)
+    values = {name: rows[name].combine_chunks() for name in _PLACE}
+    for truncate in reversed(truncates):
+        first = pa.array(_before(places, np.array([truncate.place])))
+        for name, value in zip(_PLACE, truncate.place, strict=True):
+            values[name] = pc.if_else(first, pa.scalar(value, pa.int64()), values[name])
+    rows = _set(rows, DELETED, pa.repeat(pa.scalar(True), rows.num_rows))
+    return reduce(lambda found, name: _set(found, name, values[name]), _PLACE, rows)
+
+
+def _unite(batch: DeltaTransaction, keys: Sequence[str]) -> None:
+    """Remove deleted rows whose key another row has too, after a change of the key columns."""
+    number = _number_of(keys)
+    if batch.transaction(_KEYS) == number:
+        return
+    batch.set_transaction(_KEYS, number)
+    scans = list(batch.scans())
+    names = list(keys)
+    assert batch.schema is not None
+
+    def rows(*, deleted: bool, columns: Sequence[str]) -> Iterator[tuple[Entry, np.ndarray, pa.Table]]:
+        for entry, scan in scans:
+            for positions, found in scan.live(list(dict.fromkeys([*columns, DELETED]))):
+                mask = pc.equal(pc.fill_null(found[DELETED], False), deleted)
+                yield entry, positions[mask.to_numpy()], found.filter(mask).select(columns)
+
+    empty = batch.schema.empty_table()
+    deleted = pa.concat_tables(
+        [empty.select(names), *(found for *_, found in rows(deleted=True, columns=names))]
+    )
+    if not deleted.num_rows:
+        return
+    live = (part for *_, found in rows(deleted=False, columns=names) for part in found.to_batches())
+    shared = shared_keys(deleted, live, names)
+    if not shared.num_rows:
+        return
+    found, columns = [empty], batch.schema.names
+    for entry, positions, some in rows(deleted=True, columns=columns):
+        at, _ = matches(some, shared.select(names).combine_chunks(), names)
+        entry.mark(positions[at])
+        found.append(some.take(pa.array(at)))
+    with batch.writing(keys) as writer:
+        writer.write(survivors(pa.concat_tables(found), shared, names))
+
+
+def _number_of(keys: Collection[str]) -> int:
+    return int.from_bytes(sha256(json.dumps(sorted(keys)).encode()).digest()[:7])
+
+
+def _origin_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the distinct keys under which the table has the kept values of changes."""
+    moved = changes[ORIGIN].combine_chunks()
+    there = pc.is_valid(moved)
+    arrays = [pc.if_else(there, moved.field(name), changes[name].combine_chunks()) for name in keys]
+    found = pa.table(arrays, schema=pa.schema([changes.schema.field(name) for name in keys]))
+    numbers = codes(found, keys)
+    _, first = np.unique(numbers.to_numpy(), return_index=True)
+    return found.take(pa.array(first))
+
+
+def _newest(scan: FileScan) -> int | None:
+    """Return the LSN of the last change in a file; ``None`` if it is unknown, or a row has none."""
+    statistics = scan.file.statistics
+    found = bounds(statistics, COMMIT_LSN, pa.int64())
+    return None if found is None or statistics.get("nullCount", {}).get(COMMIT_LSN) != 0 else int(found[1])
+
+
+def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int) -> np.ndarray:
+    """Return for each row whether its change is newer.
+
+    :param places: the positions of the changes.
+    :param first: the LSN of the first change.
+    """
+    newest = _newest(scan)
+    if newest is not None and newest < first:
+        return np.ones(len(positions), bool)
+    return _before(_places(scan.at(positions, _PLACE)), places)
+
+
+def _places(rows: pa.Table) -> np.ndarray:
+    """Return the positions of rows; those that another program wrote have none, and count as older than every change."""
+    return np.column_stack([_numbers(rows[name], -1) for name in _PLACE])
+
+
+def _numbers(column: Any, null: int) -> np.ndarray:
+    found: np.ndarray = pc.fill_null(column, null).to_numpy()
     return found
 
 
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    for name, value in settings.items():
-        spark.conf.set(_SETTING + name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(_SETTING + name)
+def _before(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return for each pair of positions whether the first comes before the second."""
+    found: np.ndarray = (one[:, 0] < other[:, 0]) | ((one[:, 0] == other[:, 0]) & (one[:, 1] < other[:, 1]))
+    return found
 
 
-def _time(moment: datetime | None) -> str:
-    if moment is None:
-        return "NULL"
-    return f"timestamp_micros({microseconds(moment)})"
+def _identity(keys: np.ndarray, places: np.ndarray) -> pa.Array:
+    """Return structs' texts that identify versions: the number of the key, and the position."""
+    whole = np.ascontiguousarray(np.column_stack([keys.astype(np.int64), places]))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(24), len(whole), [None, pa.py_buffer(whole)])
 
 
-_DIALECT: Final = Dialect(quoted, _time)
+def _nothing(count: int) -> dict[str, Any]:
+    kinds = (pa.int64(), pa.int64(), pa.timestamp("us", tz="UTC"))
+    return {name: pa.nulls(count, kind) for name, kind in zip(_ENDS, kinds, strict=True)}
 
 
-def _sql(target: str, view: str, statement: Merge) -> str:
-    lines = [f"MERGE INTO delta.{quoted(target)} AS t USING {view} AS s ON {statement.condition}"]
-    lines += map(_clause, statement.clauses)
-    return "\n".join(lines)
-
-
-def _clause(clause: Clause) -> str:
-    updates = ", ".join(f"{name} = {value}" for name, value in clause.values.items())
-    match clause.kind:
-        case "matched_delete":
-            return f"WHEN MATCHED AND {clause.condition} THEN DELETE"
-        case "matched_update":
-            return f"WHEN MATCHED AND {clause.condition} THEN UPDATE SET {updates}"
-        case "insert":
-            names, values = ", ".join(clause.values), ", ".join(clause.values.values())
-            return f"WHEN NOT MATCHED AND {clause.condition} THEN INSERT ({names}) VALUES ({values})"
-        case "orphan_delete":
-            return f"WHEN NOT MATCHED BY SOURCE AND {clause.condition} THEN DELETE"
-        case "orphan_update":
-            return f"WHEN NOT MATCHED BY SOURCE AND {clause.condition} THEN UPDATE SET {updates}"
+def _set(rows: pa.Table, name: str, column: Any) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)

@@ -1,18 +1,21 @@
-"""Reads the rows of a version of a Delta table with deltalake, in this process or in a task."""
+"""Reads the rows of a version of a Delta table, in this process or in a task."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial
 from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
-from aiorepl.spark.lake.scanning import files_of, scan
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake import delta_vectors
+from aiorepl.spark.lake.delta_folder import DeltaFolder
+from aiorepl.spark.lake.delta_log import Snapshot
+from aiorepl.spark.lake.delta_scan import FileScan
+from aiorepl.spark.lake.delta_statistics import bounds
 from aiorepl.spark.lake.table import ColumnRange
 
 
@@ -22,33 +25,62 @@ class DeltaRows:
 
     path: str
     version: int
-    storage: Mapping[str, str] | None = field(repr=False)
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
-    def newest(cls, path: str, storage: Mapping[str, str] | None) -> Self:
-        """Return the newest version of a table."""
-        options = None if storage is None else dict(storage)
-        return cls(path, DeltaTable(path, storage_options=options).version(), storage)
+    def newest(cls, path: str, storage: Mapping[str, str] | None) -> Self | None:
+        """Return the newest version of a table; ``None`` if there is no table."""
+        found = Snapshot.load(DeltaFolder(path, storage))
+        return None if found is None else cls(path, found.version, storage)
 
     def schema(self) -> pa.Schema:
-        return pa.schema(self._open().schema())
+        return self._snapshot().schema
 
     def batches(
         self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        condition = None
-        if within is not None:
-            key = pc.field(within.column)
-            bounds = [] if within.least is None else [key >= within.least]
-            bounds += [] if within.below is None else [key < within.below]
-            condition = reduce(operator.and_, bounds)
-        yield from scan(self._open(), columns, condition, files).to_batches()
+        for scan in self._scans():
+            if (files is not None and scan.file.path not in files) or _outside(scan, within):
+                continue
+            needed = [*columns] if within is None else list(dict.fromkeys([*columns, within.column]))
+            for _, rows in scan.live(needed):
+                yield from _within(rows, within).select(columns).to_batches()
 
     def files(self) -> tuple[list[str], int]:
-        table = self._open()
-        sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"]
-        return files_of(table), pc.sum(sizes).as_py() or 0
+        found = self._snapshot().files.values()
+        return [each.path for each in found], sum(each.size for each in found)
 
-    def _open(self) -> DeltaTable:
-        options = None if self.storage is None else dict(self.storage)
-        return DeltaTable(self.path, version=self.version, storage_options=options)
+    def _scans(self) -> Iterator[FileScan]:
+        snapshot = self._snapshot()
+        for file in snapshot.files.values():
+            dead = partial(delta_vectors.read, snapshot.folder, file.vector)
+            yield FileScan(snapshot.folder, snapshot.schema, file, dead)
+
+    def _snapshot(self) -> Snapshot:
+        found = Snapshot.load(DeltaFolder(self.path, self.storage), self.version)
+        if found is None:
+            raise ConfigurationError(f"there is no Delta table {self.path}")
+        return found
+
+
+def _outside(scan: FileScan, within: ColumnRange | None) -> bool:
+    """Whether a file's statistics exclude a range."""
+    if within is None:
+        return False
+    found = bounds(scan.file.statistics, within.column, scan.schema.field(within.column).type)
+    if found is None:
+        return False
+    return bool(
+        (within.least is not None and found[1] < within.least)
+        or (within.below is not None and found[0] >= within.below)
+    )
+
+
+def _within(rows: pa.Table, within: ColumnRange | None) -> pa.Table:
+    if within is None:
+        return rows
+    if within.least is not None:
+        rows = rows.filter(pc.greater_equal(rows[within.column], within.least))
+    if within.below is not None:
+        rows = rows.filter(pc.less(rows[within.column], within.below))
+    return rows

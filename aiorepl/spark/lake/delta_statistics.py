@@ -1,28 +1,34 @@
-"""Removes statistics that are not exact from the log of a Delta table. Uses deltalake; does not use Spark.
+"""The statistics of data files in the log of a Delta table: exact ones, or none. Pure.
 
-deltalake writes the minima and maxima of decimals as floating-point numbers, which have 15 exact digits. Readers skip files by them,
-and so does MERGE: a row with a longer key is then not found. ``delta_encoding`` writes no statistics of such columns. Tables of
-earlier versions have them, and so have the files that other programs compact with deltalake.
+deltalake writes the minima and maxima of decimals as floating-point numbers, which have 15 exact digits, and readers skip files by
+them. So longer decimals have no statistics here, and those of other programs are neither used nor kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from datetime import date, datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
-from urllib.parse import unquote
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction, RemoveAction
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
 
 _EXACT_DIGITS: Final = 15
-_MARK: Final = Transaction("aiorepl/statistics", 0)
+_COLUMNS: Final = 32
+"""As many columns have statistics, counted from the first one."""
+_CHARACTERS: Final = 32
+_AFTER_ALL: Final = "\U0010ffff"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = 999
+
+Bounds = tuple[Any, Any]
+"""A minimum and a maximum, as ``comparable`` returns values."""
 
 
 def exact(kind: pa.DataType) -> bool:
@@ -32,110 +38,143 @@ def exact(kind: pa.DataType) -> bool:
     return not pa.types.is_decimal(kind) or kind.precision <= _EXACT_DIGITS
 
 
-def wrong_files(table: DeltaTable) -> pa.Table | None:
-    """Return the files whose statistics may be wrong, as ``get_add_actions`` describes them; ``None`` if there are none."""
-    schema = pa.schema(table.schema())
-    names = [field.name for field in schema if not exact(field.type)]
-    # With deletion vectors, only Spark writes the table; describing a file again would drop its vector.
-    if not names or "deletionVectors" in (table.protocol().writer_features or ()):
+def comparable(values: Any) -> Any:
+    """Return an array whose Python values can be compared with ``bounds``: days and microseconds since 1970 for dates and times."""
+    if pa.types.is_date32(values.type):
+        return values.cast(pa.int32())
+    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+
+
+def bounds(statistics: Mapping[str, Any], name: str, kind: pa.DataType) -> Bounds | None:
+    """Return the least and the greatest value of a column; ``None`` if they are unknown, or cannot be trusted."""
+    if not exact(kind):
         return None
-    files = pa.table(table.get_add_actions(flatten=True))
-    wrong = pa.array([False] * files.num_rows, pa.bool_())
-    for found in files.column_names:
-        bound, _, name = found.partition(".")
-        if bound in {"min", "max"} and (
-            name in names
-            or (name not in schema.names and name.startswith(tuple(f"{each}." for each in names)))
-        ):
-            wrong = pc.or_(wrong, files[found].is_valid().combine_chunks())
-    return files.filter(wrong) if pc.any(wrong).as_py() else None
+    least, greatest = (statistics.get(each, {}).get(name) for each in ("minValues", "maxValues"))
+    if least is None or greatest is None:
+        return None
+    try:
+        return _parsed(least, kind), _parsed(greatest, kind, upper=True)
+    except (ValueError, OverflowError):
+        return None
 
 
-def was_corrected(table: DeltaTable) -> bool:
-    """Whether ``correct`` has run."""
-    return table.transaction_version(_MARK.app_id) is not None
+def without_rounded(add: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any] | None:
+    """Return an add action without the bounds that may be rounded; ``None`` if it has none."""
+    names = [field.name for field in schema if not exact(field.type)]
+    if not names or not add.get("stats"):
+        return None
+    found = json.loads(add["stats"])
+    wrong = [
+        each for each in ("minValues", "maxValues") if any(name in found.get(each, {}) for name in names)
+    ]
+    if not wrong:
+        return None
+    for each in wrong:
+        found[each] = {name: value for name, value in found[each].items() if name not in names}
+    return {**add, "stats": json.dumps(found)}
 
 
-def correct(table: DeltaTable, files: pa.Table, properties: CommitProperties) -> None:
-    """Describe files again without the statistics that may be wrong, in one commit. The files stay as they are.
+class Collector:
+    """Collects the statistics of one file while it is written.
 
-    :param files: of ``wrong_files``.
-    :raises ConfigurationError: deltalake has not found the same files again, and the table is as it was.
+    :param keys: columns that have statistics in any place.
     """
-    count, version = len(table.file_uris()), table.version()
-    schema = pa.schema(table.schema())
-    names = [field.name for field in schema if exact(field.type) and not pa.types.is_struct(field.type)]
-    partitions = table.metadata().partition_columns
-    actions: list[AddAction | RemoveAction] = [_action(row, names, partitions) for row in _rows(files)]
-    marks = [*(properties.app_transactions or ()), _MARK]
-    table.create_write_transaction(
-        actions,
-        "append",
-        table.schema(),
-        partitions,
-        commit_properties=CommitProperties(
-            custom_metadata=properties.custom_metadata, app_transactions=marks
-        ),
+
+    def __init__(self, schema: pa.Schema, keys: Iterable[str] = ()) -> None:
+        wanted = {*schema.names[:_COLUMNS], COMMIT_LSN, ORDINAL, *keys}
+        self._fields = [
+            field for field in schema if field.name in wanted and not pa.types.is_nested(field.type)
+        ]
+        self.rows = 0
+        self._nulls = dict.fromkeys((field.name for field in self._fields), 0)
+        self._bounds: dict[str, Bounds | None] = {
+            field.name: None for field in self._fields if _has_bounds(field.type)
+        }
+        self._unknown: set[str] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows."""
+        self.rows += rows.num_rows
+        for field in self._fields:
+            column, name = rows[field.name], field.name
+            self._nulls[name] += column.null_count
+            if name not in self._bounds or name in self._unknown or column.null_count == len(column):
+                continue
+            if pa.types.is_floating(field.type) and not pc.all(pc.is_finite(column)).as_py():
+                self._unknown.add(name)
+                continue
+            found = pc.min_max(comparable(column)).as_py()
+            present = self._bounds[name]
+            if present is None:
+                self._bounds[name] = found["min"], found["max"]
+            else:
+                self._bounds[name] = min(present[0], found["min"]), max(present[1], found["max"])
+
+    def json(self) -> str:
+        """Return the statistics as the log has them."""
+        least, greatest = {}, {}
+        kinds = {field.name: field.type for field in self._fields}
+        for name, found in self._bounds.items():
+            if found is None or name in self._unknown:
+                continue
+            texts = _text(found[0], kinds[name]), _text(found[1], kinds[name], upper=True)
+            if texts[0] is not None and texts[1] is not None:
+                least[name], greatest[name] = texts
+        return orjson.dumps(
+            {"numRecords": self.rows, "minValues": least, "maxValues": greatest, "nullCount": self._nulls}
+        ).decode()
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return exact(kind) and not (
+        kinds.is_boolean(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)
     )
-    table.update_incremental()
-    if len(table.file_uris()) != count:
-        table.restore(version, commit_properties=properties)
-        raise ConfigurationError(
-            f"the rounded statistics of the Delta table {table.table_uri} cannot be removed: compact the table with another program, or "
-            "move it away and begin it again with a snapshot"
-        )
 
 
-def _rows(files: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as Python values; columns with dates that Python does not have are left out."""
-    columns = {}
-    for name, column in zip(files.column_names, files.columns, strict=True):
-        try:
-            columns[name] = column.to_pylist()
-        except (OverflowError, ValueError):
-            if name.startswith("partition."):
-                raise
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _action(row: dict[str, Any], names: list[str], partitions: list[str]) -> AddAction:
-    found: dict[str, Any] = {"numRecords": row["num_records"]}
-    for key, bound in (("minValues", "min"), ("maxValues", "max")):
-        values = {name: _json(row.get(f"{bound}.{name}")) for name in names}
-        found[key] = {name: value for name, value in values.items() if value is not None}
-    counts = {name: row.get(f"null_count.{name}") for name in names}
-    found["nullCount"] = {name: count for name, count in counts.items() if count is not None}
-    values = {name: _partition(row[f"partition.{name}"]) for name in partitions}
-    return AddAction(
-        unquote(row["path"]),  # the log has it as a URL
-        row["size_bytes"],
-        values,
-        row["modification_time"],
-        data_change=False,
-        stats=json.dumps(found),
-    )
-
-
-def _json(value: Any) -> Any:
-    """Return a bound as Delta stores it; ``None`` to leave it out."""
-    if isinstance(value, datetime):
-        # Readers know that a maximum may be up to a millisecond later.
-        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
-        return text if value.tzinfo is None else f"{text}Z"
-    if isinstance(value, date):
-        return value.isoformat()
+def _text(value: Any, kind: pa.DataType, *, upper: bool = False) -> Any:
+    """Return a bound as JSON; ``None`` if Delta cannot store it."""
+    kinds = pa.types
+    if kinds.is_date32(kind):
+        return _or_none(lambda: date.fromordinal(date(1970, 1, 1).toordinal() + value).isoformat())
+    if kinds.is_timestamp(kind):
+        moment = pa.scalar(value, pa.timestamp("us", tz="UTC"))
+        text = _or_none(lambda: moment.as_py().replace(tzinfo=None).isoformat(timespec="microseconds"))
+        return text if text is None or kind.tz is None else f"{text}Z"
     if isinstance(value, Decimal):
         return float(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int) else None
+    if isinstance(value, str) and len(value) > _CHARACTERS:
+        if not upper:
+            return value[:_CHARACTERS]
+        return None if _AFTER_ALL in value else value[:_CHARACTERS] + _AFTER_ALL
+    return value
 
 
-def _partition(value: Any) -> str | None:
-    """Return a partition's value as Delta stores it."""
-    if isinstance(value, datetime):
-        text = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
-        return text if value.tzinfo is None else f"{text.replace(' ', 'T')}Z"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+def _or_none(make: Any) -> Any:
+    try:
+        return make()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parsed(value: Any, kind: pa.DataType, *, upper: bool = False) -> Any:
+    kinds = pa.types
+    if kinds.is_date32(kind):
+        return date.fromisoformat(value).toordinal() - _EPOCH.toordinal()
+    if kinds.is_timestamp(kind):
+        since = datetime.fromisoformat(value).replace(tzinfo=UTC) - _EPOCH
+        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        # Other programs cut times off after the millisecond.
+        return micros + _MILLISECOND if upper else micros
+    if kinds.is_decimal(kind):
+        return Decimal(repr(value))
+    if kinds.is_floating(kind):
+        found = float(value)
+        if not math.isfinite(found):
+            raise ValueError
+        return found
+    if kinds.is_integer(kind):
+        return int(value)
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return str(value)
+    raise ValueError

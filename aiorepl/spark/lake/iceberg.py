@@ -61,9 +61,8 @@ from aiorepl.spark.lake.table import (
     Commit,
     Layout,
     Mode,
-    Part,
+    Run,
     TableUnavailable,
-    Truncate,
     Upkeep,
     Version,
 )
@@ -108,7 +107,7 @@ class IcebergLake:
     def table(
         self,
         name: tuple[str, str],
-        keys: tuple[str, ...],
+        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
@@ -201,12 +200,30 @@ class IcebergTarget:
         table = self._open()
         return None if table is None else columns_of(table)
 
+    def apply(
+        self,
+        commit: Commit,
+        runs: Sequence[Run] = (),
+        schema: pa.Schema | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+    ) -> None:
+        # New columns and each run are commits of their own. The first one marks the snapshot before the batch.
+        self.undo(commit.application)
+        if schema is not None:
+            self.evolve(schema, defaults, commit)
+        for number, run in enumerate(runs or (Run(self.keys),), 1):
+            self.merge(run, commit, ends=number >= len(runs))
+
     def evolve(
         self,
         schema: pa.Schema,
         defaults: Mapping[str, pa.Scalar] | None = None,
         commit: Commit | None = None,
     ) -> None:
+        """Create the table, or change its columns, as ``apply``.
+
+        :param commit: the batch, so that ``undo`` also undoes this; by default, the change belongs to no batch.
+        """
         wanted = storable(target_schema(schema, self._mode))
         table = self._open()
         if commit is not None:
@@ -225,14 +242,12 @@ class IcebergTarget:
                 if commit is not None:
                     self._mark(transaction, commit.application, table, steps.filled)
 
-    def merge(
-        self,
-        parts: Sequence[Part],
-        commit: Commit,
-        truncates: Sequence[Truncate] = (),
-        *,
-        ends: bool = True,
-    ) -> None:
+    def merge(self, run: Run, commit: Commit, *, ends: bool = True) -> None:
+        """Apply a run.
+
+        :param ends: whether the batch ends with it.
+        """
+        keys, parts, truncates = run
         table = self._open()
         if table is None:
             raise ConfigurationError(
@@ -241,8 +256,8 @@ class IcebergTarget:
         self._require(table, commit.application)
         summary = metadata_of(commit) if ends else part_metadata(commit.application)
         with self._transaction(table) as transaction:
-            batch = StagedBatch(table, transaction, self.keys, self._mode, summary, self._part_bytes)
-            unique = {UNIQUE: json.dumps(sorted(self.keys))}
+            batch = StagedBatch(table, transaction, keys, self._mode, summary, self._part_bytes)
+            unique = {UNIQUE: json.dumps(sorted(keys))}
             if parts and self._mode == "soft_delete" and unique.items() - table.properties.items():
                 batch.unite()
                 transaction.set_properties(unique)
@@ -273,6 +288,10 @@ class IcebergTarget:
         self._attempts.require(str(self), None if table is None else recorded(table, application))
 
     def undo(self, application: str) -> None:
+        """Undo the commits of an unfinished batch of this or an earlier application.
+
+        :raises ConfigurationError: another program has changed the table since.
+        """
         self._attempts.start(str(self))
         table = self._open()
         others = [] if table is None else abandoned(table, application)

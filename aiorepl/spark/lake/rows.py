@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce as fold
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
@@ -39,20 +39,6 @@ def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.
     ]
     extra = [pa.field(name, rows.schema.field(name).type) for name in others]
     return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
-
-
-def require_partitions(changes: pa.Table, names: Sequence[str]) -> None:
-    """Check the values of a Delta table's partition columns.
-
-    :raises ConfigurationError: Delta would store one of them as null.
-    """
-    for name in set(names) & set(changes.column_names):
-        if pa.types.is_string(changes.schema.field(name).type):
-            lost = pc.is_in(changes[name], value_set=pa.array(["", "__HIVE_DEFAULT_PARTITION__"]))
-            if pc.any(lost).as_py():
-                raise ConfigurationError(
-                    f"the partition column {name!r} has an empty text, which Delta stores as null: partition by another column"
-                )
 
 
 def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -106,17 +92,25 @@ def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
     }
 
 
-def kept_names(changes: pa.Table) -> dict[str, bool]:
-    """Return the columns that ``_kept`` names, and whether a moved row is among the rows that keep them."""
-    moved = pc.is_valid(changes[ORIGIN].combine_chunks())
-    return {name: bool(pc.any(pc.and_(mask, moved)).as_py()) for name, mask in kept_masks(changes).items()}
-
-
 def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
     """Return the rows whose kept values must be read from the target: moved rows; in the mode history, all rows."""
     count = pc.fill_null(pc.list_value_length(changes[KEPT]), 0)
     lacking = changes.filter(pc.greater(count, 0))
     return lacking if mode == "history" else lacking.filter(pc.is_valid(lacking[ORIGIN]))
+
+
+def codes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Return a number for each row, equal for equal values of these columns."""
+    encoded: list[pa.Array] = [rows[name].combine_chunks().dictionary_encode("encode") for name in names]
+
+    def both(left: pa.Array, right: pa.Array) -> pa.Array:
+        numbers = pc.add(
+            pc.multiply(left.indices.cast(pa.int64()), max(1, len(right.dictionary))),
+            right.indices.cast(pa.int64()),
+        )
+        return numbers.dictionary_encode()
+
+    return fold(both, encoded).indices.cast(pa.int64())
 
 
 def values_of(column: Any) -> list[Any]:

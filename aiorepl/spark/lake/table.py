@@ -1,19 +1,15 @@
 """The interface of a table that a mirror writes, for all formats. Uses pyarrow; does not use Spark.
 
-A batch reaches a table in five steps:
+A batch is one commit of the table's log, whatever its size:
 
-    table = lake.table(("public", "orders"), keys=("id",), mode="current")
+    table = lake.table(("public", "orders"), mode="current")
     if not table.applied(commit.application, commit.number):
-        table.undo(commit.application)          # undoes the commits of an interrupted attempt
-        table.evolve(schema, defaults, commit)  # creates the table, or adds, widens and renames columns
-        table.merge(reduced.parts, commit, reduced.truncates)
+        table.apply(commit, [Run(keys, reduced.parts, reduced.truncates)], schema, defaults)
         table.maintain()                        # compacts and vacuums, when it is time to
 
 ``mirroring.reduction`` makes the parts. A part has the last change of some keys (every change, in the modes history and
-changelog), and no key is in two parts. A table applies the parts in bounded commits, as many as it needs. Only the last one
-carries the batch's number and the batch's end LSN. So a batch was applied if its number is there, and ``as_of`` never finds half
-of a batch. The first one records the version before it. If a batch fails between two commits, it is undone and applied again,
-perhaps with another end: Spark plans a batch again if its checkpoint has lost the plan.
+changelog), and no key is in two parts. If the key columns change within a batch, the batch has several runs. Before the commit
+nobody sees anything of the batch, and after the commit everything: rows, columns, the batch's number and its end.
 
 Every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it. So a query
 with a new checkpoint, which reads all changes again, loses and doubles nothing.
@@ -42,6 +38,9 @@ from aiorepl.lsn import LSN
 
 Mode = Literal["current", "history", "soft_delete", "changelog"]
 MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelog")
+
+DeletionVectors = Literal["auto"] | bool
+"""Whether rows of a Delta table that change are marked, instead of writing their files again; ``auto``: once that is cheaper."""
 
 Place = tuple[int, int]
 """The position of a change: its commit LSN as a number, and its ordinal. Sorts in commit order."""
@@ -80,8 +79,7 @@ class Commit:
     :param application: the id of the query. A restart keeps it; a new checkpoint has another one.
     :param number: the batch's number, which increases within an application.
     :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
-    :param last: the position of the batch's last change, if it is known. If the checkpoint has lost the plan, Spark plans the
-        batch again, perhaps with a later end; then only the changes after this position are new.
+    :param last: the position of the batch's last change, if it is known. A table that was set aside continues after it.
     """
 
     application: str
@@ -108,15 +106,23 @@ class Part:
 
     :param size: bytes in memory; a table merges as many parts at a time as fit into its bound.
     :param read: reads the rows; may be called more than once.
-    :param path: the file that has the rows, if executors can read it.
-    :param kept: the columns that ``_kept`` names, and whether a moved row is among the rows that keep them.
-        ``None``: unknown, and ``read`` is cheap.
     """
 
     size: int
     read: Callable[[], pa.Table]
-    path: str | None = None
-    kept: Mapping[str, bool] | None = None
+
+
+class Run(NamedTuple):
+    """The changes of a batch, or those between two changes of the key columns.
+
+    :param keys: the columns that identify a row; not needed in the mode changelog.
+    :param parts: from ``mirroring.reduction``, for these keys and the table's mode.
+    :param truncates: the truncates among the changes, ascending.
+    """
+
+    keys: tuple[str, ...]
+    parts: Sequence[Part] = ()
+    truncates: Sequence[Truncate] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,48 +203,24 @@ class Table(Protocol):
     def schema(self) -> pa.Schema | None:
         """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known; ``None``: no table yet."""
 
-    def evolve(
+    def apply(
         self,
-        schema: pa.Schema,
+        commit: Commit,
+        runs: Sequence[Run] = (),
+        schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
-        commit: Commit | None = None,
     ) -> None:
-        """Create the table, or change its columns so that rows of ``schema`` fit.
+        """Apply a batch.
 
-        Columns are matched by attribute number, or by name where a number is not known. Columns are added, renamed and
-        widened. A column that ``schema`` lacks stays, and a column that is wider than in ``schema`` stays as it is.
+        First, the table is created, or its columns are changed so that rows of ``schema`` fit. Columns are matched by attribute
+        number, or by name where a number is not known. Columns are added, renamed and widened. A column that ``schema`` lacks
+        stays, and a column that is wider than in ``schema`` stays as it is.
 
-        :param schema: the source's columns, without those that the mode adds.
+        :param schema: the source's columns, without those that the mode adds; ``None``: the columns stay.
         :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
             rows if the column is new; null if there is none.
-        :param commit: the batch, so that ``undo`` also undoes this; by default, the change belongs to no batch.
-        :raises ConfigurationError: a column was altered to a type that cannot hold all of the present values.
-        """
-
-    def merge(
-        self,
-        parts: Sequence[Part],
-        commit: Commit,
-        truncates: Sequence[Truncate] = (),
-        *,
-        ends: bool = True,
-    ) -> None:
-        """Apply a batch, or the changes of a batch up to a change of the key columns. Call ``evolve`` first.
-
-        :param parts: from ``mirroring.reduction``, for this table's keys and mode.
-        :param truncates: the truncates among the changes, ascending.
-        :param ends: whether the batch ends with these changes.
-        :raises ConfigurationError: a key is null.
-        """
-
-    def undo(self, application: str) -> None:
-        """Undo the commits of an unfinished batch of this or an earlier application. Call this before every batch.
-
-        A batch may be applied again with an earlier end. Without this call, the table could then have changes from after that end,
-        and the next batch would not find the rows that it changes: a row may be gone, or have later values, other columns or
-        another key. An earlier application is a query whose checkpoint was lost.
-
-        :raises ConfigurationError: another program has changed the table since.
+        :raises ConfigurationError: a key is null; or a column was altered to a type that cannot hold all of the present values.
+        :raises TableUnavailable: another program has changed the table meanwhile.
         """
 
     def newest(self) -> Rows | None:
@@ -271,7 +253,7 @@ class Lake(Protocol):
     def table(
         self,
         name: tuple[str, str],
-        keys: tuple[str, ...],
+        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> Table:

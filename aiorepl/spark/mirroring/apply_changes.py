@@ -26,9 +26,11 @@ from aiorepl.spark.lake.table import (
     MODES,
     NUMBER,
     Commit,
+    DeletionVectors,
     Layout,
     Mode,
     Place,
+    Run,
     Table,
     Upkeep,
     reached,
@@ -55,6 +57,7 @@ def apply_changes(
     partition_by: Sequence[str] = (),
     cluster_by: Sequence[str] = (),
     upkeep: Upkeep = DEFAULT_UPKEEP,
+    deletion_vectors: DeletionVectors = "auto",
     staging: str | None = None,
 ) -> StreamingQuery | None:
     """Mirror a table's changes into the Delta table ``target``.
@@ -78,6 +81,7 @@ def apply_changes(
     :param partition_by: the columns by which a new table is partitioned.
     :param cluster_by: the columns by which upkeep sorts rows.
     :param upkeep: how often the table is compacted and vacuumed.
+    :param deletion_vectors: as in ``DeltaTarget``.
     :param staging: a folder for a batch's rows, writable by executors; the default is ``_staging`` in the target.
     :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
@@ -96,7 +100,15 @@ def apply_changes(
     if isinstance(target, str | os.PathLike):
         place = os.fspath(target).rstrip("/")
         layout = Layout(tuple(partition_by), tuple(cluster_by))
-        table: Table = DeltaTarget(place, tuple(keys), mode, layout, storage=storage_options, upkeep=upkeep)
+        table: Table = DeltaTarget(
+            place,
+            tuple(keys),
+            mode,
+            layout,
+            storage=storage_options,
+            upkeep=upkeep,
+            deletion_vectors=deletion_vectors,
+        )
         folder = folder or f"{place}/_checkpoint"
         staging = staging or f"{place}/_staging"
     else:
@@ -151,14 +163,11 @@ class _Batches:
         """Apply a batch. A batch without a number belongs to no query."""
         try:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
-            application = _BATCH if number is None else str(self._application)
-            # Even if the batch has no changes: an earlier plan of it may have had some. Upkeep must come after this.
-            self._table.undo(application)
             if last is None:
                 return
+            application = _BATCH if number is None else str(self._application)
             commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
-            self._table.evolve(self._schema, self._defaults, commit)
-            self._table.merge(parts, commit, truncates)
+            self._table.apply(commit, [Run(self._keys, parts, truncates)], self._schema, self._defaults)
         finally:
             self._folder.clear()
 

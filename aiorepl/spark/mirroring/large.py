@@ -23,7 +23,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from aiorepl.history import parquet
 from aiorepl.history.manifest import File
 from aiorepl.journal.store import Store, open_store
-from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
@@ -45,7 +44,6 @@ _PART: Final = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("digest", pa.string()),
         pa.field("memory", pa.int64()),
-        pa.field("kept", pa.binary()),
     ]
 )
 
@@ -151,21 +149,19 @@ def _write(store: Store, table: pa.Table) -> pa.RecordBatch:
     pq.write_table(table, sink, compression="zstd")
     data, name = sink.getvalue(), f"{uuid4().hex}{SUFFIX}"
     store.write(name, data)
-    described = [name, len(data), parquet.digest_of(data), table.nbytes, orjson.dumps(kept_names(table))]
+    described = [name, len(data), parquet.digest_of(data), table.nbytes]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(described, _PART, strict=True)], schema=_PART
     )
 
 
-def _part(store: Store, name: str, size: int, digest: str, memory: int, kept: bytes) -> Part:
+def _part(store: Store, name: str, size: int, digest: str, memory: int) -> Part:
     file = File(name, 0, 0, size, (0, 0), (0, 0), 0, digest)
 
     def read() -> pa.Table:
         return pq.read_table(io.BytesIO(parquet.read(store, file)))
 
-    # Spark uses other URLs and credentials for object stores.
-    path = None if "://" in store.url else f"{store.url}/{name}"
-    return Part(memory, read, path, orjson.loads(bytes(kept)))
+    return Part(memory, read)
 
 
 def _table(wanted: Changes, file: StagedFile) -> pa.Table:

@@ -27,7 +27,7 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.spark.lake.delta import DeltaLake
-from aiorepl.spark.lake.table import Lake, Layout, Mode, Upkeep
+from aiorepl.spark.lake.table import DeletionVectors, Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring.applying import Applying, Write, clean, error_text
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.causes import known_cause
@@ -96,8 +96,7 @@ class Mirror:
 
     A table is mirrored from its first change in the journal, even if it appears later. Its target follows added, renamed and
     widened columns; in an added column, older rows get the value that they have in PostgreSQL. A batch is one commit of each
-    table, or several if it is large; only the last one has the batch's number and end. After each batch, all tables are at the
-    same position of the journal (``MirroredTables.as_of``).
+    table. After each batch, all tables are at the same position of the journal (``MirroredTables.as_of``).
 
     :param journal: the journal's folder, which every executor can read, or the URL of its object store; an ``ObjectStore`` if the
         store needs a configuration.
@@ -107,13 +106,13 @@ class Mirror:
     :param keys: by pattern, the columns that identify a row, for tables under REPLICA IDENTITY FULL.
     :param layout: partitions and clustering of new tables, for all or by pattern.
     :param upkeep: when tables are compacted and vacuumed.
+    :param deletion_vectors: whether rows of a Delta table that change are marked in deletion vectors, or their files are written
+        again; ``auto`` marks them from the first commit that would write more than 64 MiB again.
     :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
     :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
         set_aside continues without the table, and tries again at the next start, from the table's last position.
     :param whole_transactions: never show a part of a transaction in a table: a batch that would end within a segment ends at the
-        segment's end, and is one commit of each table. The driver needs memory for the changes of the largest transaction, except
-        with ``DeltaMergeLake`` and ``IcebergLake``. Otherwise a transaction that is larger than ``max_bytes`` may become visible
-        in parts.
+        segment's end. Otherwise a transaction that is larger than ``max_bytes`` may become visible in parts.
     :param starting_position: where a new mirror starts, like the source's option startingPosition.
     :param max_bytes: the bytes of the journal in a batch.
     :param partition_bytes: the bytes of the journal that one task stages.
@@ -132,6 +131,7 @@ class Mirror:
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     layout: Layout | Mapping[str, Layout] = field(default_factory=Layout)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    deletion_vectors: DeletionVectors = "auto"
     unrepresentable: Literal["error", "null"] = "error"
     on_error: OnError = "halt"
     whole_transactions: bool = False
@@ -184,7 +184,7 @@ class Mirror:
         clean(store)
         store.clean()
         state = StateFile(open_store(self.target))
-        lake = self.lake or open_lake(self.target, self.upkeep, one_commit=self.whole_transactions)
+        lake = self.lake or open_lake(self.target, self.upkeep, self.deletion_vectors)
         applying = Applying(
             TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
             state,
@@ -238,17 +238,13 @@ def tables_of(journal: Location) -> Iterator[Table]:
         yield Table(schema, name)
 
 
-def open_lake(target: Location, upkeep: Upkeep = _UPKEEP, *, one_commit: bool = False) -> DeltaLake:
-    """Return the lake in a target.
-
-    :param one_commit: make one commit of each batch of a table, of any size.
-    """
+def open_lake(
+    target: Location, upkeep: Upkeep = _UPKEEP, deletion_vectors: DeletionVectors = "auto"
+) -> DeltaLake:
+    """Return the lake in a target."""
     # deltalake uses obstore's keys. Only an endpoint with http:// needs the last one.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
-    root = url_of(target)
-    if one_commit:
-        return DeltaLake(root, storage=storage, upkeep=upkeep, part_bytes=None)
-    return DeltaLake(root, storage=storage, upkeep=upkeep)
+    return DeltaLake(url_of(target), storage=storage, upkeep=upkeep, deletion_vectors=deletion_vectors)
 
 
 def url_of(target: Location) -> str:

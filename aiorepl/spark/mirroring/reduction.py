@@ -4,8 +4,8 @@ Input: a batch's changes of one table in the columns of the source, in any order
 
     current, soft_delete   the last change of each key
     history                each version of each row, with its end if that is in the batch; and for each key a row with ``_op``
-    close, at the position of its first change, where the target's current version ends changelog              the changes as they
-    are
+                           close, at the position of its first change, where the target's current version ends
+    changelog              the changes as they are
 
 An unsent value is replaced by the last one that was sent in the batch. If there is none, the target has the value: ``_kept``
 names the column, and ``_origin`` is the key under which the target has it, if the row has moved. All changes of a key, and of
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
+from aiorepl.spark.lake.rows import codes
 from aiorepl.spark.lake.table import (
     KEPT,
     ORIGIN,
@@ -171,23 +172,9 @@ def is_after(rows: Any, place: Place) -> Any:
     )
 
 
-def _groups(rows: pa.Table, keys: Sequence[str]) -> pa.Array:
-    """Return a number for each row, equal for equal keys."""
-    codes: list[pa.Array] = [rows[name].combine_chunks().dictionary_encode() for name in keys]
-
-    def both(left: pa.Array, right: pa.Array) -> pa.Array:
-        numbers = pc.add(
-            pc.multiply(left.indices.cast(pa.int64()), max(1, len(right.dictionary))),
-            right.indices.cast(pa.int64()),
-        )
-        return numbers.dictionary_encode()
-
-    return fold(both, codes).indices.cast(pa.int64())
-
-
 def _last(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last change of each key; no row lacks a value."""
-    numbered = pa.table({"group": _groups(rows, keys), "row": _range(rows.num_rows)})
+    numbered = pa.table({"group": codes(rows, keys), "row": _range(rows.num_rows)})
     last = numbered.group_by("group").aggregate([("row", "max")])["row_max"]
     found = rows.take(last.combine_chunks()) if rows.num_rows else rows
     return _output(found, keys)
@@ -212,7 +199,7 @@ class _Timeline:
     """All changes of some keys, ordered by key and position."""
 
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
-        groups = _groups(rows, keys) if rows.num_rows else pa.array([], pa.int64())
+        groups = codes(rows, keys) if rows.num_rows else pa.array([], pa.int64())
         order = pc.sort_indices(
             pa.table({"group": groups, "row": _range(rows.num_rows)}),
             [("group", "ascending"), ("row", "ascending")],

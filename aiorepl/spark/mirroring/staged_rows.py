@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,7 +24,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from aiorepl.spark.lake.rows import kept_names
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.packing import pack, unpack
@@ -47,11 +45,10 @@ _COLUMNS: Final = pa.schema(
         pa.field("ordinal", pa.int64()),
         pa.field("truncates", pa.binary()),
         pa.field("linked", pa.binary()),
-        pa.field("kept", pa.binary()),
         pa.field("sample", pa.binary()),
     ]
 )
-_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary, kept binary, sample binary"
+_DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary, linked binary, sample binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +88,6 @@ class Folder:
         """Read a file."""
         with self._files().open_input_file(name) as opened:
             return pq.ParquetFile(opened).read()
-
-    def path(self, name: str) -> str:
-        """Return the path or URL of a file."""
-        return f"{self.url}/{name}"
 
     def clear(self) -> None:
         """Delete all files: their batches were applied, or will be staged again."""
@@ -150,7 +143,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     last = max(each.last for each in staged)
     total = sum(each.size for each in staged)
     if mode == "changelog":
-        parts = [Part(each.size, partial(folder.table, each.name), folder.path(each.name)) for each in staged]
+        parts = [Part(each.size, partial(folder.table, each.name)) for each in staged]
         return Batch(parts, tuple(sorted(truncates)), last)
     if total <= DRIVER_BYTES:
         rows = pa.concat_tables([folder.table(each.name) for each in staged])
@@ -166,15 +159,7 @@ def reduce_batch(batch: DataFrame, folder: Folder, keys: Sequence[str], mode: Mo
     found = sorted(truncates)
     reduce = partial(_reduce, folder, tuple(keys), mode, found)
     reduced_rows = map_rows(divided, reduce, _DDL).collect()
-    parts = [
-        Part(
-            row.size,
-            partial(folder.table, row.name),
-            folder.path(row.name),
-            orjson.loads(bytes(row.kept)),
-        )
-        for row in reduced_rows
-    ]
+    parts = [Part(row.size, partial(folder.table, row.name)) for row in reduced_rows]
     return Batch(parts, tuple(found), last)
 
 
@@ -238,7 +223,7 @@ def _reduce(
     for part in reduced.parts(PART_BYTES):
         table = part.read()
         name = folder.write(table.to_batches(), table.schema)
-        yield _described(name, part.size, (0, 0), (), None, kept_names(table))
+        yield _described(name, part.size, (0, 0), (), None)
 
 
 def _last(batch: pa.RecordBatch) -> Place:
@@ -253,7 +238,6 @@ def _described(
     last: Place,
     truncates: Sequence[Truncate],
     linked: pa.Table | None,
-    kept: Mapping[str, bool] | None = None,
     sampled: pa.Table | None = None,
 ) -> pa.RecordBatch:
     arrow = pa.Table.from_pylist([each._asdict() for each in truncates], schema=_TRUNCATES)
@@ -264,7 +248,6 @@ def _described(
         "ordinal": last[1],
         "truncates": pack(arrow),
         "linked": None if linked is None else pack(linked),
-        "kept": None if kept is None else orjson.dumps(kept),
         "sample": None if sampled is None else pack(sampled),
     }
     return pa.RecordBatch.from_pylist([row], schema=_COLUMNS)

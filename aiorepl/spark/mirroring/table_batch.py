@@ -13,7 +13,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table, Version
 from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Truncate, newest_commit, reached
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -67,7 +67,7 @@ class TableWriter:
 
     def end(self, table: Table, application: str) -> LSN:
         """Return the end of the newest batch of an application in a table; 0 if it is unknown."""
-        newest = newest_commit(self._target(table, (), self.settings.mode_of(table)), application)
+        newest = newest_commit(self._target(table, self.settings.mode_of(table)), application)
         return ZERO if newest is None else newest.lsn
 
     def write(
@@ -94,12 +94,11 @@ class TableWriter:
         if known is not None and not known.oid:
             files = self._suffix(table, files, mode)
         self._require_one(table, {file.version.oid for file in files}, known)
-        target = self._target(table, (), mode)
+        target = self._target(table, mode)
         if not again and target.applied(commit.application, commit.number):
             if not _is_written(newest_commit(target, commit.application), commit, files):
                 raise LaterBatch
             return oid
-        target.undo(commit.application)
         after = reached(target, commit.application) if again else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
         present = target.schema() is not None
@@ -107,53 +106,49 @@ class TableWriter:
             _require_target(table, target, known, commit, present=present)
         fresh = [file for file in files if after is None or after < _last([file])]
         if not fresh:
-            target.merge((), commit)
+            if not target.applied(commit.application, commit.number):
+                target.apply(commit)
             return oid
         common = _common(table, fresh)
         runs = self._runs(table, fresh, common, mode)
-        if any(not file.only_truncates for file in fresh):
-            self._target(table, runs[0][0], mode).evolve(common.schema, common.defaults, commit)
-        elif not present:
+        with_rows = any(not file.only_truncates for file in fresh)
+        if not with_rows and not present:
             return None
-        for keys, some in runs[:-1]:
-            # The key has changed. Rows with the former key are merged first.
-            self._merge(table, keys, mode, some, common, commit, after, ends=False)
-        self._merge(table, runs[-1][0], mode, runs[-1][1], common, commit, after, ends=True)
+        # If the key has changed, rows with the former key are merged first.
+        reduced = [self._reduced(keys, mode, some, common, after) for keys, some in runs]
+        if with_rows:
+            target.apply(commit, reduced, common.schema, common.defaults)
+        else:
+            target.apply(commit, reduced)
         try:
             target.maintain()
         except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
             _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
         return oid
 
-    def _merge(
+    def _reduced(
         self,
-        table: Table,
         keys: tuple[str, ...],
         mode: Mode,
         files: Sequence[StagedFile],
         common: Common,
-        commit: Commit,
         after: Place | None,
-        *,
-        ends: bool,
-    ) -> None:
-        """Merge changes whose rows one key identifies, and which come after a position."""
+    ) -> Run:
+        """Reduce changes whose rows one key identifies, and which come after a position."""
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
         # A changelog has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > LARGE:
-            parts, found = self._reduce_large(changes, with_rows, truncates)
-        else:
-            rows = pa.Table.from_batches(
-                (batch for file in with_rows for batch in changes.rows(file)), schema=common.rows
-            )
-            reduced = reduce_changes(rows, keys, mode, truncates)
-            parts, found = reduced.parts(_PART_BYTES), reduced.truncates
-        self._target(table, keys, mode).merge(parts, commit, found, ends=ends)
+            return Run(keys, *self._reduce_large(changes, with_rows, truncates))
+        rows = pa.Table.from_batches(
+            (batch for file in with_rows for batch in changes.rows(file)), schema=common.rows
+        )
+        reduced = reduce_changes(rows, keys, mode, truncates)
+        return Run(keys, reduced.parts(_PART_BYTES), reduced.truncates)
 
-    def _target(self, table: Table, keys: tuple[str, ...], mode: Mode) -> Target:
-        return self._lake.table((table.schema, table.name), keys, mode, self.settings.layout_of(table))
+    def _target(self, table: Table, mode: Mode) -> Target:
+        return self._lake.table((table.schema, table.name), (), mode, self.settings.layout_of(table))
 
     def _runs(
         self, table: Table, files: Sequence[StagedFile], common: Common, mode: Mode

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow.fs import PyFileSystem
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.delta_encoding import parquet_options
 
 
 class WrittenFile(NamedTuple):
@@ -37,12 +38,6 @@ class WrittenFile(NamedTuple):
 
 _ROW_GROUP_ROWS: Final = 256 * 1024
 _ROW_GROUP_BYTES: Final = 128 * 1024 * 1024
-# Encoding is most of the work of a snapshot. zstd would take a third more CPU for files that are a third smaller, and statistics of
-# texts, which rarely help to skip a row group, a seventh more. Decimals are integers, as Spark writes them. Columns with a larger
-# dictionary get none.
-_OPTIONS: Final[dict[str, Any]] = {"dictionary_pagesize_limit": 16 * 1024, "store_decimal_as_integer": True}
-# Differences take less CPU and less space than a dictionary and Snappy.
-_DIFFERENCES: Final = "DELTA_BINARY_PACKED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ class DeltaFiles:
         waiting: list[pa.RecordBatch] = []
         with (
             folder.open_output_stream(name) as out,
-            pq.ParquetWriter(out, self.schema, **self._encoding(), **_OPTIONS) as writer,
+            pq.ParquetWriter(out, self.schema, **parquet_options(self.schema)) as writer,
         ):
             for batch in batches:
                 waiting.append(batch)
@@ -115,20 +110,6 @@ class DeltaFiles:
         self.create()
         if actions:
             self._table().create_write_transaction(actions, "append", Schema.from_arrow(self.schema), [])
-
-    def _encoding(self) -> dict[str, Any]:
-        """Return the options of ``ParquetWriter`` that differ between columns."""
-        out = pa.BufferOutputStream()
-        pq.ParquetWriter(out, self.schema, **_OPTIONS).close()
-        leaves = pq.read_metadata(pa.BufferReader(out.getvalue())).schema
-        kinds = {leaf.path: leaf.physical_type for leaf in map(leaves.column, range(len(leaves)))}
-        integers = {path for path, kind in kinds.items() if kind in ("INT32", "INT64")}
-        return {
-            "column_encoding": dict.fromkeys(integers, _DIFFERENCES),
-            "use_dictionary": [path for path in kinds if path not in integers],
-            "compression": {path: "none" if path in integers else "snappy" for path in kinds},
-            "write_statistics": [path for path, kind in kinds.items() if kind != "BYTE_ARRAY"],
-        }
 
     def _table(self) -> DeltaTable:
         return DeltaTable(self.target, storage_options=self._options)

@@ -1,0 +1,113 @@
+"""Finds the rows of a Delta table that have given keys: their files and positions. Runs on the driver or on executors.
+
+Only the key columns are read, and only of files and row groups whose statistics may contain one of the keys.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.spark.lake.delta_scan import FileScan
+from aiorepl.spark.lake.delta_statistics import bounds, comparable
+from aiorepl.spark.lake.rows import codes
+
+_ROWS: Final = 1024 * 1024
+"""As many rows are compared at a time; each comparison prepares the wanted keys again."""
+
+
+class Wanted:
+    """The keys of rows that are to be found.
+
+    :param rows: the key columns, in the table's types; no key is there twice, and none is null.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.keys: list[str] = rows.column_names
+        self.rows: pa.Table = rows.combine_chunks()
+        self._ordered: dict[str, pa.Array] = {}
+        for name in self.keys:
+            kind = rows.schema.field(name).type
+            if not (pa.types.is_nested(kind) or pa.types.is_boolean(kind)):
+                values = comparable(self.rows[name].combine_chunks())
+                self._ordered[name] = values.take(pc.sort_indices(values))
+
+    def in_file(self, scan: FileScan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the positions of rows that have a wanted key, ascending, and the number of each row's key in ``rows``."""
+        if self._excluded(scan):
+            return
+        waiting: list[tuple[np.ndarray, pa.Table]] = []
+        count, most = 0, max(_ROWS, 2 * self.rows.num_rows)
+        for found in scan.live(self.keys, self._excludes):
+            waiting.append(found)
+            count += len(found[0])
+            if count >= most:
+                yield self._among(waiting)
+                waiting, count = [], 0
+        if waiting:
+            yield self._among(waiting)
+
+    def _among(self, waiting: list[tuple[np.ndarray, pa.Table]]) -> tuple[np.ndarray, np.ndarray]:
+        positions = np.concatenate([positions for positions, _ in waiting])
+        rows, numbers = matches(pa.concat_tables([rows for _, rows in waiting]), self.rows, self.keys)
+        return positions[rows], numbers
+
+    def _excluded(self, scan: FileScan) -> bool:
+        """Whether a file's statistics exclude all keys."""
+        for name in self._ordered:
+            found = bounds(scan.file.statistics, name, scan.schema.field(name).type)
+            if found is not None and not self._may_have(name, *found):
+                return True
+        return False
+
+    def _excludes(self, group: Any) -> bool:
+        """Whether a row group's statistics exclude all keys."""
+        for number in range(group.num_columns):
+            column = group.column(number)
+            name = column.path_in_schema
+            # The file may have a narrower type, whose numbers compare alike.
+            if name not in self._ordered or not _is_number(self.rows.schema.field(name).type):
+                continue
+            found = column.statistics
+            if found is not None and found.has_min_max and not self._may_have(name, found.min, found.max):
+                return True
+        return False
+
+    def _may_have(self, name: str, least: Any, greatest: Any) -> bool:
+        values = self._ordered[name]
+        at = bisect_left(range(len(values)), least, key=lambda number: values[number].as_py())
+        return at < len(values) and bool(values[at].as_py() <= greatest)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def matches(rows: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of rows whose key is wanted, ascending, and for each the number of its key in ``wanted``.
+
+    :param wanted: no key is there twice.
+    """
+    if len(keys) == 1:
+        name = keys[0]
+        found = pc.index_in(rows[name], value_set=wanted[name].combine_chunks())
+        numbers = np.flatnonzero(pc.is_valid(found).to_numpy())
+        return numbers, found.drop_null().to_numpy().astype(np.int64)
+    some = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
+    for name in keys:
+        some = pc.and_(some, pc.is_in(rows[name], value_set=wanted[name].combine_chunks()))
+    candidates = np.flatnonzero(some.to_numpy())
+    if not len(candidates):
+        return candidates, candidates
+    both = pa.concat_tables([wanted.select(keys), rows.select(keys).take(pa.array(candidates))])
+    coded = codes(both, keys)
+    count = wanted.num_rows
+    found = pc.index_in(coded.slice(count), value_set=coded.slice(0, count))
+    return candidates[pc.is_valid(found).to_numpy(zero_copy_only=False)], found.drop_null().to_numpy().astype(
+        np.int64
+    )

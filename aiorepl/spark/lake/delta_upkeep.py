@@ -1,0 +1,111 @@
+"""Compacts and vacuums a Delta table, and writes its checkpoints. Uses deltalake; does not use Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from deltalake import DeltaTable
+
+from aiorepl.spark.lake import delta_vectors
+from aiorepl.spark.lake.delta_encoding import writer_properties
+from aiorepl.spark.lake.delta_log import DataFile, Snapshot, actions_of
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction, Entry
+from aiorepl.spark.lake.delta_writer import FILE_BYTES
+from aiorepl.spark.lake.table import Layout, Mode, Upkeep
+
+_CHECKPOINT_EVERY: Final = 100
+_SMALL_BYTES: Final = FILE_BYTES // 2
+_DEAD_SHARE: Final = 0.1
+"""A file with a larger share of deleted rows is written again."""
+
+
+def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mode: Mode) -> None:
+    """Do what is due.
+
+    :param since: the version after the last upkeep.
+    """
+    version = snapshot.version
+    if _due(_CHECKPOINT_EVERY, since, version):
+        table = _table(snapshot)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    if _due(upkeep.optimize_every, since, version):
+        if layout.cluster_by:
+            properties = writer_properties(snapshot.schema)
+            _table(snapshot).optimize.z_order(list(layout.cluster_by), writer_properties=properties)
+        else:
+            compact(snapshot, mode)
+    if _due(upkeep.vacuum_every, since, version):
+        _vacuum(snapshot.newest(), upkeep.retain.total_seconds())
+
+
+def compact(snapshot: Snapshot, mode: Mode) -> None:
+    """Join small files, and write files with many deleted rows again, in one commit, unless another commit comes first."""
+    batch = DeltaTransaction(snapshot.folder, snapshot, mode, Layout())
+    try:
+        some = list(_worn(batch))
+        if not some:
+            return
+        scans = [(entry, scan) for entry, scan in batch.scans() if entry in some]
+        with batch.writing() as writer:
+            for entry, scan in scans:
+                for _, rows in scan.live(snapshot.schema.names):
+                    writer.write(rows)
+                batch.drop(entry)
+        batch.commit({"operation": "OPTIMIZE"}, data_change=False)
+    finally:
+        batch.discard()
+
+
+def _worn(batch: DeltaTransaction) -> Iterator[Entry]:
+    """Yield the files that are written again."""
+    found: dict[tuple[str | None, ...], list[Entry]] = {}
+    for entry in batch.entries:
+        if _has_many_dead(entry) or entry.file.size < _SMALL_BYTES:
+            values = entry.file.add.get("partitionValues") or {}
+            found.setdefault(tuple(values.get(name) for name in batch.partitions), []).append(entry)
+    for entries in found.values():
+        if len(entries) > 1 or _has_many_dead(entries[0]):
+            yield from entries
+
+
+def _has_many_dead(entry: Entry) -> bool:
+    dead = (entry.file.vector or {}).get("cardinality", 0)
+    return int(dead) > _DEAD_SHARE * int(entry.file.statistics.get("numRecords") or 0)
+
+
+def _vacuum(snapshot: Snapshot, retain: float) -> None:
+    """Delete the files that no version since ``retain`` seconds ago needs, also those of vectors, which deltalake does not know."""
+    before = time.time() - retain
+    needed = _needed(snapshot, before)
+    if needed is not None:
+        old = {name for name, written in snapshot.folder.files() if written <= before}
+        snapshot.folder.delete(old - needed)
+
+
+def _needed(snapshot: Snapshot, before: float) -> set[str] | None:
+    """Return the files that a version since ``before`` needs; ``None`` if the log does not go back that far."""
+    files = list(snapshot.files.values())
+    for version in range(snapshot.version, -1, -1):
+        try:
+            actions = list(actions_of(snapshot.folder, version))
+        except FileNotFoundError:
+            return None
+        times = [action["commitInfo"].get("timestamp", 0) for action in actions if "commitInfo" in action]
+        if times and times[0] / 1000 < before:
+            break
+        files += [DataFile(action["remove"]) for action in actions if "remove" in action]
+    vectors = {
+        path for file in files if file.vector is not None and (path := delta_vectors.file_of(file.vector))
+    }
+    return vectors | {file.path for file in files}
+
+
+def _table(snapshot: Snapshot) -> DeltaTable:
+    return DeltaTable(snapshot.folder.target, storage_options=snapshot.folder.options)
+
+
+def _due(every: int, since: int, version: int) -> bool:
+    return every > 0 and version // every > since // every

@@ -1,0 +1,127 @@
+"""Measures batches of scattered changes in Delta tables of several sizes, without Spark: CPU seconds and bytes written.
+
+    .venv/bin/python bench/lake.py [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto] [--batches 3]
+
+Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of the table is beside it. CPU is that of this
+process; the best batch counts, because other programs may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.table import Commit, Mode, Run
+from aiorepl.spark.mirroring.reduction import reduce_changes
+
+SOURCE = pa.schema(
+    [("id", pa.int64()), ("customer", pa.int64()), ("amount", pa.decimal128(12, 2)), ("note", pa.string())]
+)
+META = [
+    ("_op", pa.string()),
+    ("_commit_lsn", pa.int64()),
+    ("_ordinal", pa.int64()),
+    ("_xid", pa.int64()),
+    ("_commit_ts", pa.timestamp("us", tz="UTC")),
+    ("_unchanged", pa.list_(pa.string())),
+]
+_SLICE = 1_000_000
+
+
+def main() -> None:
+    """Measure tables of each size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--changes", type=int, default=1000)
+    parser.add_argument("--mode", choices=["current", "history", "soft_delete"], default="current")
+    parser.add_argument("--vectors", choices=["auto", "true", "false"], default="auto")
+    parser.add_argument("--batches", type=int, default=3)
+    given = parser.parse_args()
+    vectors: Any = {"auto": "auto", "true": True, "false": False}[given.vectors]
+    for rows in given.rows:
+        folder = Path(tempfile.mkdtemp(prefix="aiorepl-bench-"))
+        try:
+            measure(folder, rows, given.changes, given.mode, vectors, given.batches)
+        finally:
+            shutil.rmtree(folder)
+
+
+def measure(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, batches: int) -> None:
+    """Print a line for the mirror's engine, and one for deltalake's."""
+    target = DeltaTarget(str(folder / "ours"), ("id",), mode, deletion_vectors=vectors)
+    for first in range(0, rows, _SLICE):
+        _apply(target, range(first, min(first + _SLICE, rows)), first // _SLICE + 1, "insert")
+    shutil.copytree(folder / "ours", folder / "theirs")
+    chosen = [sorted(random.Random(number).sample(range(rows), changes)) for number in range(batches)]
+    for name, function in (("one commit", _ours), ("deltalake's MERGE", _theirs)):
+        if name != "one commit" and mode != "current":
+            continue
+        best, written = float("inf"), 0
+        for number, keys in enumerate(chosen):
+            path = folder / ("ours" if name == "one commit" else "theirs")
+            before, size = time.process_time(), _bytes(path)
+            function(target, path, keys, 1000 + number)
+            best = min(best, time.process_time() - before)
+            written = max(written, _bytes(path) - size)
+        print(
+            f"{rows:,} rows, {changes:,} updated, {mode}, {name}: {best:.2f} CPU s a batch, {changes / best:,.0f} changes per CPU second, "
+            f"{written:,} bytes written",
+            flush=True,
+        )
+    found = QueryBuilder().register("t", DeltaTable(target.target)).execute("SELECT count(*) AS n FROM t")
+    if mode != "history":
+        assert pa.table(found.read_all())["n"][0].as_py() == rows
+
+
+def _apply(target: DeltaTarget, keys: Any, lsn: int, op: str) -> None:
+    run = Run(target.keys, reduce_changes(_changes(keys, lsn, op), target.keys, target.mode).parts(2**25))
+    target.apply(Commit("bench", lsn, LSN(lsn)), [run], SOURCE)
+
+
+def _changes(keys: Any, lsn: int, op: str) -> pa.Table:
+    numbers = np.asarray(keys, np.int64)
+    count = len(numbers)
+    hashed = numbers * 2654435761 % 2**32
+    columns = [
+        pa.array(numbers),
+        pa.array(hashed % 100_000),
+        pa.array(hashed % 10**8).cast(pa.decimal128(20, 0)).cast(pa.decimal128(12, 2)),
+        pa.array([f"note {number:x} of change {lsn}" for number in hashed]),
+        pa.array([op] * count),
+        pa.array(np.full(count, lsn)),
+        pa.array(np.arange(count)),
+        pa.array(np.full(count, 1)),
+        pa.array(np.full(count, lsn)).cast(pa.timestamp("us", tz="UTC")),
+        pa.nulls(count, pa.list_(pa.string())),
+    ]
+    return pa.table(columns, schema=pa.schema([*SOURCE, *META]))
+
+
+def _ours(target: DeltaTarget, _: Path, keys: list[int], lsn: int) -> None:
+    _apply(target, keys, lsn, "update")
+
+
+def _theirs(_: DeltaTarget, path: Path, keys: list[int], lsn: int) -> None:
+    rows = _changes(keys, lsn, "update").select([*SOURCE.names, "_commit_lsn", "_ordinal"])
+    table = DeltaTable(str(path))
+    merger = table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", streamed_exec=False)
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+if __name__ == "__main__":
+    main()
