@@ -52,12 +52,29 @@ def days(text: str) -> int:
     return _days_of(year, month, day)
 
 
-def microseconds(text: str) -> int:
-    """Convert a timestamp to microseconds since 1970."""
+def _since_1970(text: str) -> int:
     if text in _INFINITE_MICROSECONDS:
         return _INFINITE_MICROSECONDS[text]
     day, clock, _, era = _moment(text)
     return days(day + era) * _DAY + clock_microseconds(clock)
+
+
+def milliseconds(text: str) -> int:
+    """Convert a timestamp to milliseconds since 1970."""
+    return _since_1970(text) // 1000
+
+
+def microseconds(text: str) -> int:
+    """Convert a timestamp to microseconds since 1970.
+
+    :raises Malformed: they do not fit into 64 bits, because PostgreSQL counts from 2000.
+    """
+    count = _since_1970(text)
+    if count >= _INT64:
+        raise Malformed(
+            "after 294247-01-10 04:00:54.775807, the last moment of 64 bits of microseconds since 1970"
+        )
+    return count
 
 
 def clock_microseconds(text: str) -> int:

@@ -66,7 +66,9 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
     if info.name in ("bit", "varbit"):
         return _bits if modifier != 1 else _bit
     if info.name in ("time", "timestamp"):
-        count = times.clock_microseconds if info.name == "time" else times.microseconds
+        if info.name == "timestamp":
+            return times.milliseconds if 0 <= modifier <= 3 else times.microseconds
+        count = times.clock_microseconds
         return (lambda text: count(text) // 1000) if 0 <= modifier <= 3 else count
     if info.name == "timestamptz":
         return partial(times.zoned, digits=6 if modifier < 0 else modifier)

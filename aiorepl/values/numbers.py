@@ -76,7 +76,7 @@ class IntegerText(Form):
 
 
 class Float4(Binary):
-    """Floats. The JSON of a finite one is a number."""
+    """Floats. The JSON of a finite one is a number, of negative zero ``-0.0``."""
 
     def read(self, raw: bytes) -> Any:
         return _float4(raw)
@@ -86,7 +86,10 @@ class Float4(Binary):
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
         if _is_finite(raw, 0x7F80):
-            put_float4(out, _float4(raw))
+            value = _float4(raw)
+            put_float4(out, value)
+            if value == 0 and raw[0] != 0:
+                byteops.put(out, b".0")
         else:
             self.put_string(out, raw)
 
@@ -102,7 +105,7 @@ class Float4Text(Form):
 
 
 class Float8(Binary):
-    """Floats. The JSON of a finite one is a number."""
+    """Floats. The JSON of a finite one is a number, of negative zero ``-0.0``."""
 
     def read(self, raw: bytes) -> Any:
         return _float8(raw)
@@ -112,7 +115,10 @@ class Float8(Binary):
 
     def put_json(self, out: bytearray, raw: bytes) -> None:
         if _is_finite(raw, 0x7FF0):
-            put_float8(out, _float8(raw))
+            value = _float8(raw)
+            put_float8(out, value)
+            if value == 0 and raw[0] != 0:
+                byteops.put(out, b".0")
         else:
             self.put_string(out, raw)
 
@@ -150,7 +156,12 @@ def _is_finite(raw: bytes, mask: int) -> bool:
 
 
 def json_float(raw: bytes) -> bytes:
-    """Encode a float's text: NaN and the infinities, which do not end in a digit, become strings."""
+    """Encode a float's text: NaN and the infinities, which do not end in a digit, become strings.
+
+    Readers take ``-0`` for the integer 0, which has no sign.
+    """
+    if raw == b"-0":
+        return b"-0.0"
     return raw if raw[-1] <= 0x39 else b'"%b"' % raw
 
 

@@ -2,7 +2,7 @@ cimport cython
 
 from aiorepl cimport byteops
 
-cdef unsigned char _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _T, _F
+cdef unsigned char _COPY, _QUOTE, _STRING, _NUMBER, _BOOLEAN, _DOCUMENT, _NINE, _T, _F, _MINUS, _ZERO
 
 
 @cython.locals(data="const unsigned char*")

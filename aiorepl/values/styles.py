@@ -27,7 +27,7 @@ class Style(enum.IntEnum):
 # C constants in the compiled form.
 _COPY, _QUOTE, _STRING = int(Style.COPY), int(Style.QUOTE), int(Style.STRING)
 _NUMBER, _BOOLEAN, _DOCUMENT = int(Style.NUMBER), int(Style.BOOLEAN), int(Style.DOCUMENT)
-_T, _F, _NINE = b"tf9"
+_T, _F, _NINE, _MINUS, _ZERO = b"tf9-0"
 
 
 def put_styled(out: bytearray, raw: bytes, start: int, end: int, style: int) -> bool:
@@ -41,7 +41,13 @@ def put_styled(out: bytearray, raw: bytes, start: int, end: int, style: int) -> 
         byteops.put_quoted_in(out, raw, start, end)
     elif (
         style == _COPY
-        or (style == _NUMBER and start < end and data[end - 1] <= _NINE)
+        or (
+            style == _NUMBER
+            and start < end
+            and data[end - 1] <= _NINE
+            # -0 has to be -0.0
+            and (data[start] != _MINUS or end - start != 2 or data[end - 1] != _ZERO)
+        )
         or (style == _DOCUMENT and byteops.is_one_line(data, start, end))
     ):
         byteops.put_part(out, raw, start, end)

@@ -56,6 +56,8 @@ def base64_of(*values):
         ("timestamp", -1, "21016-11-04 13:51:30.123456", 601060312290123456),
         ("timestamp", 3, "21016-11-04 13:51:30.124", 601060312290124),
         ("timestamp", -1, "294247-01-01 23:59:59.999999", 9223371331200000000 - 1),
+        ("timestamp", -1, "294247-01-10 04:00:54.775807", 2**63 - 1),
+        ("timestamp", 3, "294276-12-31 23:59:59.999", 9224318015999999),
         ("timestamp", -1, "4713-12-31 23:59:59.999999 BC", -210831897600000001),
         ("timestamp", -1, "infinity", 9223372036825200000),
         ("timestamp", -1, "-infinity", -9223372036832400000),
@@ -91,6 +93,12 @@ def base64_of(*values):
 def test_times(name, modifier, text, value):
     """Times have the precision of the column, in every year, and infinity."""
     assert value == written(OIDS[name], text, modifier=modifier)
+
+
+def test_a_timestamp_past_64_bits():
+    """A timestamp whose microseconds do not fit is an error, not a number that readers cannot take."""
+    with pytest.raises(DataError, match="after 294247-01-10"):
+        written(OIDS["timestamp"], "294247-01-10 04:00:54.775808", modifier=-1)
 
 
 @pytest.mark.parametrize(
