@@ -10,6 +10,7 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.server.binary import require_cents
 from aiorepl.source.server.queries import (
     existing_publications,
     read_process,
@@ -90,6 +91,8 @@ async def preflight(
     require_logical(settings)
     names = source.options().publications
     require_publications(await existing_publications(connection, names), names)
+    if source.binary:
+        await require_cents(connection, source)
     if tables is not None:
         await tables.load()
     # Before the timeline is read, because a server that is no longer a standby keeps its timeline.

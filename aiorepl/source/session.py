@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aiorepl.errors import ConnectionLost, ProtocolError, ServerNotice, SpoolError
+from aiorepl.errors import ConnectionLost, ProtocolError, ServerError, ServerNotice, SpoolError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -20,6 +20,7 @@ from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl.source.heartbeat import is_heartbeat
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.source.server.binary import with_columns
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import DoubtfulMessages
@@ -139,6 +140,7 @@ class Session:
 
         :raises ProtocolError: names message, field and LSN; everything before it was returned.
         :raises SpoolError: the spool cannot be written.
+        :raises ConfigurationError: the server cannot send a column in binary form.
         :raises ServerError, ConnectionLost: the connection cannot be used any more.
         """
         if self._assembled is None:
@@ -146,7 +148,10 @@ class Session:
                 return None
             if self._failure is not None:
                 raise self._failure
-            received = await self._connection.receive()
+            try:
+                received = await self._connection.receive()
+            except ServerError as error:
+                raise await with_columns(self._source, error) from None
             if not received:
                 # CopyDone from the server is an error, because the stream is not complete.
                 raise ConnectionLost(
