@@ -13,6 +13,9 @@ from typing import Final
 
 from aiorepl.wire.frames import XLogData
 
+# Of rows with one LSN. Only the rows that COPY writes to one page share an LSN, but each of them may have large TOAST values.
+HELD_BYTES: Final = 16 << 20
+
 # Rows, truncates, and the descriptions before them.
 _ROWS: Final = frozenset({b"I", b"U", b"D", b"T", b"R", b"Y"})
 
@@ -21,7 +24,7 @@ class MessageOrder:
     """Orders the frames of one connection.
 
     Rows at the end of a read are held back, because a message with their LSN may follow. Something always follows them: at least the
-    end of their transaction.
+    end of their transaction. Rows of more than ``HELD_BYTES`` are not held back, and a message after them stays there.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,10 @@ class MessageOrder:
                 ordered.insert(first, ordered.pop(at))
         first = _first_row(ordered, len(ordered), ordered[-1].start) if ordered else 0
         self._held = ordered[first:]
-        del ordered[first:]
+        if sum(len(frame.payload) for frame in self._held) > HELD_BYTES:
+            self._held = []
+        else:
+            del ordered[first:]
         return ordered
 
 

@@ -207,7 +207,10 @@ class _Connection:
         if self._descriptions and len(messages) > 1:
             unit = [messages[0], *self._descriptions, *messages[1:]]
             self._descriptions = []
-        self._unread += [XLogData(self._sent_until, end, 0, payload) for payload in unit[:-1]]
+        # Each change has an LSN of its own, as on a server.
+        self._unread += [
+            XLogData(min(self._sent_until + at, end), end, 0, payload) for at, payload in enumerate(unit[:-1])
+        ]
         self._unread.append(XLogData(end, end, 0, unit[-1]))
         self._sent_until, self._next_unit = end, self._next_unit + 1
         self._keepalive = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aiorepl.pgoutput import message_order
 from aiorepl.pgoutput.message_order import MessageOrder
 from aiorepl.wire.frames import XLogData
 
@@ -55,3 +56,15 @@ def test_rows_are_held_back_until_something_follows():
     assert [one] == order.feed([one, two])
     assert [] == order.feed([])
     assert [two, commit] == order.feed([commit])
+
+
+def test_what_is_held_back_is_bounded(monkeypatch):
+    """Rows with one LSN that are larger than the limit are not held back, and nothing is missing or twice."""
+    monkeypatch.setattr(message_order, "HELD_BYTES", 10)
+    order = MessageOrder()
+    rows = [XLogData(10, 0, 0, b"I" + bytes([at]) * 5) for at in range(3)]
+    assert [] == order.feed(rows[:1])
+    assert rows[:2] == order.feed(rows[1:2])
+    assert [] == order.feed(rows[2:])
+    message = XLogData(10, 0, 0, b"M")
+    assert [message, rows[2]] == order.feed([message, XLogData(20, 0, 0, b"C")])[:2]
