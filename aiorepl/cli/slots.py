@@ -12,6 +12,7 @@ from aiorepl.errors import printable
 
 if TYPE_CHECKING:
     from aiorepl.wire.connection import ReplicationConnection
+    from aiorepl.wire.interface import CreatedSlot
 
 _T = TypeVar("_T")
 
@@ -60,10 +61,14 @@ def list_command(dsn: str | None) -> None:
 @click.option("--failover", is_flag=True, help="Synchronize the slot to standbys (PostgreSQL 17).")
 def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
     """Create a slot for pgoutput, and print its name and the LSN where it starts."""
-    created = _with_connection(
-        dsn,
-        lambda connection: connection.create_slot(name, two_phase=two_phase, failover=failover),
-    )
+    from aiorepl.source.server.slot_wait import telling
+    from aiorepl.wire.opening import connect_sql
+
+    async def creating(connection: ReplicationConnection) -> CreatedSlot:
+        with telling(lambda: connect_sql(dsn), name):
+            return await connection.create_slot(name, two_phase=two_phase, failover=failover)
+
+    created = _with_connection(dsn, creating)
     click.echo(f"{created.name} {created.consistent_point}")
 
 

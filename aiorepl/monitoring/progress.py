@@ -41,7 +41,8 @@ class Readiness:
     def problems(self, statistics: PipelineStatistics, now: float) -> list[str]:
         """List the reasons why the pipeline is not ready; empty if it is ready."""
         if statistics.state not in (PipelineState.RUNNING, PipelineState.DEGRADED):
-            return [f"the pipeline is {statistics.state.value}"]
+            waits = "" if statistics.waiting_for is None else f", and waits for {statistics.waiting_for}"
+            return [f"the pipeline is {statistics.state.value}{waits}"]
         problems = []
         if statistics.last_error is not None:
             problems.append(f"no connection to the source: {statistics.last_error}")

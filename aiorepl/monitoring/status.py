@@ -34,6 +34,7 @@ def status(
         "state": statistics.state.value,
         "error": statistics.error,
         "problems": problems,
+        "waiting_for": statistics.waiting_for,
         "ladder": _ladder(statistics, slot),
         "reconnects": statistics.reconnects,
         "last_error": statistics.last_error,

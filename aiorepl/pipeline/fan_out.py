@@ -54,6 +54,7 @@ class FanOut(ABC):
     :param gaps: whether missing transactions are accepted.
     :param snapshot: what comes before the stream.
     :param snapshots: the tables that are read while the stream runs.
+    :ivar connecting: whether the first connection is opened, and the slot is checked or created.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
     :ivar failure: the error that ended reading.
@@ -70,6 +71,7 @@ class FanOut(ABC):
     ) -> None:
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
+        self.connecting = False
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
         self.failure: Exception | None = None
@@ -112,7 +114,11 @@ class FanOut(ABC):
 
     async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
         """Connect. If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it."""
-        preflight_result = await self._capture.connect(**options)
+        self.connecting = True
+        try:
+            preflight_result = await self._capture.connect(**options)
+        finally:
+            self.connecting = False
         if self._capture.created is not None:
             cleanup.push_async_callback(self._drop_slot, self._capture.created)
         return preflight_result

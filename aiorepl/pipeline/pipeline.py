@@ -215,6 +215,9 @@ class Pipeline:
             await asyncio.wait({work, stop, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._fan_out.stop_reading()
+                if self._fan_out.connecting:
+                    # Nothing was received yet.
+                    work.cancel()
                 await asyncio.wait({work}, timeout=self.shutdown_timeout)
             if not work.done():
                 _log.warning(
@@ -222,7 +225,7 @@ class Pipeline:
                 )
                 work.cancel()
                 await asyncio.wait({work})
-            else:
+            elif not work.cancelled():
                 try:
                     work.result()
                 except BaseExceptionGroup as group:
@@ -327,6 +330,7 @@ class Pipeline:
             flushed=self._flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
+            waiting_for=self._capture.waiting_for,
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
             tables=tuple(self._capture.counts.tables()),

@@ -12,6 +12,7 @@ from aiorepl.snapshot.chunk_reader import RateLimit
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.source.server.slot_wait import telling
 from aiorepl.source.source import Source
 from aiorepl.transactions.spool import Spool
 
@@ -24,7 +25,8 @@ def snapshot_source(source: Source, options: SnapshotOptions) -> SnapshotSource:
         connection = await source.open()
         try:
             name = f"aiorepl_{secrets.token_hex(8)}"
-            created = await connection.create_slot(name, temporary=True, snapshot="export")
+            with telling(source.connect_sql, name):
+                created = await connection.create_slot(name, temporary=True, snapshot="export")
             if created.snapshot_name is None:
                 raise ConfigurationError("the server exported no snapshot")
             yield created.consistent_point, created.snapshot_name

@@ -71,6 +71,7 @@ class PipelineStatistics:
     :param gaps: the gaps that were accepted.
     :param snapshot: how far the snapshots are; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
+    :param waiting_for: the transaction for whose end a start waits, because the server can create the slot only then.
     """
 
     state: PipelineState
@@ -90,3 +91,4 @@ class PipelineStatistics:
     gaps: tuple[Gap, ...]
     snapshot: SnapshotStatistics | None
     heartbeat: HeartbeatStatistics | None
+    waiting_for: str | None = None

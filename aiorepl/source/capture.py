@@ -68,6 +68,8 @@ class Capture:
         self._columns = columns
         self.reconnects = 0
         self.last_error: str | None = None
+        self.waiting_for: str | None = None
+        """The transaction that the creation of the slot waits for; ``None``: it waits for none."""
         self.ledger: Ledger | None = None
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
@@ -142,11 +144,15 @@ class Capture:
                 journal=journal,
                 creating=creating,
                 tables=self.tables,
+                waits=self._waits,
             )
         except BaseException:
             await self._connection.close()
             raise
         return self._preflight
+
+    def _waits(self, found: str | None) -> None:
+        self.waiting_for = found
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run a query between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.

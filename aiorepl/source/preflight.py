@@ -24,6 +24,7 @@ from aiorepl.source.server.requirements import (
     require_publications,
     require_usable,
 )
+from aiorepl.source.server.slot_wait import Waits
 from aiorepl.source.server.slots import create_slot, drop_replaced, reserve_wal
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection, CreatedSlot
@@ -71,6 +72,7 @@ async def preflight(
     creating: Callable[[], Awaitable[None]] | None = None,
     previous: Position | None = None,
     tables: TableLookups | None = None,
+    waits: Waits | None = None,
 ) -> PreflightResult:
     """Check the server, the publications and the slot; create the slot if ``create`` is set.
 
@@ -82,6 +84,7 @@ async def preflight(
     :param creating: called before a slot is dropped or created.
     :param previous: after a reconnect, the position up to which the slot was read before.
     :param tables: load and verify the published tables before a slot is created.
+    :param waits: called with what the creation of a slot waits for.
     :raises ConfigurationError: the server or a publication does not fit the source.
     :raises SlotError: the slot is missing, lost, in use or not this source's.
     :raises ServerError, ConnectionLost: a query failed.
@@ -116,7 +119,7 @@ async def preflight(
             raise _missing_slot(source, system.timeline, previous)
         if replace and not process.in_recovery:
             await reserve_wal(connection)
-        created = await create_slot(connection, source, snapshot=snapshot)
+        created = await create_slot(connection, source, snapshot=snapshot, waits=waits)
         begin = created.consistent_point
     else:
         begin = require_usable(slot, source, system.database)

@@ -59,7 +59,7 @@ class ReplicationConnection:
         self.exposure = exposed
         self._protocol = protocol
         self._slot = ""
-        self._cancel: Callable[[], Awaitable[None]] = self._abort
+        self._cancel: Callable[..., Awaitable[None]] = self._abort
         protocol.on_notice = _log_notice
 
     @classmethod
@@ -171,7 +171,10 @@ class ReplicationConnection:
             snapshot=snapshot,
         )
         return await cancellable_create(
-            self._create(command, name), cancel=self._cancel, drop=partial(self.drop_slot, name)
+            self._create(command, name),
+            cancel=self._cancel,
+            cancel_lost=partial(self._cancel, slot=name),
+            drop=partial(self.drop_slot, name),
         )
 
     async def _create(self, command: str, name: str) -> CreatedSlot:
@@ -284,7 +287,7 @@ class ReplicationConnection:
         """Terminate the session, and wait until the socket is closed."""
         await self._protocol.close()
 
-    async def _abort(self) -> None:
+    async def _abort(self, **_: object) -> None:
         self.abort()
 
     def abort(self) -> None:

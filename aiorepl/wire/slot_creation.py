@@ -7,12 +7,13 @@ client is gone, keeps WAL, and may complete the slot later.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.errors import AioreplError, ServerError, SlotError
+from aiorepl.errors import AioreplError, ConnectionLost, ServerError, SlotError
 from aiorepl.wire.interface import CreatedSlot
 from aiorepl.wire.opening import connect_sql, translated
 
@@ -20,17 +21,20 @@ _log = logging.getLogger("aiorepl.wire")
 
 _PATIENCE: Final = 30.0
 _CANCELLED: Final = "57014"
+_CANCEL_USER: Final = "SELECT pg_catalog.pg_cancel_backend(active_pid) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND active_pid = $2"
 
 
 async def cancellable_create(
     creating: Coroutine[Any, Any, CreatedSlot],
     *,
     cancel: Callable[[], Awaitable[None]],
+    cancel_lost: Callable[[], Awaitable[None]],
     drop: Callable[[], Awaitable[None]],
 ) -> CreatedSlot:
-    """Await ``creating`` and return its result. If the call is cancelled, no slot is left.
+    """Await ``creating`` and return its result. If the call is cancelled, or the connection is lost, no slot is left.
 
     :param cancel: cancels the command on the server.
+    :param cancel_lost: does that once the connection is lost.
     :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
     """
     task = asyncio.ensure_future(creating)
@@ -38,6 +42,12 @@ async def cancellable_create(
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await uninterrupted(_cancel_or_drop(task, cancel, drop))
+        raise
+    except ConnectionLost:
+        # Otherwise the server's process would keep the slot until the transactions have ended, and no attempt could create the slot.
+        with contextlib.suppress(AioreplError, OSError):
+            async with asyncio.timeout(_PATIENCE):
+                await cancel_lost()
         raise
 
 
@@ -71,14 +81,18 @@ def _slot_may_exist(error: BaseException | None) -> bool:
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 
-async def cancel_backend(pid: int, dsn: str | None, **kwargs: Any) -> None:
+async def cancel_backend(pid: int, dsn: str | None, slot: str | None = None, **kwargs: Any) -> None:
     """Cancel the command of the server process ``pid``, on a new connection. ``kwargs`` go to ``asyncpg.connect``.
 
+    :param slot: only if the process uses this slot: once its connection is lost, another process may have its number.
     :raises ConnectionFailed, ConnectionLost, ServerError: the cancel request failed.
     """
     connection = await connect_sql(dsn, **kwargs)
     try:
-        await connection.execute("SELECT pg_catalog.pg_cancel_backend($1)", pid)
+        if slot is None:
+            await connection.execute("SELECT pg_catalog.pg_cancel_backend($1)", pid)
+        else:
+            await connection.execute(_CANCEL_USER, slot, pid)
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
         raise translated(error) from None
     finally:

@@ -69,7 +69,7 @@ SELECT set_config(name, value, false)
 class SqlConnection:
     """An ordinary connection that reads a slot by polling. One task may use it at a time."""
 
-    def __init__(self, connection: Any, cancel: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, connection: Any, cancel: Callable[..., Awaitable[None]]) -> None:
         self.server_version: int = connection.get_server_version().major
         self.exposure = exposure(connection.socket_transport)
         self.bytes_received = 0
@@ -180,7 +180,10 @@ class SqlConnection:
         if self.server_version >= 17:
             arguments.append(failover)
         return await cancellable_create(
-            self._create(arguments), cancel=self._cancel, drop=partial(self.drop_slot, name)
+            self._create(arguments),
+            cancel=self._cancel,
+            cancel_lost=partial(self._cancel, slot=name),
+            drop=partial(self.drop_slot, name),
         )
 
     async def _create(self, arguments: list[Any]) -> CreatedSlot:

@@ -51,7 +51,7 @@ async def test_cancelled(answer, there, left, again):
     """A cancelled creation leaves no slot, however often it is cancelled, and drops no other slot."""
     server = Server(answer, there=there)
     creating = asyncio.create_task(
-        cancellable_create(server.create(), cancel=server.cancel, drop=server.drop)
+        cancellable_create(server.create(), cancel=server.cancel, cancel_lost=server.cancel, drop=server.drop)
     )
     await asyncio.sleep(0)
     while not creating.done():

@@ -47,6 +47,12 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
         raise SlotError(
             f"slot {slot.name!r} belongs to database {slot.database!r}, the DSN names {database!r}"
         )
+    if slot.active and not slot.confirmed_flush_lsn:
+        raise SlotError(
+            f"slot {slot.name!r} is being created by process {slot.active_pid} on the server, which waits for open transactions: wait, "
+            f"or run SELECT pg_cancel_backend({slot.active_pid}) if its client has ended",
+            busy=True,
+        )
     if slot.active:
         raise SlotError(
             f"slot {slot.name!r} is in use by process {slot.active_pid} on the server: stop that consumer, take over "

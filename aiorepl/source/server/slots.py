@@ -9,6 +9,7 @@ from typing import Final
 from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.source.server.queries import Slot, read_slot
+from aiorepl.source.server.slot_wait import Waits, telling
 from aiorepl.source.source import Source
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import Connection, CreatedSlot
@@ -19,12 +20,15 @@ _DROP_TIMEOUT: Final = 30.0
 _RESERVED_BYTES: Final = 1024 * 1024
 
 
-async def create_slot(connection: Connection, source: Source, *, snapshot: str) -> CreatedSlot:
+async def create_slot(
+    connection: Connection, source: Source, *, snapshot: str, waits: Waits | None = None
+) -> CreatedSlot:
     """Create the source's slot.
 
     With a replication connection this is the last command before the stream: any other ends an exported snapshot.
 
     :param snapshot: ``"nothing"``, or ``"export"``.
+    :param waits: called with what the server waits for meanwhile.
     :raises ConfigurationError: the server cannot create such a slot.
     :raises SlotError: the slot exists already, or none is free.
     """
@@ -32,13 +36,14 @@ async def create_slot(connection: Connection, source: Source, *, snapshot: str) 
     alter = (
         source.failover and source.two_phase and connection.server_version == 17 and source.interface != "sql"
     )
-    created = await connection.create_slot(
-        source.slot,
-        temporary=source.temporary,
-        two_phase=source.two_phase,
-        failover=source.failover and not alter,
-        snapshot=snapshot,
-    )
+    with telling(source.connect_sql, source.slot, waits):
+        created = await connection.create_slot(
+            source.slot,
+            temporary=source.temporary,
+            two_phase=source.two_phase,
+            failover=source.failover and not alter,
+            snapshot=snapshot,
+        )
     if alter:
         try:
             await _alter_on_another_connection(source)
