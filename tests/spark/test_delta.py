@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
+from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.table import Commit, Layout, Run, TableUnavailable, Truncate, Upkeep
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -289,6 +291,31 @@ def test_two_queries_append_the_same_changes(tmp_path, monkeypatch) -> None:
         apply(one, FIRST, 2, {"id": 2, "note": "two"})
     assert [row["id"] for row in rows(one)] == [1, 2]
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_a_commit_whose_outcome_is_unknown(tmp_path, monkeypatch, vectors) -> None:
+    """If a commit fails after its entry was written, the table has all its files, and the batch."""
+    target = DeltaTarget(str(tmp_path / "target"), ("id",), deletion_vectors=vectors)
+    schema = source(id=("1", pa.int32()), note=("2", pa.string()))
+    apply(target, schema, 1, *({"id": number, "note": "first"} for number in range(3)))
+
+    def failing(self, name, data):
+        assert create(self, name, data)
+        raise OSError(errno.EIO, "the folder cannot be synced")
+
+    create = DeltaFolder.create_entry
+    monkeypatch.setattr(DeltaFolder, "create_entry", failing)
+    with pytest.raises(OSError, match="synced"):
+        apply(target, schema, 2, {"id": 1, "note": "second"})
+    monkeypatch.undo()
+    again = DeltaTarget(target.target, ("id",))
+    assert again.applied("query", 2)
+    apply(again, schema, 3, {"id": 2, "note": "third"})
+    found = again.newest()
+    assert found is not None
+    notes = pa.Table.from_batches(found.batches(["id", "note"])).sort_by("id")["note"].to_pylist()
+    assert ["first", "second", "third"] == notes
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["created", "appended"])

@@ -205,9 +205,11 @@ class DeltaTransaction:
             actions += self._actions(entry, marks.get(id(entry)), now, data_change=data_change)
         version = 0 if present is None else present.version + 1
         data = b"".join(orjson.dumps(action) + b"\n" for action in actions)
+        # If this fails, the log may have the entry all the same, so the new files stay. Upkeep removes files that nobody refers to.
+        written, self._written = self._written, []
         if not self.folder.create_entry(entry_name(version), data):
+            self._written = written
             return None
-        self._written = []
         return Snapshot.load(self.folder, 0) if present is None else present.newest()
 
     def _actions(
