@@ -1,6 +1,7 @@
 """Records accepted gaps, and the tables that a journal does not have from their first row on. Pure.
 
-Kept in a file of its own, which ``position.json`` names and which is written anew only when it changes.
+Kept in a file of its own, which ``position.json`` names. The chunks that were published since it was written are in
+``position.json``: a file with every table would otherwise be written for each table of a snapshot.
 
 A table is whole for a reader that begins at or before the table's snapshot, if nothing is missing after that. A table that
 came into the stream without a snapshot is never whole: rows that were there before are not in the journal. Nobody can tell
@@ -10,10 +11,11 @@ given to another table, the rows of that one begin in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from itertools import filterfalse
+from typing import Any, Final, NamedTuple
 
 from aiorepl.errors import DamagedJournal
 from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
@@ -44,6 +46,23 @@ class Gap:
     def start_lsn(self) -> LSN:
         """The start of the missing range: after a promotion, the journal may have transactions beyond ``after``."""
         return max(self.after, self.end)
+
+
+class PublishedChunk(NamedTuple):
+    """A chunk of a snapshot in the journal.
+
+    :param commit_lsn: of its transaction.
+    :param end_lsn: the end of its transaction.
+    """
+
+    chunk: SnapshotChunk
+    commit_lsn: LSN
+    end_lsn: LSN
+
+    @property
+    def decisive(self) -> bool:
+        """Whether the chunk begins or completes a snapshot, or is of rows that a condition selects."""
+        return self.chunk.number == 1 or self.chunk.last_of_table or self.chunk.partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +178,27 @@ class Completeness:
             ),
         )
 
+    def with_chunks(self, chunks: Collection[PublishedChunk]) -> Completeness:
+        """Add chunks. Looks once at each table, however many chunks there are."""
+        if not chunks:
+            return self
+        oids = {each.chunk.oid for each in chunks}
+        names = {(each.chunk.schema, each.chunk.table) for each in chunks}
+
+        def concerned(table: TableSnapshot | Appearance) -> bool:
+            return table.oid in oids or (table.schema, table.table) in names
+
+        part = Completeness(
+            self.gaps, tuple(filter(concerned, self.tables)), tuple(filter(concerned, self.appeared))
+        )
+        for each in chunks:
+            part = part.with_chunk(*each)
+        return replace(
+            self,
+            tables=(*filterfalse(concerned, self.tables), *part.tables),
+            appeared=(*filterfalse(concerned, self.appeared), *part.appeared),
+        )
+
     def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> Completeness:
         """Add a chunk whose transaction has these LSNs."""
         if chunk.partial:
@@ -201,15 +241,15 @@ class Completeness:
 
     def complete_from(self, table: Table) -> LSN | None:
         """The position from which on the journal has all rows of a table; ``None`` if there is none."""
-        whole = [each.start_lsn for each in self._snapshots(table) if each.complete and not self._gap(each)]
+        snapshots = self._snapshots_by_name.get(table, ())
+        whole = [each.start_lsn for each in snapshots if each.complete and not self._gap(each)]
         return max(whole, default=None)
 
     def _lacking(self, begins: LSN, table: Table) -> str:
         reason = "the journal has neither a snapshot nor a change of it"
-        for came in self.appeared:
-            if (came.schema, came.table) == table:
-                reason = came.reason
-        for snapshot in self._snapshots(table):
+        for came in self._appeared_by_name.get(table, ()):
+            reason = came.reason
+        for snapshot in self._snapshots_by_name.get(table, ()):
             start, gap = snapshot.start_lsn, self._gap(snapshot)
             if snapshot.abandoned:
                 reason = "its snapshot was not completed"
@@ -223,8 +263,19 @@ class Completeness:
                 return ""
         return reason
 
-    def _snapshots(self, table: Table) -> Iterator[TableSnapshot]:
-        return (each for each in self.tables if (each.schema, each.table) == table)
+    @cached_property
+    def _snapshots_by_name(self) -> dict[Table, list[TableSnapshot]]:
+        found: dict[Table, list[TableSnapshot]] = {}
+        for each in self.tables:
+            found.setdefault((each.schema, each.table), []).append(each)
+        return found
+
+    @cached_property
+    def _appeared_by_name(self) -> dict[Table, list[Appearance]]:
+        found: dict[Table, list[Appearance]] = {}
+        for each in self.appeared:
+            found.setdefault((each.schema, each.table), []).append(each)
+        return found
 
     def _gap(self, snapshot: TableSnapshot) -> Gap | None:
         return next((gap for gap in self.gaps if gap.until > snapshot.start_lsn), None)

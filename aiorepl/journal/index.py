@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
@@ -239,7 +239,16 @@ def _require_consistent(index: SegmentIndex) -> None:
 
 def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
     """Return a chunk as a JSON object."""
-    return {**asdict(chunk), "snapshot_lsn": str(chunk.snapshot_lsn)}
+    return {
+        "snapshot_lsn": str(chunk.snapshot_lsn),
+        "oid": chunk.oid,
+        "schema": chunk.schema,
+        "table": chunk.table,
+        "number": chunk.number,
+        "last_of_table": chunk.last_of_table,
+        "last": chunk.last,
+        "partial": chunk.partial,
+    }
 
 
 def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:

@@ -14,7 +14,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
+from aiorepl.journal.completeness import PublishedChunk
 from aiorepl.journal.holder import Holder
+from aiorepl.journal.index import dump_chunk, load_chunk
 from aiorepl.journal.manifest import ManifestRef
 from aiorepl.journal.segments import Entry, Segment, Table
 from aiorepl.lsn import LSN, ZERO
@@ -85,6 +87,7 @@ class State:
     :param tail: the last segments.
     :param prepared: the undecided prepared transactions, whose files must exist.
     :param completeness: the name of the file with gaps and snapshots; ``None`` if there are none.
+    :param chunks: the decisive chunks that were published since that file was written.
     """
 
     journal: str
@@ -98,6 +101,7 @@ class State:
     tail: tuple[Entry, ...] = ()
     prepared: tuple[PreparedTransaction, ...] = ()
     completeness: str | None = None
+    chunks: tuple[PublishedChunk, ...] = ()
 
     @classmethod
     def empty(cls, identity: Identity) -> State:
@@ -200,6 +204,10 @@ def dump_state(state: State) -> bytes:
             "tables": list(tables),
             "prepared": [dump_prepared(each) for each in state.prepared],
             "completeness": state.completeness,
+            "chunks": [
+                [dump_chunk(chunk), str(commit_lsn), str(end_lsn)]
+                for chunk, commit_lsn, end_lsn in state.chunks
+            ],
         }
     )
 
@@ -236,6 +244,8 @@ def _state(fields: Mapping[str, Any]) -> State:
         tail=tuple(_load_entry(each, tables) for each in fields["tail"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
         completeness=None if fields["completeness"] is None else text(fields, "completeness"),
+        # Journals of format 3 from before this field have none.
+        chunks=tuple(map(_load_published_chunk, fields.get("chunks", ()))),
     )
     _require_consistent(state)
     return state
@@ -267,6 +277,11 @@ def _require_consistent(state: State) -> None:
         end = last.last_end_lsn
     if end != state.end.lsn or (state.begins is None) != (not end):
         raise ValueError(f"its segments end at {end}, and the last one at {state.end.lsn}")
+
+
+def _load_published_chunk(fields: Any) -> PublishedChunk:
+    chunk, commit_lsn, end_lsn = fields
+    return PublishedChunk(load_chunk(chunk), LSN.parse(commit_lsn), LSN.parse(end_lsn))
 
 
 def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:

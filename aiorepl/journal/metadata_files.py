@@ -15,6 +15,7 @@ from aiorepl.journal import index
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import (
     Completeness,
+    PublishedChunk,
     completeness_file,
     load_completeness,
 )
@@ -44,7 +45,9 @@ class MetadataFiles:
         self._identity: Identity | None = None
         self._position: tuple[bytes, State] | None = None
         self._manifests: dict[str, Manifest] = {}
-        self._completeness: tuple[str, Completeness] | None = None
+        # The file that was loaded last, and its contents with the chunks of a state.
+        self._completeness: tuple[str | None, Completeness] = None, Completeness()
+        self._with_chunks: tuple[str | None, tuple[PublishedChunk, ...], Completeness] | None = None
 
     def chain(self) -> Chain | None:
         """Return the journal as it is now; ``None`` if there is none.
@@ -146,9 +149,7 @@ class MetadataFiles:
 
     def completeness(self, state: State) -> Completeness:
         """Load the gaps and snapshots of this state, or of a later one."""
-        while (name := state.completeness) is not None:
-            if self._completeness is not None and self._completeness[0] == name:
-                return self._completeness[1]
+        while (name := state.completeness) is not None and self._completeness[0] != name:
             loaded = self._read(completeness_file(name), partial(load_completeness, name))
             if loaded is not None:
                 self._completeness = name, loaded
@@ -156,7 +157,11 @@ class MetadataFiles:
                 state = self._present(completeness_file(name))
                 if state.completeness == name:
                     raise self._missing(completeness_file(name))
-        return Completeness()
+        known = self._with_chunks
+        if known is None or known[:2] != (name, state.chunks):
+            base = Completeness() if name is None else self._completeness[1]
+            known = self._with_chunks = name, state.chunks, base.with_chunks(state.chunks)
+        return known[2]
 
     def manifest(self, ref: ManifestRef) -> Manifest:
         """Load a manifest that has at least the segments of ``ref``."""

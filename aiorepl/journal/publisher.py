@@ -20,7 +20,13 @@ from typing import Final
 from aiorepl.errors import JournalError
 from aiorepl.journal import completeness as complete
 from aiorepl.journal import manifest, segments
-from aiorepl.journal.completeness import Completeness, completeness_file, completeness_name, dump_completeness
+from aiorepl.journal.completeness import (
+    Completeness,
+    PublishedChunk,
+    completeness_file,
+    completeness_name,
+    dump_completeness,
+)
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_name
 from aiorepl.journal.metadata import Identity, PreparedTransaction, State, dump_identity, dump_state
@@ -34,6 +40,8 @@ from aiorepl.position import Position
 _TAIL_SEGMENTS: Final = 64
 # Tables in the tail, each counted once per segment: position.json stays small.
 _TAIL_TABLES: Final = 2048
+# Chunks in position.json; then the file with all tables is written.
+_CHUNKS: Final = 64
 # A manifest of more is not merged.
 _MAX_SEGMENTS: Final = 100_000
 
@@ -50,7 +58,7 @@ class _Pending:
     data: bytes
     files: list[tuple[str, bytes]]
     obsolete: tuple[str, ...]
-    completeness: Completeness
+    recorded: Completeness
 
 
 class Publisher:
@@ -70,8 +78,16 @@ class Publisher:
         self._orphans: list[tuple[LSN, str]] = []
         self.state: State | None = None
         """The state on disk; ``None`` before ``open``."""
-        self.completeness = Completeness()
+        # The contents of the state's completeness file, and with the state's chunks, once they are asked for.
+        self._recorded = Completeness()
+        self._completeness: Completeness | None = None
+
+    @property
+    def completeness(self) -> Completeness:
         """The gaps and snapshots on disk."""
+        if self._completeness is None:
+            self._completeness = self._recorded.with_chunks(() if self.state is None else self.state.chunks)
+        return self._completeness
 
     def open(self, source: Position, holder: str) -> Identity:
         """Read the journal; writes only ``journal.json``, and only while the journal is empty.
@@ -94,7 +110,8 @@ class Publisher:
             identity = self._identify(Identity(source.at(ZERO), source.lsn, journal), holder)
         if state is None:
             state = State.empty(identity)
-        self.completeness = self._files.completeness(state)
+        self._recorded = self._files.completeness(replace(state, chunks=()))
+        self._completeness = None
         self.state = state
         return identity
 
@@ -141,7 +158,7 @@ class Publisher:
         state = self._require_state()
         self._look_around(state)
         claimed = replace(state, epoch=state.epoch + 1, sequence=state.sequence + 1, writer=self._own)
-        self._pending = _Pending(claimed, dump_state(claimed), [], (), self.completeness)
+        self._pending = _Pending(claimed, dump_state(claimed), [], (), self._recorded)
         self.finish()
 
     def _look_around(self, state: State) -> None:
@@ -184,6 +201,7 @@ class Publisher:
         begins: LSN = ZERO,
         prepared: tuple[PreparedTransaction, ...] | None = None,
         completeness: Completeness | None = None,
+        chunk: PublishedChunk | None = None,
     ) -> None:
         """Prepare a commit, which ``finish`` carries out. The previous one must be finished.
 
@@ -192,7 +210,8 @@ class Publisher:
         :param end: the end of the last new segment; ``None`` without one.
         :param begins: where the journal begins, if these are its first segments.
         :param prepared: the undecided prepared transactions; ``None``: as before.
-        :param completeness: the gaps and snapshots; ``None``: as before.
+        :param completeness: the gaps and snapshots; ``None``: as before, with ``chunk``.
+        :param chunk: the chunk of a snapshot that the new segments are.
         """
         assert self._pending is None
         assert self.claimed
@@ -200,15 +219,20 @@ class Publisher:
         sequence = state.sequence + 1
         files: list[tuple[str, bytes]] = []
         obsolete: list[str] = []
-        name = state.completeness
-        if completeness is None or completeness == self.completeness:
-            completeness = self.completeness
-        else:
+        name, chunks, recorded = state.completeness, state.chunks, self._recorded
+        if completeness is not None and completeness == self.completeness:
+            completeness = None
+        if chunk is not None and chunk.decisive:
+            chunks = (*chunks, chunk)
+            if len(chunks) >= _CHUNKS:
+                completeness = recorded.with_chunks(chunks)
+        if completeness is not None:
             if name is not None:
                 obsolete.append(completeness_file(name))
             data = dump_completeness(completeness)
             name = completeness_name(state.epoch, sequence, data)
             files.append((completeness_file(name), data))
+            chunks, recorded = (), completeness
         refs, tail = state.manifests, (*state.tail, *entries)
         if len(tail) > _TAIL_SEGMENTS or sum(len(entry.tables) for entry in tail) > _TAIL_TABLES:
             ref, data = _manifest(Manifest.of(tail), state.epoch, sequence, 0)
@@ -224,8 +248,9 @@ class Publisher:
             tail=tail,
             prepared=state.prepared if prepared is None else prepared,
             completeness=name,
+            chunks=chunks,
         )
-        self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), completeness)
+        self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), recorded)
 
     def keep_orphans(self) -> None:
         """Keep the uploads of earlier writers: if ``position.json`` is an older copy, they may have been published."""
@@ -247,7 +272,12 @@ class Publisher:
             self._version = self._store.replace(POSITION, pending.data, self._version)
         except Superseded:
             raise self._taken_over() from None
-        before, self.state, self.completeness = self.state, pending.state, pending.completeness
+        before, self.state, self._recorded = self.state, pending.state, pending.recorded
+        if before is None or (before.completeness, before.chunks) != (
+            self.state.completeness,
+            self.state.chunks,
+        ):
+            self._completeness = None
         self._pending = None
         self._obsolete += pending.obsolete
         end = self.state.end.lsn
@@ -290,7 +320,7 @@ class Publisher:
             return None
         new = replace(state, sequence=state.sequence + 1, manifests=refs)
         obsolete = tuple(ref.file for ref in state.manifests if ref not in refs)
-        return _Pending(new, dump_state(new), files, obsolete, self.completeness)
+        return _Pending(new, dump_state(new), files, obsolete, self._recorded)
 
     def _delete_obsolete(self) -> None:
         remaining = []

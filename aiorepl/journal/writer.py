@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notifier
-from aiorepl.journal.completeness import Completeness, Gap
+from aiorepl.journal.completeness import Completeness, Gap, PublishedChunk
 from aiorepl.journal.index import SegmentIndex, dump
 from aiorepl.journal.metadata import State
 from aiorepl.journal.prepared import PreparedStore
@@ -365,15 +365,15 @@ class JournalWriter:
             Entry(replace(segment, last_end_lsn=end.lsn, parts=len(parts)), tables)
             for segment, tables in parts
         ]
-        completeness = self._publisher.completeness
+        completeness = chunk = None
         if self._chunk is None:
-            completeness = completeness.with_rows(
+            completeness = self._publisher.completeness.with_rows(
                 self._described, entries[0].segment.after or self._start_lsn, end.lsn
             )
         else:
-            completeness = completeness.with_chunk(*self._chunk, end.lsn)
+            chunk = PublishedChunk(*self._chunk, end.lsn)
         self._described = {}
-        self._commit(end, entries=entries, begins=begins, completeness=completeness)
+        self._commit(end, entries=entries, begins=begins, completeness=completeness, chunk=chunk)
 
     def _commit(
         self,
@@ -382,6 +382,7 @@ class JournalWriter:
         entries: Sequence[Entry] = (),
         begins: LSN = ZERO,
         completeness: Completeness | None = None,
+        chunk: PublishedChunk | None = None,
     ) -> None:
         """Make a state durable, then delete the files that are obsolete in it."""
         self._publisher.commit(
@@ -391,6 +392,7 @@ class JournalWriter:
             begins=begins,
             prepared=self._prepared.undecided,
             completeness=completeness,
+            chunk=chunk,
         )
         self._publisher.finish()
         self._committed()

@@ -6,8 +6,11 @@ import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal.sink import JournalSink
+from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
+from aiorepl.sink import SinkContext
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -17,7 +20,7 @@ from aiorepl.values.registry import Types
 
 BASE = LSN(0x0FFFF00)
 START = LSN(0x1000000)
-OIDS = {"a": 50001, "b": 50002}
+OIDS = {"a": 50001, "b": 50002, **{f"t{number}": 60000 + number for number in range(1000)}}
 
 
 def chunk(lsn, table, number, rows=1, *, snapshot_lsn=START, at_once=None, **flags):
@@ -82,6 +85,68 @@ async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
         (part.transaction.commit_lsn, part.transaction.snapshot) for part in read
     }
     assert {"read", "insert"} == {change.kind for part in read for change in part.changes}
+
+
+class CountingStore(LocalStore):
+    """Counts the bytes of the files beside the segments, and the files."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.bytes = self.files = 0
+
+    def write(self, name, data):
+        self.bytes, self.files = self.bytes + len(data), self.files + 1
+        super().write(name, data)
+
+    def replace(self, name, data, version):
+        self.bytes, self.files = self.bytes + len(data), self.files + 1
+        return super().replace(name, data, version)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_the_work_of_a_table_does_not_grow_with_the_number_of_tables(tmp_path, tools, again):
+    """A snapshot of ten times as many tables writes about ten times as much beside the segments, also the second time."""
+    stream = Stream()
+    work = []
+    for count in (100, 1000):
+        store = CountingStore(tmp_path / str(count))
+        base = 0x10000
+        for _ in range(1 + again):
+            store.bytes = store.files = 0
+            chunks = [
+                part
+                for number in range(count)
+                for part in chunk(base + number, f"t{number}", 1, last_of_table=True)
+            ]
+            await tools.write(store, stream.position.at(LSN(base)), chunks)
+            base += count
+        assert store.files < 1.1 * count
+        work.append(store.bytes / count)
+        found = JournalReader(store.path).chain()
+        assert count == len(found.tables)
+        assert all(table.complete is not None for table in found.tables)
+        assert count * (1 + again) == len(found.segments())
+    assert work[1] < 1.5 * work[0]
+
+
+async def test_chunks_since_the_last_file_are_kept(tmp_path, tools):
+    """A writer that is opened again, a gap, and a cancelled snapshot keep what earlier chunks have recorded."""
+    stream = Stream()
+    position = stream.position.at(BASE)
+    for number in range(70):
+        await tools.write(tmp_path, position, chunk(BASE + number, f"t{number}", 1, last_of_table=True))
+    await tools.write(tmp_path, position, chunk(BASE + 70, "a", 1))
+    assert 71 == len(recorded(tmp_path))
+    sink = JournalSink(tmp_path)
+    await sink.open(SinkContext("journal", position))
+    try:
+        assert {OIDS["a"]} == sink.open_snapshots
+        await sink.abandon_snapshots(besides=())
+        assert set() == sink.open_snapshots
+    finally:
+        await sink.close()
+    assert 70 == len(tables(tmp_path))
+    assert ["public.a"] == lacking(JournalReader(tmp_path), 0)
 
 
 async def test_from_where_a_table_is_complete(tmp_path, tools):

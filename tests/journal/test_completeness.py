@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
 
@@ -11,6 +12,7 @@ from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.completeness import (
     Completeness,
     Gap,
+    PublishedChunk,
     completeness_name,
     dump_completeness,
     load_completeness,
@@ -151,3 +153,30 @@ def test_nothing_of_a_name_that_is_gone(rows):
     )
     assert {} == reasons(found, 300, A)
     assert 2 == len(found.tables)
+
+
+def test_chunks_together_as_one_by_one():
+    """Chunks that are added together, to any state, record what they record one by one."""
+    draw = random.Random(7)
+    names = [("public", name) for name in "abcdef"]
+    for _ in range(300):
+        found = Completeness((Gap(LSN(1), LSN(2), LSN(1)),))
+        for number in range(draw.randrange(6)):
+            rows = [(draw.randrange(5), draw.choice(names))]
+            found = found.with_rows(rows, LSN(number), LSN(number + 1))
+        many = []
+        for lsn in range(100, 100 + draw.randrange(20)):
+            flags = {"last_of_table": draw.random() < 0.5, "partial": draw.random() < 0.2}
+            part = SnapshotChunk(
+                LSN(50), draw.randrange(5), *draw.choice(names), draw.choice((1, 2)), **flags
+            )
+            many.append(PublishedChunk(part, LSN(lsn), LSN(lsn + 1)))
+        at = draw.randrange(len(many) + 1)
+        together = found.with_chunks(many[:at]).with_chunks(many[at:])
+        for each in many:
+            found = found.with_chunk(*each) if each.decisive else found
+        assert found.gaps == together.gaps
+        assert set(found.tables) == set(together.tables)
+        assert set(found.appeared) == set(together.appeared)
+        assert len(found.tables) == len(together.tables)
+        assert all(reasons(found, begins) == reasons(together, begins) for begins in (0, 60, 110))
