@@ -247,7 +247,7 @@ class _ByKey:
         key = self._keys.get(relation)
         begins = False
         # A dropped table may have been a partition of any other table.
-        unknown = self._catalog.unknown(relation.oid)
+        unknown = self._catalog.uncertain(relation.oid)
         if key is None:
             roots = _ANY_ROOT if unknown else self._catalog.roots(relation.oid)
             key = self._keys[relation] = _Key(layout, roots)

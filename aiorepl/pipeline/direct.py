@@ -17,6 +17,7 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.transactions.slices import Slice
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -126,6 +127,10 @@ class DirectFanOut(FanOut):
             return checked
         # A snapshot that truncates replaces everything before it.
         return begin if stored.lsn < begin.lsn and self._snapshot.loads else stored
+
+    async def _settle(self, slices: list[Slice]) -> None:
+        if self._capture.tables is not None:
+            await self._capture.tables.settle(slices)
 
     async def _rewind(self, lsn: LSN) -> None:
         await self.snapshots.rewound(lsn)

@@ -303,6 +303,7 @@ class FanOut(ABC):
         if merge.signals:
             # Before the slot can be confirmed past them.
             await self.snapshots.accept_signals()
+        await self._settle(slices)
         buffer.extend(slices)
         if buffer.backpressured:
             await self._wait_for_room(buffer)
@@ -310,12 +311,17 @@ class FanOut(ABC):
     async def _emit(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
         """Put slices of the initial snapshot into the buffer, and wait until it has room."""
         assert self.ledger is not None
+        await self._settle(slices)
         for part in slices:
             if part.end_lsn is not None:
                 self.ledger.complete(part.end_lsn)
         buffer.extend(slices)
         if buffer.backpressured:
             await self._wait_for_room(buffer)
+
+    @abstractmethod
+    async def _settle(self, slices: list[Slice]) -> None:
+        """Look up what the consumers of the source need to know about the tables of slices, before these are buffered."""
 
     async def _wait_for_room(self, buffer: SliceBuffer) -> None:
         """Wait until the buffer has room. After a while, log which sink is slow."""

@@ -13,7 +13,7 @@ from aiorepl.errors import JournalError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
-from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity
 
 _log = logging.getLogger("aiorepl.sink")
@@ -92,7 +92,7 @@ class JournalFollower:
                     for claim in self._continuity.take(part):
                         await self._refuted(claim, self._continuity.begins)
                 if self._tables is not None:
-                    await self._tables.ensure(part)
+                    await self._tables.settle((part,))
                 self.buffer.extend((part,))
                 if part.end_lsn is not None:
                     self._reached = part.end_lsn

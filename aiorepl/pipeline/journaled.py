@@ -42,6 +42,7 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.transactions.slices import Slice
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -156,6 +157,9 @@ class JournaledFanOut(FanOut):
         await self._abandon_snapshots()
         for error in self._failed.values():
             raise error
+
+    async def _settle(self, slices: list[Slice]) -> None:
+        """Do nothing: the journal needs no tables, and its readers look them up."""
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:

@@ -32,7 +32,8 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.capture import Capture
-from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
+from aiorepl.source.catalog.lookups import ColumnLookups
+from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source

@@ -18,7 +18,8 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
-from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
+from aiorepl.source.catalog.lookups import ColumnLookups
+from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
 from aiorepl.source.interruptions import Interruptions
 from aiorepl.source.ledger import Ledger
@@ -281,6 +282,8 @@ class Capture:
         session, self._session = self._session, None
         standby_watch, self._standby_watch = self._standby_watch, None
         connection, self._connection = self._connection, None
+        if self.tables is not None:
+            self.tables.close()
         if standby_watch is not None:
             standby_watch.abort()
         if session is not None:

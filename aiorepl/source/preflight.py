@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
-from aiorepl.source.catalog.lookups import TableLookups
+from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.server.binary import require_cents
 from aiorepl.source.server.queries import (
     existing_publications,

@@ -14,7 +14,8 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.message_order import MessageOrder
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.source.catalog.lookups import ColumnLookups, TableLookups
+from aiorepl.source.catalog.lookups import ColumnLookups
+from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.catalog.types import TypeWatch
 from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl.source.heartbeat import is_heartbeat
@@ -166,7 +167,7 @@ class Session:
             self._missing_types = set()
         if self._described:
             if self._tables is not None:
-                await self._tables.refresh({relation.oid for relation, _ in self._described})
+                await self._tables.refresh(self._described)
             if self._columns is not None:
                 await self._columns.describe(self._described)
             self._described = []

@@ -14,7 +14,7 @@ from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
 from aiorepl.source.catalog import attributes
 from aiorepl.source.catalog.attributes import CatalogColumns
-from aiorepl.source.catalog.tables import CatalogTable, of_oids, parse, published
+from aiorepl.source.catalog.tables import CatalogTable, parse, published
 from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
@@ -173,16 +173,8 @@ class Source:
         :raises ConnectionLost: the connection was lost.
         :raises ServerError: the query failed.
         """
-        return parse(await self._fetch(published(self.options().publications)))
-
-    async def look_up_tables(self, oids: Sequence[int]) -> list[CatalogTable]:
-        """Look tables and their ancestors up in the catalog; tables that were dropped are left out.
-
-        :raises ConnectionFailed: no connection.
-        :raises ConnectionLost: the connection was lost.
-        :raises ServerError: the query failed.
-        """
-        return parse(await self._fetch(of_oids(oids)))
+        rows = await self._fetch(published(self.options().publications))
+        return parse(row["description"] for row in rows)
 
     async def look_up_columns(self, oids: Sequence[int]) -> dict[int, CatalogColumns]:
         """Look the columns of tables up in the catalog, by oid; tables that were dropped are left out.

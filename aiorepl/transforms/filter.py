@@ -19,9 +19,9 @@ from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_
 from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
 
-Description = tuple[int, str, str, tuple[Column, ...], tuple[Name, ...], bool]
+Description = tuple[int, str, str, tuple[Column, ...], tuple[Name, ...], tuple[Name, ...]]
 """Everything that a selection depends on: oid, schema, name and columns of a Relation message; from the catalog the names of
-the table's ancestors, and whether the table no longer exists.
+the table's ancestors, and of those that it may have had before.
 """
 
 
@@ -137,7 +137,7 @@ class StreamFilter:
             relation.name,
             relation.columns,
             catalog.ancestors(oid),
-            catalog.unknown(oid),
+            catalog.former_parents(oid, relation.names),
         )
         selection = self._accepted.get(description)
         if selection is None:
@@ -154,12 +154,7 @@ class StreamFilter:
         """
         rules, catalog, oid = self._rules, self._catalog, relation.oid
         own: Name = relation.schema, relation.name
-        # A dropped table may have been a partition of any table with its columns.
-        relatives = (
-            [table.names for table in catalog.possible_parents(relation.names)]
-            if catalog.unknown(oid)
-            else []
-        )
+        relatives = catalog.former_parents(oid, relation.names)
         selection = select_table(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
         conflict = parent_conflict(rules, selection, relatives)
         missing: dict[str, frozenset[str]] = {}

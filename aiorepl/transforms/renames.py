@@ -20,8 +20,8 @@ def parent_conflict(rules: Rules, table: TableSelection, parents: Sequence[Name]
         family = (*table.family, parent)
         if rules.selects(family) != table.selected and not rules.tables.decide(table.family, [parent]):
             return (
-                f"table {table.name} no longer exists in the catalog, and may have been a partition of {quote(parent)}: add "
-                f"{table.name}? to tables if it was, or !{table.name}? if it was not"
+                f"table {table.name} was dropped or detached before it was looked up, and may have been a partition or child of "
+                f"{quote(parent)}: add {table.name}? to tables if its rows are wanted, or !{table.name}? if they are not"
             )
     return None
 

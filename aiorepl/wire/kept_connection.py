@@ -21,10 +21,14 @@ class KeptConnection:
 
     async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Return the first row; ``None`` if there is none. An error drops the connection."""
+        return next(iter(await self.fetch(query, *arguments)), None)
+
+    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
+        """Return all rows. An error drops the connection."""
         try:
             if self._connection is None:
                 self._connection = await self._connect()
-            return await self._connection.fetchrow(query, *arguments, timeout=ANSWER_SECONDS)
+            return list(await self._connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except BaseException:
             self.drop()
             raise

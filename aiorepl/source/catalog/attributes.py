@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 
 from aiorepl.pgoutput.relations import Attribute, Relation
+from aiorepl.source.catalog.snapshots import FIRST_NORMAL_XID, precedes
 from aiorepl.wire.commands import literals
 
 # Only plain tables have missing values, so those of a partitioned table are those of its partitions' columns of the same name.
@@ -45,7 +46,6 @@ FROM pg_catalog.pg_class c CROSS JOIN LATERAL (SELECT ARRAY(
      UNION SELECT c.oid WHERE c.relkind <> 'p') AS oids) s
 WHERE c.oid IN ({oids})
 """
-_FIRST_NORMAL_XID: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,13 @@ def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since
     altered = {
         column.number: column
         for column in table.columns
-        if column.xmin >= _FIRST_NORMAL_XID and not precedes(column.xmin, since)
+        if column.xmin >= FIRST_NORMAL_XID and not precedes(column.xmin, since)
     }
     older = any(not column.dropped and column.number not in altered for column in table.columns)
     # A table that was created since has no older rows.
     if not table.rewritten or not older:
         return []
-    again = any(xid >= _FIRST_NORMAL_XID and not precedes(xid, since) for xid in table.frozen)
+    again = any(xid >= FIRST_NORMAL_XID and not precedes(xid, since) for xid in table.frozen)
     # A column without a default is NULL in existing rows, unless its type was altered.
     return [
         name
@@ -175,7 +175,7 @@ def _matches(relation: Relation, xid: int, table: CatalogColumns) -> dict[str, C
     settled = {
         column.number
         for column in table.columns
-        if column.xmin < _FIRST_NORMAL_XID or precedes(column.xmin, xid)
+        if column.xmin < FIRST_NORMAL_XID or precedes(column.xmin, xid)
     }
     live = [column for column in table.columns if not column.dropped]
     unsettled_drops = any(column.dropped and column.number not in settled for column in table.columns)
@@ -211,8 +211,3 @@ def _fits(relation: Relation, columns: Sequence[CatalogColumn], settled: set[int
         == (each.name, each.type_oid, each.type_modifier)
         for column, each in zip(columns, described, strict=False)
     )
-
-
-def precedes(xid: int, other: int) -> bool:
-    """Whether ``xid`` was assigned before ``other``. Xids wrap around, as in ``TransactionIdPrecedes``."""
-    return 0 < (other - xid & 0xFFFF_FFFF) < 1 << 31

@@ -4,8 +4,9 @@ Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a 
 the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
 
 Tables are added and never removed. A detached partition counts as one until the next start, since rows from before may
-still arrive, and a renamed ancestor keeps its former names. A table that was dropped before the catalog was queried stays
-unknown.
+still arrive, and a renamed ancestor keeps its former names. The catalog shows the present, and the stream may be older: a
+table that was dropped before the look-up stays unknown, and one that may have been detached before it is remembered with the
+tables that it may have belonged to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from aiorepl.source.catalog.snapshots import FIRST_NORMAL_XID, Snapshot, precedes
 from aiorepl.wire.commands import literals
 
 Name = tuple[str, str]
@@ -31,8 +33,7 @@ _SELECT_PUBLISHED: Final = """
    UNION
   SELECT c.oid FROM pg_catalog.pg_class c
    WHERE c.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)"""
-_SELECT_OIDS: Final = """
-  SELECT pg_catalog.unnest('{{{oids}}}'::pg_catalog.oid[]) AS oid"""
+_SELECT_OIDS: Final = "SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid"
 # The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
 # read through to_jsonb.
 _FAMILIES: Final = """
@@ -43,13 +44,35 @@ SELECT pg_catalog.json_build_object(
          'oid', c.oid::pg_catalog.int8, 'schema', n.nspname, 'name', c.relname, 'partitioned', c.relkind = 'p',
          'parents', ARRAY(SELECT i.inhparent::pg_catalog.int8 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
                            ORDER BY i.inhseqno),
+         'subclassed', c.relhassubclass,
          'columns', ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
                            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+         'altered', ARRAY(SELECT a.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute a
+                           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+         'created', (SELECT a.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute a
+                      WHERE a.attrelid = c.oid AND a.attname = 'ctid'),
          'generated', CASE WHEN c.relkind = 'p' THEN
                         ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
                                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                                  AND pg_catalog.to_jsonb(a) ->> 'attgenerated' <> '') END)::pg_catalog.text AS description
   FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+
+
+LOOK_UP: Final = f"""
+SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
+       ARRAY(SELECT f.description FROM ({_FAMILIES.format(tables=_SELECT_OIDS)}) f) AS tables
+"""
+"""The query for the tables with these oids and their ancestors, and for the transactions that it sees; one row."""
+# Those of the transactions that have locked a table as ALTER TABLE does. A prepared transaction keeps its locks, and so does one
+# whose commit waits for a synchronous standby. The locks are listed once, so that those of a transaction belong together.
+ALTERING: Final = """
+WITH locks AS (SELECT * FROM pg_catalog.pg_locks)
+SELECT DISTINCT x.transactionid::pg_catalog.text::pg_catalog.int8 AS xid FROM locks x
+  JOIN locks l ON l.virtualtransaction = x.virtualtransaction
+ WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted
+   AND x.transactionid::pg_catalog.text::pg_catalog.int8 = ANY ($1::pg_catalog.int8[])
+   AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
 """
 
 
@@ -61,6 +84,9 @@ class CatalogTable:
     :param parents: the oids of the tables that it is a partition of, or inherits from.
     :param partitioned: whether it is a partitioned table.
     :param generated: a partitioned table's generated columns, which may not be published.
+    :param subclassed: whether it has children, or had some: ``relhassubclass``.
+    :param altered: the transaction that wrote each column's row in ``pg_attribute``, in the order of ``columns``.
+    :param created: the transaction that created the table: it wrote the rows of the system columns, which do not change.
     """
 
     oid: int
@@ -70,6 +96,9 @@ class CatalogTable:
     parents: tuple[int, ...] = ()
     partitioned: bool = False
     generated: frozenset[str] = frozenset()
+    subclassed: bool = False
+    altered: tuple[int, ...] = ()
+    created: int | None = None
 
     @property
     def names(self) -> Name:
@@ -78,18 +107,13 @@ class CatalogTable:
 
 
 def published(publications: Sequence[str]) -> str:
-    """The query for all tables of these publications, with their ancestors; ``parse`` reads its rows."""
+    """The query for all tables of these publications, with their ancestors: one description a row, for ``parse``."""
     return _FAMILIES.format(tables=_SELECT_PUBLISHED.format(names=literals(publications)))
 
 
-def of_oids(oids: Iterable[int]) -> str:
-    """The query for these tables, with their ancestors; ``parse`` reads its rows."""
-    return _FAMILIES.format(tables=_SELECT_OIDS.format(oids=",".join(map(str, oids))))
-
-
-def parse(rows: Iterable[Mapping[str, str | None]]) -> list[CatalogTable]:
-    """Read the rows of either query."""
-    return [_table(orjson.loads(row["description"] or "")) for row in rows]
+def parse(descriptions: Iterable[str]) -> list[CatalogTable]:
+    """Read the descriptions that either query returns."""
+    return [_table(orjson.loads(description)) for description in descriptions]
 
 
 def _table(fields: Mapping[str, Any]) -> CatalogTable:
@@ -101,6 +125,9 @@ def _table(fields: Mapping[str, Any]) -> CatalogTable:
         tuple(fields["parents"]),
         fields["partitioned"],
         frozenset(fields["generated"] or ()),
+        fields["subclassed"],
+        tuple(fields["altered"]),
+        fields["created"],
     )
 
 
@@ -114,7 +141,10 @@ class TableCatalog:
         # As found first: the stream's own descriptions have later names and columns.
         self._tables: dict[int, CatalogTable] = {}
         self._names: dict[Name, CatalogTable] = {}
-        self._partitioned: list[CatalogTable] = []
+        # Tables that have, or had, partitions or children.
+        self._subclassed: dict[int, CatalogTable] = {}
+        # The names of the tables that a table may have been a partition or child of.
+        self._former: dict[int, dict[Name, None]] = {}
         self._parents: dict[int, dict[int, None]] = {}
         self._all_names: dict[int, dict[Name, None]] = {}
         self._unknown: set[int] = set()
@@ -132,8 +162,8 @@ class TableCatalog:
         changed = False
         for table in tables:
             self._unknown.discard(table.oid)
-            if table.partitioned and table.oid not in self._tables:
-                self._partitioned.append(table)
+            if table.partitioned or table.subclassed:
+                self._subclassed.setdefault(table.oid, table)
             self._tables.setdefault(table.oid, table)
             self._names.setdefault(table.names, table)
             names = self._all_names.setdefault(table.oid, {})
@@ -178,11 +208,76 @@ class TableCatalog:
         if table is not None and table.partitioned:
             yield from (each for each in self._tables.values() if oid in self._ancestors(each.oid))
 
+    def remember(self, oid: int, names: Iterable[Name]) -> None:
+        """Add former names of a table, which its descendants match by as well."""
+        known = self._all_names.setdefault(oid, {})
+        if not known.keys() >= set(names):
+            known.update(dict.fromkeys(names))
+            self.version += 1
+
+    def ancestor_names(self, oid: int) -> dict[int, tuple[Name, ...]]:
+        """All names that were found of each table that it descends from, by oid."""
+        return {ancestor: tuple(self._all_names.get(ancestor, ())) for ancestor in self._ancestors(oid)}
+
+    def has_parents(self, oid: int) -> bool:
+        """Whether it is, or was, a partition or child of another table."""
+        return bool(self._parents.get(oid))
+
+    def parents(self) -> set[int]:
+        """The oids of all known parents."""
+        return {parent for parents in self._parents.values() for parent in parents}
+
+    def doubt(self, table: CatalogTable, xid: int, now: Snapshot) -> None:
+        """Remember which parents a table may have had when a transaction wrote to it that may be older than the look-up.
+
+        DETACH PARTITION and NO INHERIT write the rows of all inherited columns in ``pg_attribute``, as ATTACH PARTITION and
+        INHERIT do. So without a column that was written earlier than the transaction, an earlier parent cannot be excluded.
+
+        :param table: the table, or one of its ancestors, as it was looked up.
+        :param xid: the transaction.
+        :param now: the transactions that the look-up saw.
+        """
+        later = {
+            column
+            for column, altered in zip(table.columns, table.altered, strict=False)
+            # A frozen row keeps its xid, which after four billion others looks like one to come.
+            if precedes(altered, now.xmax) and _is_after(altered, xid, table)
+        }
+        if not later:
+            return
+        possible = [
+            parent.names
+            for parent in self.possible_parents(table.columns)
+            if parent.oid != table.oid and later.issuperset(frozenset(parent.columns) - parent.generated)
+        ]
+        known = self._former.setdefault(table.oid, {})
+        if not known.keys() >= set(possible):
+            known.update(dict.fromkeys(possible))
+            self.version += 1
+
+    def uncertain(self, oid: int) -> bool:
+        """Whether the table may have had parents that are not known."""
+        return self.unknown(oid) or any(self._former.get(each) for each in (oid, *self._ancestors(oid)))
+
+    def former_parents(self, oid: int, columns: Iterable[str]) -> tuple[Name, ...]:
+        """The names of tables that a table may have been a partition or child of, which the catalog no longer shows.
+
+        :param columns: the columns of the table, as they were described.
+        """
+        if self.unknown(oid):
+            return tuple(table.names for table in self.possible_parents(columns))
+        found: dict[Name, None] = {}
+        for each in (oid, *self._ancestors(oid)):
+            found.update(self._former.get(each, {}))
+        return tuple(found)
+
     def possible_parents(self, columns: Iterable[str]) -> Iterator[CatalogTable]:
-        """The partitioned tables that a table with these columns may have been a partition of."""
+        """The tables that a table with these columns may have been a partition or child of."""
         names = frozenset(columns)
-        for table in self._partitioned:
-            if names - table.generated == frozenset(table.columns) - table.generated:
+        for table in self._subclassed.values():
+            inherited = frozenset(table.columns) - table.generated
+            # A partition has the same columns; a child may have more.
+            if inherited == names - table.generated if table.partitioned else inherited <= names:
                 yield table
 
     def _ancestors(self, oid: int) -> list[int]:
@@ -195,3 +290,11 @@ class TableCatalog:
             ]
             found.update(dict.fromkeys(level))
         return list(found)
+
+
+def _is_after(altered: int, xid: int, table: CatalogTable) -> bool:
+    """Whether a row of ``pg_attribute`` was altered after its creation, perhaps after a transaction had written to the table."""
+    if altered == table.created or altered < FIRST_NORMAL_XID:
+        return False
+    # If the transaction altered the table itself, and attached it, the parent is in the catalog.
+    return not table.parents if altered == xid else not precedes(altered, xid)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.source.catalog.attributes import precedes
+from aiorepl.source.catalog.snapshots import XID_MASK, Snapshot, precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
@@ -36,23 +36,6 @@ _ALTERING_XIDS: Final = """
 SELECT DISTINCT a.xmin::text::bigint FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.typrelid = a.attrelid
  WHERE t.oid = ANY ($1) AND a.attnum > 0
 """
-_XID_MASK: Final = 0xFFFF_FFFF
-
-
-class Snapshot:
-    """The transactions that are visible to a look-up. Xids have 32 bits, as in the stream.
-
-    :param text: ``xmin:xmax:xip_list``, as ``txid_current_snapshot`` prints it.
-    """
-
-    def __init__(self, text: str) -> None:
-        _, xmax, in_progress = text.split(":")
-        self.xmax = int(xmax)
-        self._in_progress = {int(xid) & _XID_MASK for xid in in_progress.split(",") if xid}
-
-    def sees(self, xid: int) -> bool:
-        """Whether a committed transaction had committed by then."""
-        return precedes(xid, self.xmax) and xid not in self._in_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +159,7 @@ def _composites(types: Types, slices: Iterable[Slice]) -> set[int]:
 
 def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -> int | None:
     """The first transaction that ``before`` did not see; the last of all if there was no look-up before."""
-    ages = {now.xmax - xid & _XID_MASK: xid for xid in xids if before is None or not before.sees(xid)}
+    ages = {now.xmax - xid & XID_MASK: xid for xid in xids if before is None or not before.sees(xid)}
     if not ages:
         return None
     return ages[min(ages) if before is None else max(ages)]

@@ -1,0 +1,29 @@
+"""Transaction ids: their order, and which of them a look-up in the catalog sees. Pure. Xids have 32 bits, as in the stream."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_NORMAL_XID: Final = 3
+XID_MASK: Final = 0xFFFF_FFFF
+
+
+class Snapshot:
+    """The transactions that are visible to a look-up.
+
+    :param text: ``xmin:xmax:xip_list``, as ``txid_current_snapshot`` prints it.
+    """
+
+    def __init__(self, text: str) -> None:
+        _, xmax, in_progress = text.split(":")
+        self.xmax = int(xmax)
+        self._in_progress = {int(xid) & XID_MASK for xid in in_progress.split(",") if xid}
+
+    def sees(self, xid: int) -> bool:
+        """Whether a committed transaction had committed by then."""
+        return precedes(xid, self.xmax) and xid not in self._in_progress
+
+
+def precedes(xid: int, other: int) -> bool:
+    """Whether ``xid`` was assigned before ``other``. Xids wrap around, as in ``TransactionIdPrecedes``."""
+    return 0 < (other - xid & XID_MASK) < 1 << 31
