@@ -112,6 +112,7 @@ def _pipeline(
         "buffer_bytes": int,
         "reconnect": bool,
         "wait_for_slot": bool,
+        "state_dir": str,
         "batches": BatchPolicy,
         "retry": RetryPolicy,
     }

@@ -26,6 +26,7 @@ from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.memory import SelectionMemory
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -54,6 +55,7 @@ class SinkWorker:
     :param after: the sink has every transaction that ended at or before this LSN; they are not delivered again.
     :param keeps_position: whether the sink stores its position, and so gets batches without changes as well.
     :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
+    :param memory: what the selection remembers; by default nothing from before.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class SinkWorker:
         after: LSN,
         keeps_position: bool,
         catalog: TableCatalog | None = None,
+        memory: SelectionMemory | None = None,
     ) -> None:
         self.statistics = statistics
         statistics.accepted = statistics.durable = after
@@ -75,6 +78,7 @@ class SinkWorker:
         )
         self._selection = delivery.selection
         self._catalog = TableCatalog() if catalog is None else catalog
+        self._memory = memory
         self._announces = delivery.schema_changes
         self._cursor = cursor
         self._progress = progress
@@ -90,7 +94,7 @@ class SinkWorker:
         """Forget everything except that the sink has everything up to ``after``."""
         self._filter = None
         if self._selection is not None:
-            self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog)
+            self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog, self._memory)
         self._tracker = SchemaTracker() if self._announces else None
         self._received = ReplayFilter(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
@@ -220,6 +224,8 @@ class SinkWorker:
             pass
 
     async def _write(self, batch: Batch) -> None:
+        # A sink may store its position together with the rows.
+        await self._remember()
         if self._keeps_position or any(map(_must_be_written, batch.slices)):
             if self.statistics.began is None:
                 self.statistics.began = _first_commit(batch)
@@ -267,10 +273,17 @@ class SinkWorker:
         self._unflushed_bytes, self._flush_at = 0, None
         self.statistics.flushes += 1
         if self._accepted is not None:
+            # Spooled changes are selected while they are written.
+            await self._remember()
             end_lsn, self._accepted = self._accepted, None
             self.statistics.durable = end_lsn
             self.statistics.committed = self._committed
             await self._progress.durable(end_lsn)
+
+    async def _remember(self) -> None:
+        """Make durable what the selection has to remember, before a position is."""
+        if self._memory is not None:
+            await self._memory.persist()
 
     async def _rewind(self, feeder: Feeder, error: TransientError) -> bool:
         """Open the sink again, and have the feeder read everything again that the sink has lost.

@@ -18,6 +18,7 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
+from aiorepl.transforms.memory import SelectionMemory
 
 _log = logging.getLogger("aiorepl.pipeline")
 
@@ -33,8 +34,9 @@ class DirectFanOut(FanOut):
         gaps: GapPolicy,
         snapshot: InitialPhase,
         snapshots: Snapshots,
+        memories: Mapping[str, SelectionMemory],
     ) -> None:
-        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots)
+        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots, memories)
         # The positions that the sinks returned from ``open``.
         self._stored: dict[str, Position | None] = {}
 

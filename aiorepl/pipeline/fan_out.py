@@ -37,6 +37,7 @@ from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
+from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.wire.interface import CreatedSlot
 
 _log = logging.getLogger("aiorepl.pipeline")
@@ -54,6 +55,7 @@ class FanOut(ABC):
     :param gaps: whether missing transactions are accepted.
     :param snapshot: what comes before the stream.
     :param snapshots: the tables that are read while the stream runs.
+    :param memories: what the selections of sinks remember, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
@@ -68,6 +70,7 @@ class FanOut(ABC):
         gaps: GapPolicy,
         snapshot: InitialPhase,
         snapshots: Snapshots,
+        memories: Mapping[str, SelectionMemory],
     ) -> None:
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
@@ -81,6 +84,7 @@ class FanOut(ABC):
         self._snapshot = snapshot
         self._snapshot_source = snapshot_source(capture.source, snapshot.options)
         self._sinks = sinks
+        self._memories = memories
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
         self._feeders: list[Feeder] = []
@@ -237,6 +241,7 @@ class FanOut(ABC):
             after=after,
             keeps_position=stored is not None,
             catalog=None if self._capture.tables is None else self._capture.tables.catalog,
+            memory=self._memories.get(name),
         )
 
     async def _run_workers(

@@ -43,6 +43,7 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
+from aiorepl.transforms.memory import SelectionMemory
 
 _log = logging.getLogger("aiorepl.sink")
 
@@ -64,6 +65,7 @@ class JournaledFanOut(FanOut):
         gaps: GapPolicy,
         snapshot: InitialPhase,
         snapshots: Snapshots,
+        memories: Mapping[str, SelectionMemory],
         *,
         journal: Location | Store,
         batches: BatchPolicy,
@@ -77,7 +79,9 @@ class JournaledFanOut(FanOut):
             raise ConfigurationError(
                 f"a sink must not be named {HISTORY!r}: compaction has the cursor of that name"
             )
-        super().__init__(capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots)
+        super().__init__(
+            capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots, memories
+        )
         self._store = open_store(journal)
         self._sink = JournalSink(self._store)
         # Limits of rows and lingering are meant for sinks, not for the journal.

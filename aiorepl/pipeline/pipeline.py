@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -26,6 +26,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.selection_state import SelectionState
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
@@ -38,7 +39,6 @@ from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
 from aiorepl.source.takeover import wait_for_slot as wait_until_free
-from aiorepl.transforms.diagnose import require_matches
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -75,6 +75,8 @@ class Pipeline:
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
     :param shutdown_timeout: seconds that sinks have to finish after ``stop``, before they are cancelled.
+    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, and the
+        plans of snapshots. Needed if a selection hides anything by a pattern with ``*`` or ``?``.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
     :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """
@@ -96,6 +98,7 @@ class Pipeline:
         batches: BatchPolicy | None = None,
         retry: RetryPolicy | None = None,
         shutdown_timeout: float = 10.0,
+        state_dir: str | os.PathLike[str] | None = None,
         buffer_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         if not isinstance(source, Source):
@@ -111,13 +114,16 @@ class Pipeline:
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         options = snapshot if isinstance(snapshot, SnapshotOptions) else SnapshotOptions()
-        if (snapshot or resnapshot) and journal is None and options.state is None:
+        folder = journal or options.state or state_dir
+        if (snapshot or resnapshot) and folder is None:
             raise ConfigurationError(
                 "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…), in a file state in "
                 "[snapshot]"
             )
-        if journal is not None and options.state is not None:
-            raise ConfigurationError("the plan of a snapshot is in the journal's folder: leave out state")
+        if journal is not None and (options.state is not None or state_dir is not None):
+            raise ConfigurationError(
+                "the plan of a snapshot is in the journal's folder: leave out state and state_dir"
+            )
         if retention is not None and journal is None:
             raise ConfigurationError("retention needs a journal")
         if compact and journal is None:
@@ -134,25 +140,25 @@ class Pipeline:
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
         announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
+        selections = SelectionState(deliveries, folder, source.slot) if source.has_catalog else None
+        memories = {} if selections is None else selections.memories
         self._capture = Capture(
             source,
             retry=reconnect,
             until=until,
-            tables=_table_lookups(source, deliveries),
+            tables=_table_lookups(source, deliveries, selections),
             columns=ColumnLookups(source) if announces and source.has_catalog else None,
         )
         if source.has_catalog:
             self._capture.request_control_messages()
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
-        phase = InitialPhase(
-            self._capture, journal or options.state, options, wanted=bool(snapshot), resnapshot=resnapshot
-        )
+        phase = InitialPhase(self._capture, folder, options, wanted=bool(snapshot), resnapshot=resnapshot)
         self._fan_out: FanOut
         self._journal: Store | None = None
         if journal is None:
             self._fan_out = DirectFanOut(
-                self._capture, deliveries, buffer_bytes, gaps, phase, self._snapshots
+                self._capture, deliveries, buffer_bytes, gaps, phase, self._snapshots, memories
             )
         else:
             # Imported here, because it takes a tenth of the start-up time.
@@ -167,6 +173,7 @@ class Pipeline:
                 gaps,
                 phase,
                 self._snapshots,
+                memories,
                 journal=self._journal,
                 batches=batches,
                 retry=retry,
@@ -401,13 +408,10 @@ class Pipeline:
         await self._heartbeat.run()
 
 
-def _table_lookups(source: Source, sinks: Mapping[str, ResolvedDelivery]) -> TableLookups | None:
+def _table_lookups(
+    source: Source, sinks: Mapping[str, ResolvedDelivery], selections: SelectionState | None
+) -> TableLookups | None:
     """Create the look-ups of tables for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
-    if not source.has_catalog or not any(delivery.needs_catalog for delivery in sinks.values()):
+    if selections is None or not any(delivery.needs_catalog for delivery in sinks.values()):
         return None
-    selections = {
-        name: delivery.selection
-        for name, delivery in sinks.items()
-        if delivery.selection is not None and delivery.selection.rules
-    }
-    return TableLookups(source, partial(require_matches, selections) if selections else None)
+    return TableLookups(source, selections.begin if selections.memories else None)

@@ -96,12 +96,12 @@ async def preflight(
     require_publications(await existing_publications(connection, names), names)
     if source.binary:
         await require_cents(connection, source)
-    if tables is not None:
-        await tables.load()
     # Before the timeline is read, because a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
     system = await connection.identify_system()
     timelines = await read_timelines(connection, system)
+    if tables is not None:
+        await tables.load(f"{system.system_identifier}/{system.database}")
     slot = await read_slot(connection, source.slot)
     if journal is not None:
         server = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)

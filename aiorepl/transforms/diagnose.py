@@ -15,7 +15,7 @@ from aiorepl.wire.interface import Connection
 _MAX_NAMED: Final = 5
 
 
-async def require_matches(selections: Mapping[str, Selection], catalog: TableCatalog) -> None:
+def require_matches(selections: Mapping[str, Selection], catalog: TableCatalog) -> None:
     """Check that every pattern matches a published table or column.
 
     :param selections: the selections by sink name.

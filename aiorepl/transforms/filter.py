@@ -15,6 +15,7 @@ from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.masking import Rewriting, truncation
+from aiorepl.transforms.memory import Remembered, SelectionMemory
 from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
 from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
@@ -47,9 +48,16 @@ class StreamFilter:
 
     :param sink: its name, for errors.
     :param catalog: the catalog's information about the tables.
+    :param memory: the descriptions that the selection was applied to before; by default none.
     """
 
-    def __init__(self, selection: Selection, sink: str = "", catalog: TableCatalog | None = None) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        sink: str = "",
+        catalog: TableCatalog | None = None,
+        memory: SelectionMemory | None = None,
+    ) -> None:
         self._sink = sink
         self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
@@ -60,7 +68,7 @@ class StreamFilter:
         self._current: dict[int, _Table] = {}
         # Each description is checked once, although changes may be walked more than once.
         self._accepted: dict[Description, TableSelection] = {}
-        self._latest: dict[int | Name, TableSelection] = {}
+        self._memory = SelectionMemory(rules) if memory is None else memory
         self.filters = bool(rules.tables) or len(self._kinds) < len(KINDS)
         self.open = not (self.filters or rules.drop or rules.mask)
 
@@ -168,14 +176,16 @@ class StreamFilter:
         if conflict is not None:
             raise PermanentError(f"sink {self._sink}: {conflict}", fatal=True)
         selection = replace(selection, missing=missing)
-        self._latest[oid] = self._latest[own] = selection
+        described = Remembered(oid, own, relation.names, missing, catalog.ancestor_names(oid))
+        self._memory.add(described, selection)
         return selection
 
     def _before(self, known: int | Name) -> TableSelection | None:
         """Return the selection for the table's latest description, or for the catalog's if there is none."""
-        if known in self._latest:
-            return self._latest[known]
         catalog = self._catalog
+        remembered = self._memory.get(known)
+        if remembered is not None:
+            return remembered.select(self._rules, catalog)
         table = catalog.find(known) if isinstance(known, int) else catalog.named(known)
         return None if table is None else self._from_catalog(table)
 

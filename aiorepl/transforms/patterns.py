@@ -38,12 +38,14 @@ class Pattern:
     :param text: the pattern as the user wrote it.
     :param excludes: whether it began with ``!``.
     :param optional: whether it ended with ``?``.
+    :param exact: whether it matches one name only.
     """
 
     text: str
     excludes: bool
     optional: bool
     expression: re.Pattern[str]
+    exact: bool
 
     def match(self, names: Names) -> bool:
         """Whether the pattern matches this table or column; an exclusion matches the names that it excludes."""
@@ -101,7 +103,7 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
         )
     text = source[1:] if excludes else source
     optional = text.endswith("?")
-    expressions = []
+    expressions, exact = [], True
     at, end = 0, len(text) - optional
     while (part := _PART.match(text, at, end)) is not None:
         quoted, bare = part.groups()
@@ -110,6 +112,7 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
         else:
             # Several stars mean the same as one, and would make matching slow.
             pieces = re.split(r"\*+", bare)
+            exact = exact and len(pieces) == 1
             # A star cannot match a separator: name and pattern have the same number of parts.
             expressions.append(".*".join(re.escape(piece) for piece in pieces))
         at = part.end()
@@ -121,4 +124,4 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
             f"{option}: {source!r} is not a valid pattern: write {_FORMS[parts]}; put a name with dots, quotes or spaces in "
             'double quotes, as in "my.schema".orders'
         )
-    return Pattern(source, excludes, optional, re.compile(_SEPARATOR.join(expressions), re.DOTALL))
+    return Pattern(source, excludes, optional, re.compile(_SEPARATOR.join(expressions), re.DOTALL), exact)

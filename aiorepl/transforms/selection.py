@@ -109,6 +109,13 @@ class Selection:
             selected.add("read")
         return frozenset(selected - excluded)
 
+    @property
+    def forgetful(self) -> list[str]:
+        """The patterns that hide something, and may go on matching after what they hid has another name."""
+        hiding = (*self._rules.drop.all, *self._rules.mask.all)
+        excluding = (pattern for pattern in self._rules.tables.all if pattern.excludes)
+        return [pattern.text for pattern in (*hiding, *excluding) if pattern.optional or not pattern.exact]
+
     def unmatched(self, catalog: TableCatalog) -> list[str]:
         """Return an error for each pattern that matches none of these tables and columns."""
         tables = [table.names for table in catalog]

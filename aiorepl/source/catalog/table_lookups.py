@@ -47,12 +47,12 @@ class _Known:
 class TableLookups:
     """Looks tables up in the catalog for the sinks that need it, and keeps the results in ``catalog``.
 
-    :param verify: called with the published tables at the start; raises ConfigurationError to reject them. ``None``: published
-        tables are not loaded at the start.
+    :param verify: called with the published tables at the start, and with the names of the cluster and database; raises
+        ConfigurationError to reject them. ``None``: published tables are not loaded at the start.
     """
 
     def __init__(
-        self, source: Source, verify: Callable[[TableCatalog], Awaitable[None]] | None = None
+        self, source: Source, verify: Callable[[TableCatalog, str], Awaitable[None]] | None = None
     ) -> None:
         self.catalog = TableCatalog()
         self._source = source
@@ -64,15 +64,16 @@ class TableLookups:
         # As they were looked up last; the catalog has them as they were found first.
         self._latest: dict[int, CatalogTable] = {}
 
-    async def load(self) -> None:
+    async def load(self, source: str) -> None:
         """Look up the published tables, and verify them.
 
+        :param source: identifies the cluster and the database.
         :raises ConfigurationError: ``verify`` rejects them.
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         if self._verify is not None:
             self.catalog.add(await self._source.published_tables(), ())
-            await self._verify(self.catalog)
+            await self._verify(self.catalog, source)
 
     async def refresh(self, described: Iterable[tuple[Relation, int]]) -> None:
         """Look up tables that the stream has described, each with the xid of the transaction in which it was.

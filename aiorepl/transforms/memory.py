@@ -1,0 +1,179 @@
+"""What a selection has to remember about tables, so that a rename cannot disclose what it hides. Pure, except for ``persist``.
+
+Patterns match names, and names change. So each description of a table is compared with the one before, also if the pipeline
+was stopped in between: the memory is durable before the position of the sink passes the rows of a description. It has names
+only, no decisions: these follow from the patterns of the present configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.journal.checked_json import integer, text
+from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
+from aiorepl.transforms.renames import rename_conflict
+from aiorepl.transforms.rules import ColumnAction, Rules, TableSelection, select_table
+
+_UINT32: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The last description of a table.
+
+    :param columns: the names of its columns, in their order.
+    :param missing: columns that earlier descriptions had, each with the columns that the table had at that time.
+    :param ancestors: the names of its ancestors, by oid.
+    """
+
+    oid: int
+    names: Name
+    columns: tuple[str, ...]
+    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    ancestors: Mapping[int, tuple[Name, ...]] = field(default_factory=dict)
+
+    def select(self, rules: Rules, catalog: TableCatalog) -> TableSelection:
+        """Apply the rules to this description."""
+        family = (self.names, *catalog.ancestors(self.oid))
+        missing = {
+            column: others
+            for column, others in self.missing.items()
+            if rules.action(family, column) is not ColumnAction.KEPT
+        }
+        return replace(select_table(rules, family, self.columns), missing=missing)
+
+
+class SelectionMemory:
+    """The last description of each table that one sink's selection was applied to.
+
+    :param write: makes the output of ``to_json`` durable; ``None``: a restart forgets it.
+    """
+
+    def __init__(self, rules: Rules, write: Callable[[list[Any]], Awaitable[None]] | None = None) -> None:
+        self._rules = rules
+        self._write = write
+        # In the order in which they were described.
+        self._tables: dict[int, Remembered] = {}
+        self._names: dict[Name, Remembered] = {}
+        self._changed = False
+
+    def get(self, known: int | Name) -> Remembered | None:
+        """The last description of the table with this oid, or under this name."""
+        return self._tables.get(known) if isinstance(known, int) else self._names.get(known)
+
+    def add(self, table: Remembered, selection: TableSelection) -> None:
+        """Remember a description.
+
+        :param selection: the result of the rules for it.
+        """
+        if self._tables.get(table.oid) == table and self._names.get(table.names) == table:
+            return
+        self._put(table)
+        hides = any(action is not ColumnAction.KEPT for action in selection.actions.values())
+        # Only if something can be disclosed or lost.
+        self._changed |= hides or bool(table.missing or self._rules.tables)
+
+    async def persist(self) -> None:
+        """Make the memory durable if it has changed.
+
+        :raises SinkError: the folder cannot be written.
+        """
+        if self._changed and self._write is not None:
+            self._changed = False
+            try:
+                await self._write(self.to_json())
+            except BaseException:
+                self._changed = True
+                raise
+
+    def begin(self, catalog: TableCatalog) -> None:
+        """Compare the memory with the published tables, and add them.
+
+        :raises ConfigurationError: the selection would hide less than it did before, or select other tables.
+        """
+        for remembered in self._tables.values():
+            for oid, names in remembered.ancestors.items():
+                catalog.remember(oid, names)
+        problems = [problem for table in catalog for problem in self._problems(table, catalog)]
+        if problems:
+            raise ConfigurationError("; ".join(dict.fromkeys(problems)))
+        there = {table.oid for table in catalog}
+        for oid in self._tables.keys() - there:
+            # It is no longer published. It is forgotten only if its name is used again.
+            if (other := catalog.named(self._tables[oid].names)) is not None and other.oid != oid:
+                del self._tables[oid]
+        for table in catalog:
+            self._adopt(table, catalog)
+
+    def to_json(self) -> list[Any]:
+        """Return the memory as JSON types."""
+        return [
+            {
+                "oid": table.oid,
+                "schema": table.names[0],
+                "table": table.names[1],
+                "columns": list(table.columns),
+                "missing": {column: sorted(others) for column, others in table.missing.items()},
+                "ancestors": {
+                    str(oid): [list(each) for each in names] for oid, names in table.ancestors.items()
+                },
+            }
+            for table in self._tables.values()
+            if self._matters(table)
+        ]
+
+    def load(self, tables: Iterable[Mapping[str, Any]]) -> None:
+        """Add the output of ``to_json``.
+
+        :raises ValueError, TypeError, LookupError: it is malformed.
+        """
+        for each in tables:
+            missing = {str(column): frozenset(map(str, others)) for column, others in each["missing"].items()}
+            ancestors = {
+                int(oid): tuple((str(schema), str(name)) for schema, name in names)
+                for oid, names in each["ancestors"].items()
+            }
+            names = text(each, "schema"), text(each, "table")
+            columns = tuple(map(str, each["columns"]))
+            self._put(Remembered(integer(each, "oid", _UINT32), names, columns, missing, ancestors))
+
+    def _put(self, table: Remembered) -> None:
+        self._tables.pop(table.oid, None)
+        self._tables[table.oid] = self._names[table.names] = table
+
+    def _matters(self, table: Remembered) -> bool:
+        family = (table.names, *(name for names in table.ancestors.values() for name in names))
+        hidden = (self._rules.action(family, column) is not ColumnAction.KEPT for column in table.columns)
+        return bool(self._rules.tables or table.missing) or any(hidden)
+
+    def _problems(self, table: CatalogTable, catalog: TableCatalog) -> Iterator[str]:
+        family = (table.names, *catalog.ancestors(table.oid))
+        after = select_table(self._rules, family, table.columns)
+        for before in (self.get(table.oid), self.get(table.names)):
+            if before is not None:
+                problem = rename_conflict(self._rules, before.select(self._rules, catalog), after)
+                if problem is not None:
+                    yield problem
+
+    def _adopt(self, table: CatalogTable, catalog: TableCatalog) -> None:
+        """Add a table as the catalog has it; of a known one only hidden columns that were not described yet."""
+        known = self._tables.get(table.oid)
+        family = (table.names, *catalog.ancestors(table.oid))
+        selection = select_table(self._rules, family, table.columns)
+        if known is None:
+            new = Remembered(
+                table.oid, table.names, table.columns, ancestors=catalog.ancestor_names(table.oid)
+            )
+        else:
+            hidden = {
+                column: frozenset(table.columns) - {column}
+                for column, action in selection.actions.items()
+                if action is not ColumnAction.KEPT and column not in known.columns
+            }
+            ancestors = {**known.ancestors, **catalog.ancestor_names(table.oid)}
+            new = replace(known, missing={**hidden, **known.missing}, ancestors=ancestors)
+        if new != known:
+            self.add(new, selection)
