@@ -48,7 +48,7 @@ async def main(folder: Path) -> None:
                 # All changes, with masked email addresses, which are unreadable but still comparable.
                 "archive": aiorepl.Delivery(
                     JsonLinesSink(folder / "archive"),
-                    selection=aiorepl.Selection(mask=("*.customers.email",), secret=os.environ["MASKS"]),
+                    selection=aiorepl.Selection(mask=("public.customers.email",), secret=os.environ["MASKS"]),
                 ),
                 # Inserted and updated orders, with names, to read along.
                 "orders": aiorepl.Delivery(

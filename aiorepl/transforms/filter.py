@@ -166,7 +166,7 @@ class StreamFilter:
         selection = select_table(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
         conflict = parent_conflict(rules, selection, relatives)
         missing: dict[str, frozenset[str]] = {}
-        for before in (self._before(oid), self._before(own)):
+        for before in (self._before(oid, oid), self._before(own, oid)):
             if before is not None:
                 conflict = conflict or rename_conflict(rules, before, selection)
                 missing |= missing_columns(before, selection)
@@ -180,13 +180,12 @@ class StreamFilter:
         self._memory.add(described, selection)
         return selection
 
-    def _before(self, known: int | Name) -> TableSelection | None:
+    def _before(self, known: int | Name, oid: int) -> TableSelection | None:
         """Return the selection for the table's latest description, or for the catalog's if there is none."""
-        catalog = self._catalog
         remembered = self._memory.get(known)
         if remembered is not None:
-            return remembered.select(self._rules, catalog)
-        table = catalog.find(known) if isinstance(known, int) else catalog.named(known)
+            return remembered.select(self._rules, self._catalog, oid)
+        table = self._catalog.find(known) if isinstance(known, int) else self._catalog.named(known)
         return None if table is None else self._from_catalog(table)
 
     def _from_catalog(self, table: CatalogTable) -> TableSelection:

@@ -35,9 +35,12 @@ class Remembered:
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ancestors: Mapping[int, tuple[Name, ...]] = field(default_factory=dict)
 
-    def select(self, rules: Rules, catalog: TableCatalog) -> TableSelection:
-        """Apply the rules to this description."""
-        family = (self.names, *catalog.ancestors(self.oid))
+    def select(self, rules: Rules, catalog: TableCatalog, oid: int) -> TableSelection:
+        """Apply the rules to this description.
+
+        :param oid: the table that it is compared with. Another table of the same name has not the same parents.
+        """
+        family = (self.names, *(catalog.ancestors(oid) if oid == self.oid else ()))
         missing = {
             column: others
             for column, others in self.missing.items()
@@ -154,7 +157,7 @@ class SelectionMemory:
         after = select_table(self._rules, family, table.columns)
         for before in (self.get(table.oid), self.get(table.names)):
             if before is not None:
-                problem = rename_conflict(self._rules, before.select(self._rules, catalog), after)
+                problem = rename_conflict(self._rules, before.select(self._rules, catalog, table.oid), after)
                 if problem is not None:
                     yield problem
 

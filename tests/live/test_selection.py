@@ -28,11 +28,9 @@ def pipeline(published, request, tmp_path):
     """``pipeline(sinks)`` runs up to now, with a journal or without."""
 
     def made(*sinks, until="now", **options) -> Pipeline:
-        journal = str(tmp_path / "journal") if request.param == "journal" else None
+        kept = {"journal" if request.param == "journal" else "state_dir": str(tmp_path / "kept")}
         batches = BatchPolicy(flush_seconds=0.1)
-        return Pipeline(
-            published.source(**options), list(sinks), journal=journal, until=until, batches=batches
-        )
+        return Pipeline(published.source(**options), list(sinks), until=until, batches=batches, **kept)
 
     return made
 

@@ -157,10 +157,12 @@ class TableCatalog:
     def add(self, tables: Iterable[CatalogTable], requested: Iterable[int]) -> None:
         """Add the result of a look-up.
 
-        :param requested: the oids that were looked up; those without a table are unknown from now on.
+        :param requested: the oids that were looked up; those without a table are unknown from now on, also if they were found
+            before: such a table may have been attached before it was dropped.
         """
-        changed = False
+        changed, found_oids = False, set[int]()
         for table in tables:
+            found_oids.add(table.oid)
             self._unknown.discard(table.oid)
             if table.partitioned or table.subclassed:
                 self._subclassed.setdefault(table.oid, table)
@@ -172,7 +174,7 @@ class TableCatalog:
             names[table.names] = None
             parents.update(dict.fromkeys(table.parents))
             changed |= len(names) + len(parents) > found
-        unknown = {oid for oid in requested if oid not in self._tables} - self._unknown
+        unknown = set(requested) - found_oids - self._unknown
         self._unknown |= unknown
         if changed or unknown:
             self.version += 1
@@ -184,10 +186,6 @@ class TableCatalog:
     def named(self, names: Name) -> CatalogTable | None:
         """The first table that was found under this name."""
         return self._names.get(names)
-
-    def looked_up(self, oid: int) -> bool:
-        """Whether the table was looked up in the catalog."""
-        return oid in self._tables or oid in self._unknown
 
     def unknown(self, oid: int) -> bool:
         """Whether the table was looked up and no longer existed."""
