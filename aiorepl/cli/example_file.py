@@ -37,7 +37,7 @@ create_slot = true
 # buffer_bytes = "16MiB"        # between the source and the sinks
 # reconnect = true              # false: exit with code 3 when the connection is lost
 # wait_for_slot = true          # while another instance reads the slot, wait to take over
-# state_dir = "/var/lib/aiorepl/state"  # without a [journal]: what a restart must not forget, such as names of masked columns
+# Without a journal, state_dir is a folder for what a restart must not forget, such as the names of masked columns.
 # [pipeline.batches]
 # max_bytes = "1MiB"
 # max_rows = 500                # no limit by default

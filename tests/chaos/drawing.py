@@ -39,10 +39,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     if pipeline.get("connect"):
         sinks, power = {"sink0": {"type": "jsonl"}}, False
     else:
-        sinks = {
-            f"sink{number}": _sink(chance, power=power, parents=not short)
-            for number in range(chance.choice([1, 1, 2, 3]))
-        }
+        sinks = {f"sink{number}": _sink(chance, power=power) for number in range(chance.choice([1, 1, 2, 3]))}
         # There is only one target.
         mirrors = [name for name, sink in sinks.items() if sink["type"] == "postgres"]
         # The target is on the same server, and would be promoted as well.
@@ -259,12 +256,8 @@ def _boundaries(
         pipeline["flush_bytes"] = chance.choice([5_000, 20_000])
 
 
-def _sink(chance: random.Random, *, power: bool, parents: bool) -> dict[str, Any]:
-    """Draw a sink.
-
-    :param parents: whether the sink may select or mask by parents. Such programs find leaks that are known and not yet closed: see
-        ``docs/reference/delivery.md``.
-    """
+def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
+    """Draw a sink."""
     kinds = ["jsonl", "jsonl", "s3", "postgres", "webhook"]
     kind = chance.choice([kind for kind in kinds if kind != "s3" or not power])
     if kind == "postgres":
@@ -287,16 +280,14 @@ def _sink(chance: random.Random, *, power: bool, parents: bool) -> dict[str, Any
             [
                 ["accounts", "ledger"],
                 ["accounts", "entries", "ledger"],
-                [*(["tree", "base"] if parents else []), "items", "ledger"],
+                ["tree", "base", "items", "ledger"],
             ]
         )
     if kind == "jsonl" and chance.random() < 0.25:
         options["rejects"] = "some accounts"
     else:
         if chance.random() < 0.4:
-            options["mask"] = chance.choice(
-                [["accounts.note"], ["tree.secret", "base.secret"] if parents else ["items.stamp"]]
-            )
+            options["mask"] = chance.choice([["accounts.note"], ["tree.secret", "base.secret"]])
         if chance.random() < 0.2:
             options["transform"] = "every other"
     if chance.random() < 0.3:

@@ -271,7 +271,6 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     options.pop("store", None)
     journal = location(plan) if options.pop("journal", False) else None
     chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
-    state = {} if journal else {"state": str(folder / "state")}
     return Pipeline(
         replace(source, create_slot=create_slot),
         {name: delivery(name, its, plan, arms.note) for name, its in program["sinks"].items()},
@@ -279,7 +278,8 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
         batches=batches(program["pipeline"]),
         reconnect=again,
         retry=again,
-        snapshot=SnapshotOptions(**chunks, **state) if options.pop("snapshot", False) else False,
+        snapshot=SnapshotOptions(**chunks) if options.pop("snapshot", False) else False,
+        state_dir=None if journal else folder / "state",
         **options,
     )
 

@@ -74,7 +74,11 @@ class Contents:
         for table, rows in final.items():
             for key, row in rows.items():
                 written = Operation("insert", table, key, row)
-                operation = None if self._promise.optional(written) else self._promise.expected(written)
+                if self._promise.optional(written):
+                    # Here nothing tells whether the row came from an attached table; the stream did.
+                    operation = written if key in self._wanted.get(table, ()) else None
+                else:
+                    operation = self._promise.expected(written)
                 if operation is not None:
                     expected.setdefault(operation.table, {})[operation.key] = operation.new or {}
                     source.setdefault(operation.table, {})[operation.key] = row
