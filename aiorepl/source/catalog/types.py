@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog.snapshots import XID_MASK, Snapshot, precedes
-from aiorepl.source.catalog.snapshots import XID_MASK, Snapshot, precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
