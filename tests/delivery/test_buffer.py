@@ -176,7 +176,7 @@ async def test_what_was_delivered_last_is_not_kept():
     capture, buffer = Capture(), SliceBuffer(100)
     cursor = buffer.cursor("s")
     kept = weakref.ref(capture.waiting[0].changes)
-    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None))
+    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None), {})
     reading = asyncio.create_task(fan_out._read(buffer))
     await capture.asked.wait()
     assert cursor.take() is not None
