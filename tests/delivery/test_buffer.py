@@ -161,6 +161,7 @@ async def test_what_was_delivered_last_is_not_kept():
     class Capture:
         source = Source(None, slot="s", publication="p")
         ledger = Ledger(LSN(0), ["s"])
+        tables = None
 
         def __init__(self):
             self.asked = asyncio.Event()

@@ -122,10 +122,12 @@ async def test_tables_that_become_partitions_later(published, pipeline, how):
         await excluded.wait_for_changes(1)
         await published.execute(*ATTACHED[how], insert(1001, "known"), "INSERT INTO items VALUES (1)")
         await masked.wait_for_changes(3)
-        await selected.wait_for_changes(1)
+        # A sink that reads the row from before after ATTACH may count the row as the parent's, too.
+        while 1001 not in [change.new["id"] for change in selected.changes]:
+            await selected.wait_for_changes(len(selected.changes) + 1)
         await excluded.wait_for_changes(2)
     assert SECRET not in str([change.new for change in masked.changes])
-    assert [1001] == [change.new["id"] for change in selected.changes]
+    assert {1000, 1001} >= {change.new["id"] for change in selected.changes}
     assert [1000, 1] == [change.new["id"] for change in excluded.changes]
 
 
