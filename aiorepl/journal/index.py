@@ -99,6 +99,8 @@ class SegmentIndex:
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
     :param chunk: the part of a snapshot that the segment is; ``None`` for transactions of the stream.
+    :param earlier_types: of a prepared transaction whose types changed within it: the types of the blocks before each of these
+        numbers; ``types`` are those of the last blocks.
     :param location: the file, for errors.
     """
 
@@ -112,6 +114,7 @@ class SegmentIndex:
     types: tuple[TypeInfo, ...]
     blocks: tuple[Block, ...] = field(repr=False)
     chunk: SnapshotChunk | None = None
+    earlier_types: tuple[tuple[int, tuple[TypeInfo, ...]], ...] = ()
     location: str = field(default="an index", compare=False, repr=False)
     _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -120,6 +123,10 @@ class SegmentIndex:
         """The tables whose rows the segment has."""
         used = {number for block in self.blocks for number in block.rows}
         return tuple(dict.fromkeys(self.descriptions[number].table for number in sorted(used)))
+
+    def types_of_block(self, number: int) -> tuple[TypeInfo, ...]:
+        """Return the types of a block."""
+        return next((types for end, types in self.earlier_types if number < end), self.types)
 
     def numbers_of(self, table: Table) -> frozenset[int]:
         """The numbers of the descriptions of ``table``."""
@@ -162,20 +169,23 @@ def _relation(description: Description) -> Relation:
 
 def dump(index: SegmentIndex) -> bytes:
     """Make the end of a segment's file: the index and the footer."""
-    return seal(
-        {
-            "after": str(index.after),
-            "epoch": index.epoch,
-            "part": index.part,
-            "end": index.end.to_json(),
-            "offset": index.offset,
-            "binary": index.binary,
-            "descriptions": [_dump_description(item) for item in index.descriptions],
-            "types": [dump_type(info) for info in index.types],
-            "blocks": [_dump_block(block) for block in index.blocks],
-            "chunk": None if index.chunk is None else dump_chunk(index.chunk),
-        }
-    ) + footer(index.offset)
+    fields: dict[str, Any] = {
+        "after": str(index.after),
+        "epoch": index.epoch,
+        "part": index.part,
+        "end": index.end.to_json(),
+        "offset": index.offset,
+        "binary": index.binary,
+        "descriptions": [_dump_description(item) for item in index.descriptions],
+        "types": [dump_type(info) for info in index.types],
+        "blocks": [_dump_block(block) for block in index.blocks],
+        "chunk": None if index.chunk is None else dump_chunk(index.chunk),
+    }
+    if index.earlier_types:
+        fields["earlier_types"] = [
+            [end, [dump_type(info) for info in types]] for end, types in index.earlier_types
+        ]
+    return seal(fields) + footer(index.offset)
 
 
 def load(data: bytes, offset: int, location: str) -> SegmentIndex:
@@ -206,6 +216,9 @@ def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentInde
         types=tuple(map(load_type, fields["types"])),
         blocks=tuple(map(_load_block, fields["blocks"])),
         chunk=None if fields["chunk"] is None else load_chunk(fields["chunk"]),
+        earlier_types=tuple(
+            (_count(end), tuple(map(load_type, types))) for end, types in fields.get("earlier_types", ())
+        ),
         location=location,
     )
     if index.offset != offset:
@@ -349,7 +362,7 @@ def _load_continuation(fields: Mapping[str, Any]) -> Continuation:
 
 def dump_type(info: TypeInfo) -> dict[str, Any]:
     """Convert a type to a JSON object, for ``load_type``."""
-    return {
+    fields: dict[str, Any] = {
         "oid": info.oid,
         "namespace": info.namespace,
         "name": info.name,
@@ -358,6 +371,9 @@ def dump_type(info: TypeInfo) -> dict[str, Any]:
         "delimiter": info.delimiter,
         "fields": info.fields,
     }
+    if info.problem:
+        fields["problem"] = info.problem
+    return fields
 
 
 def load_type(fields: Mapping[str, Any]) -> TypeInfo:
@@ -373,6 +389,7 @@ def load_type(fields: Mapping[str, Any]) -> TypeInfo:
         element=integer(fields, "element", _UINT32),
         delimiter=text(fields, "delimiter"),
         fields=tuple((str(name), _count(oid)) for name, oid in fields["fields"]),
+        problem=text(fields, "problem") if "problem" in fields else "",
     )
 
 

@@ -159,6 +159,8 @@ class _Preparing:
     def add(self, part: Slice) -> None:
         new = self._built.new(part)
         if new is not None:
+            if self._builder.redefines(new):
+                self._builder.retype()
             self._builder.add(replace(new, two_phase=None))
             self._built.add(new)
         self._push()
@@ -224,7 +226,9 @@ def read_prepared(store: Store, transaction: PreparedTransaction, source: Positi
     file = prepared_file(transaction)
     location = f"{file} in the journal {store.url}"
     assembler = Assembler(Types(index.types), binary=index.binary)
-    for block in index.blocks:
+    for number, block in enumerate(index.blocks):
+        if index.earlier_types:
+            assembler.retype(Types(index.types_of_block(number)))
         data = read_block(store, file, block)
         decode = block_decoder(index, block).decode
         try:

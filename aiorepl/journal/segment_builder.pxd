@@ -8,7 +8,7 @@ cdef class SegmentBuilder:
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t _block_bytes, _ordinal
     cdef object _chunk, _open, _descriptions
-    cdef list _ready, _blocks
+    cdef list _ready, _blocks, _earlier_types
     cdef bint _binary, _begins_snapshot, _any
     cdef _OpenBlock _block
 

@@ -40,6 +40,7 @@ class SegmentBuilder:
         self._ready: list[bytes | bytearray] = [segment_format.MAGIC]
         self._blocks: list[Block] = []
         self._descriptions = _Descriptions()
+        self._earlier_types: list[tuple[int, tuple[TypeInfo, ...]]] = []
         self._binary = False
         self._begins_snapshot = False
         self._any = False
@@ -84,11 +85,14 @@ class SegmentBuilder:
             self._close_block()
 
     def redefines(self, part: Slice) -> bool:
-        """Whether a type differs from the one of the same oid in this segment, which can describe only one of them."""
-        if isinstance(part.changes, LazyChanges) and len(part.changes):
-            changes: Sequence[Change] = (part.changes[0],)
-        else:
-            changes = part.changes
+        """Whether a type differs from the one of the same oid in this segment, which can describe only one of them.
+
+        The rows of a slice have the same types, so the first one is enough.
+        """
+        changes = part.changes
+        if isinstance(changes, LazyChanges) and changes and isinstance(changes[0], RowChange):
+            # Do not build the other changes.
+            changes = (changes[0],)
         types = next((change.layout.types for change in changes if isinstance(change, RowChange)), None)
         return types is not None and self._descriptions.redefined(types)
 
@@ -116,7 +120,14 @@ class SegmentBuilder:
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
             chunk=self._chunk,
+            earlier_types=tuple(self._earlier_types),
         )
+
+    def retype(self) -> None:
+        """Close the block, so that the next one can have other types: ``finish`` has those of the earlier blocks as well."""
+        self._close_block()
+        self._earlier_types.append((len(self._blocks), tuple(self._descriptions.types.values())))
+        self._descriptions.forget_types()
 
     def begin_part(self) -> None:
         """Continue the open transaction in another part, after ``finish`` and ``take``."""
@@ -321,6 +332,12 @@ class _Descriptions:
                 name: found for name, found in relation.attributes.items() if known.get(name) == found
             }
         return number
+
+    def forget_types(self) -> None:
+        """Forget the registered types; the rows that follow register theirs."""
+        self.types = {}
+        self._typed = set()
+        self._last = None
 
     def with_attributes(self) -> tuple[Description, ...]:
         """Return the descriptions, in the order of their numbers."""

@@ -245,8 +245,11 @@ class JournalWriter:
             return
         self._close_around_chunk(part)
         self._close_at_promotion(part)
-        if self._builder is not None and self._builder.open is None and self._builder.redefines(part):
-            self._seal()
+        if self._builder is not None and self._builder.redefines(part):
+            if self._builder.open is None:
+                self._seal()
+            else:
+                self._upload_part()
         if part.changes or part.transaction is not None:
             builder = self._require_builder()
             builder.add(part)

@@ -89,13 +89,16 @@ class Chunk:
 class SpooledChanges(LazyChanges):
     """Changes that are read from the spool each time they are iterated; none is kept."""
 
-    __slots__ = ("_chunk", "_layout_of", "_skip", "_transaction")
+    __slots__ = ("_chunk", "_layout_of", "_skip", "_stop", "_transaction")
 
-    def __init__(self, chunk: Chunk, transaction: Transaction, layout_of: LayoutOf, skip: int) -> None:
+    def __init__(
+        self, chunk: Chunk, transaction: Transaction, layout_of: LayoutOf, skip: int, stop: int | None = None
+    ) -> None:
         self._chunk = chunk
         self._transaction = transaction
         self._layout_of = layout_of
         self._skip = skip
+        self._stop = chunk.count if stop is None else stop
 
     @property
     def first_ordinal(self) -> int:
@@ -109,13 +112,13 @@ class SpooledChanges(LazyChanges):
 
     def by(self, layout_of: LayoutOf) -> SpooledChanges:
         """Return the same changes with other layouts."""
-        return SpooledChanges(self._chunk, self._transaction, layout_of, self._skip)
+        return SpooledChanges(self._chunk, self._transaction, layout_of, self._skip, self._stop)
 
     def __len__(self) -> int:
-        return self._chunk.count - self._skip
+        return self._stop - self._skip
 
     def __iter__(self) -> Iterator[c.Change]:
-        return iter(self._read(self._skip, self._chunk.count))
+        return iter(self._read(self._skip, self._stop))
 
     @overload
     def __getitem__(self, index: int) -> c.Change: ...
@@ -125,10 +128,12 @@ class SpooledChanges(LazyChanges):
         if isinstance(index, int) and 0 <= index < len(self):
             # Do not build the other changes.
             return self._read(self._skip + index, self._skip + index + 1)[0]
-        if isinstance(index, slice) and index.stop is None and index.step is None and (index.start or 0) >= 0:
-            # The rest is read when it is iterated.
-            skip = min(self._skip + (index.start or 0), self._chunk.count)
-            return SpooledChanges(self._chunk, self._transaction, self._layout_of, skip)
+        if isinstance(index, slice) and index.step is None:
+            # They are read when they are iterated.
+            start, stop, _ = index.indices(len(self))
+            skip = self._skip + start
+            end = max(skip, self._skip + stop)
+            return SpooledChanges(self._chunk, self._transaction, self._layout_of, skip, end)
         return list(self)[index]
 
     def _read(self, start: int, stop: int) -> list[c.Change]:

@@ -308,6 +308,8 @@ class Types:
             return array(codec, delimiter, _style(codec))
         if info.kind == ENUM:
             return TEXT
+        if info.problem:
+            return refused(info.problem, string)
         if info.kind == COMPOSITE:
             return composite(info.fields, [self._codec(field) for _, field in info.fields])
         if info.kind == RANGE:

@@ -30,6 +30,7 @@ class TypeInfo:
     :param element: an array's element type, a domain's base type, a range's subtype, or a multirange's range type.
     :param delimiter: the character between the elements of an array of this type.
     :param fields: names and type oids of a composite's attributes, without dropped ones.
+    :param problem: why values of a composite cannot be decoded, although the type is known; empty if they can.
     """
 
     oid: int
@@ -39,6 +40,7 @@ class TypeInfo:
     element: int = 0
     delimiter: str = ","
     fields: tuple[tuple[str, int], ...] = ()
+    problem: str = ""
 
     def __str__(self) -> str:
         name = f"{self.name[1:]}[]" if self.kind == ARRAY and self.name.startswith("_") else self.name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import aiorepl
-from aiorepl import Pipeline
+from aiorepl import DataError, Pipeline
 from aiorepl.testing.faults import MemorySink
 
 BEFORE = {"a": "7", "b": "x"}
@@ -142,3 +144,166 @@ async def test_a_reconnect(published, composites):
             await published.execute("ALTER TYPE comp RENAME ATTRIBUTE a TO z", AGAIN)
 
     assert [BEFORE, {"z": "7", "b": "x"}] == received
+
+
+REFUSED = "refused"
+# Within one transaction: statements between which rows are written, and the values as they are read.
+WITHIN = {
+    "added": (["INSERT (7, x)", "ADD ATTRIBUTE d text", "INSERT (7, x, 1)"], [BEFORE, BEFORE | {"d": "1"}]),
+    "added twice": (
+        [
+            "INSERT (7, x)",
+            "ADD ATTRIBUTE d text",
+            "INSERT (7, x, 1)",
+            "ADD ATTRIBUTE e text",
+            "INSERT (7, x, 1, 2)",
+        ],
+        [BEFORE, BEFORE | {"d": "1"}, BEFORE | {"d": "1", "e": "2"}],
+    ),
+    "dropped": (["INSERT (7, x)", "DROP ATTRIBUTE a", "INSERT (x)"], [BEFORE, {"b": "x"}]),
+    "replaced": (
+        ["INSERT (7, x)", "DROP ATTRIBUTE a", "ADD ATTRIBUTE d text", "INSERT (x, 1)"],
+        [REFUSED, REFUSED],
+    ),
+    "replaced first": (["DROP ATTRIBUTE a", "ADD ATTRIBUTE d text", "INSERT (x, 1)"], [{"b": "x", "d": "1"}]),
+    "renamed": (["INSERT (7, x)", "RENAME ATTRIBUTE a TO z", "INSERT (7, x)"], [REFUSED, REFUSED]),
+    "renamed first": (["RENAME ATTRIBUTE a TO z", "INSERT (7, x)"], [{"z": "7", "b": "x"}]),
+    "renamed and added": (
+        [
+            "INSERT (7, x)",
+            "RENAME ATTRIBUTE a TO z",
+            "INSERT (7, x)",
+            "ADD ATTRIBUTE d text",
+            "INSERT (7, x, 1)",
+        ],
+        [REFUSED, REFUSED, {"z": "7", "b": "x", "d": "1"}],
+    ),
+    "added and renamed": (
+        [
+            "INSERT (7, x)",
+            "ADD ATTRIBUTE d text",
+            "INSERT (7, x, 1)",
+            "RENAME ATTRIBUTE d TO e",
+            "INSERT (7, x, 1)",
+        ],
+        [BEFORE, REFUSED, REFUSED],
+    ),
+}
+
+
+def statement(text: str) -> str:
+    """An INSERT of these fields, and a row without a composite value; or an alteration of the type."""
+    if not text.startswith("INSERT"):
+        return f"ALTER TYPE comp {text}"
+    fields = ", ".join(f"'{field}'" for field in text[8:-1].split(", "))
+    return f"INSERT INTO t (c) VALUES (ROW({fields})), (NULL)"
+
+
+def read(change) -> dict | str | None:
+    """The composite value, or the error that reading it raises."""
+    try:
+        return change.new["c"]
+    except DataError as error:
+        text = str(error)
+        return (
+            REFUSED
+            if text.startswith("public.t.c: ") and "the type was altered in transaction" in text
+            else text
+        )
+
+
+class ReadingSink(MemorySink):
+    """Keeps composite values as they were read, without NULL."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[dict | str | None] = []
+
+    async def write(self, batch):
+        await super().write(batch)
+        self.values += filter(None, map(read, batch.changes))
+
+
+@pytest.mark.parametrize("name", WITHIN)
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+async def test_within_one_transaction(published, composites, name, journal, stopped, tmp_path):
+    """Rows from before and after an alteration in their own transaction have the names of their time, or are an error.
+
+    A stream that starts after the alteration does not know the earlier names, except those that the catalog still has.
+    """
+    statements, expected = WITHIN[name]
+    if stopped:
+        unknown = {"added twice": 1, "dropped": 0}
+        expected = [REFUSED if unknown.get(name) == index else value for index, value in enumerate(expected)]
+    options = {"journal": str(tmp_path / "journal")} if journal else {}
+    sink = ReadingSink()
+
+    async def count():
+        return len(sink.values)
+
+    source = published.source(binary=composites["binary"])
+    async with contextlib.AsyncExitStack() as stack:
+        if not stopped:
+            await stack.enter_async_context(Pipeline(source, {"first": sink}, **options))
+        await published.execute(statement("INSERT (7, x)"))
+        if not stopped:
+            await published.until(count, lambda found: found == 1)
+        await published.execute("; ".join(["BEGIN", *map(statement, statements), "COMMIT"]))
+        if stopped:
+            await stack.enter_async_context(Pipeline(source, {"first": sink}, **options))
+        await published.until(count, lambda found: found == 1 + len(expected))
+
+    assert expected == sink.values[1:]
+
+
+@pytest.mark.parametrize("name", ["added", "replaced"])
+async def test_within_a_spooled_transaction(published, composites, name):
+    """The same holds for rows in the spool."""
+    statements, expected = WITHIN[name]
+    received = []
+    options = composites | {"streaming": "on", "transaction_buffer_bytes": 1}
+
+    async with aiorepl.connect(published.dsn, **options) as stream:
+        await published.execute(WRITE)
+        async for transaction in stream:
+            received += [read(change) async for change in transaction]
+            if len(received) > 1:
+                break
+            await published.commit(
+                *[statement(each) for each in statements],
+                "INSERT INTO t (c) SELECT NULL FROM generate_series(1, 5000)",
+            )
+
+    assert expected == [value for value in received[1:] if value is not None]
+
+
+@pytest.mark.parametrize("decided", [False, True], ids=["undecided", "committed"])
+async def test_within_a_prepared_transaction(published, composites, decided, tmp_path):
+    """The same holds for a prepared transaction. The server sends its values once it has released its lock on the type."""
+    await published.connection.execute("SELECT pg_drop_replication_slot($1)", published.slot)
+    source = published.source(binary=composites["binary"], two_phase=True)
+    journal = str(tmp_path / "journal")
+    sink = ReadingSink()
+
+    async def count():
+        return len(sink.values)
+
+    async with Pipeline(source, {"first": sink}, journal=journal):
+        await published.execute(WRITE)
+        await published.until(count, lambda found: found == 1)
+        if not decided:
+            await published.execute(*prepared(WITHIN["added"][0]))
+            await published.execute("COMMIT PREPARED 'altered'")
+            await published.until(count, lambda found: found == 3)
+    if decided:
+        await published.execute(*prepared(WITHIN["added"][0]), "COMMIT PREPARED 'altered'")
+        async with Pipeline(source, {"first": sink}, journal=journal):
+            await published.until(count, lambda found: found == 3)
+
+    assert WITHIN["added"][1] == sink.values[1:]
+
+
+def prepared(statements: list[str]) -> list[str]:
+    """The statements as a prepared transaction."""
+    return ["; ".join(["BEGIN", *map(statement, statements), "PREPARE TRANSACTION 'altered'"])]

@@ -32,6 +32,8 @@ class Catalog:
         self.snapshot = "100:100:"
         self.row = comp(*names)
         self.xids = [50]
+        """The transactions that altered the last attributes."""
+        self.command = 0
         self.until_blocked = -1
         """This many queries are answered, then one blocks; -1: none blocks."""
         self.blocked = asyncio.Event()
@@ -49,9 +51,15 @@ class Catalog:
         self.until_blocked -= 1
         if self.error is not None:
             raise self.error
-        if "txid_current_snapshot" in query:
-            return [(self.snapshot,)]
-        return [(xid,) for xid in self.xids] if "xmin" in query else [self.row]
+        if "cmin" not in query:
+            return [(self.snapshot,)] if "txid_current_snapshot" in query else [self.row]
+        # The last attribute was altered in each of the transactions, as far as the look-up can tell.
+        names, count = self.row[6], len(self.row[6])
+        xids = [3] * (count - len(self.xids)) + self.xids
+        return [
+            (COMP, number, name, 25, False, xid, self.command, 3, 0, 3, 0, 3, 1000)
+            for number, (name, xid) in enumerate(zip(names, xids[-count:], strict=True), 1)
+        ]
 
     def terminate(self):
         self.terminated += 1
@@ -111,6 +119,7 @@ def test_snapshots(text, visible, invisible):
 async def test_nothing_altered():
     """Slices are returned unchanged, and without composite values no query is made."""
     reads = Reads("a", "b")
+    reads.catalog.xids = []
     slices = reads.rows((90, "(1,2)"))
     assert slices is await reads.watch.settle(reads.assembler, slices)
 

@@ -62,7 +62,7 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
     if is_variant(wanted):
         is_json = info is not None and info.name in ("json", "jsonb") and info.namespace == "pg_catalog"
         return lambda values: _variants(values, wanted, encode if is_json else _unconvertible, null=null)
-    if pa.types.is_struct(wanted) and info is not None and info.kind == COMPOSITE:
+    if pa.types.is_struct(wanted) and info is not None and info.kind == COMPOSITE and not info.problem:
         return _struct_converter(info, types, wanted, null=null)
     if pa.types.is_nested(wanted):
         return lambda values: _each(values, wanted, _unconvertible, null=null)

@@ -4,38 +4,43 @@ pgoutput describes a table again when the table is altered, but not when the typ
 number of its fields, in binary form also their types, but never their names. So whenever slices contain composite values,
 their types are looked up again before the slices are returned.
 
-Two things cannot be known: a type's attributes before the first look-up, so older rows are read by the type as it was then;
-and whether an overlapping transaction committed before the one that altered the type.
+A transaction may have rows from before and from after its own ALTER TYPE. They are told apart by the number of their fields
+(``composites``); where that is not enough, reading the value is an error.
+
+Two things cannot be known: a type's attributes before the first look-up, as far as the catalog does not keep them, so older rows
+are read by the names as they were then; and whether an overlapping transaction committed before the one that altered the type. A
+subtransaction counts as a transaction of its own, because the stream does not say to which one it belongs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any, Final
 
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.source.catalog import composites
+from aiorepl.source.catalog.composites import CompositeAttributes
 from aiorepl.source.catalog.snapshots import XID_MASK, Snapshot, precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.lazy_changes import LazyChanges
-from aiorepl.transactions.retyping import reread
+from aiorepl.transactions.retyping import by, reread
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
+from aiorepl.values.types import COMPOSITE, TypeInfo
 from aiorepl.wire.opening import ANSWER_SECONDS, translated
 
 _log = logging.getLogger("aiorepl.session")
 
 _SNAPSHOT: Final = "SELECT pg_catalog.txid_current_snapshot()::text"
-# The transactions that created or altered the attributes; dropped attributes are still in the table.
-_ALTERING_XIDS: Final = """
-SELECT DISTINCT a.xmin::text::bigint FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.typrelid = a.attrelid
- WHERE t.oid = ANY ($1) AND a.attnum > 0
-"""
+# More combinations of descriptions than these are not tried.
+_MOST_CANDIDATES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +69,60 @@ class _Alteration:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Altered:
+    """A type that was altered at some time, as far as the catalog tells it.
+
+    :param before: its attributes at the previous look-up, if there was one.
+    :param after: the look-up that found ``attributes``.
+    """
+
+    oid: int
+    attributes: CompositeAttributes
+    before: CompositeAttributes | None
+    after: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """How the rows of a transaction are read.
+
+    :param layouts: the possible ones; a row fits at most one.
+    :param refusing: layouts that refuse the values of the altered types.
+    """
+
+    layouts: Sequence[Layouts]
+    refusing: Layouts
+
+
 class TypeWatch:
     """Looks composite types up, on a connection of its own that is opened for the first composite value."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._connection: Any = None
-        # The last look-up of each type.
+        # The last look-up of each type, and its attributes at the last look-up that found it altered.
         self._looked_up: dict[int, Snapshot] = {}
+        self._attributes: dict[int, CompositeAttributes] = {}
         # In their order, as long as transactions from before them may still arrive.
         self._alterations: list[_Alteration] = []
+        self._altered: list[_Altered] = []
+        # The last candidates, because a transaction may have many slices.
+        self._candidates: tuple[object, object, _Candidates] | None = None
 
     async def settle(self, assembler: Assembler, slices: list[Slice]) -> list[Slice]:
         """Return the slices with every row read by the types of its time. A cancelled call can be repeated.
+
+        A slice is cut where the types of its rows change.
 
         :raises ConnectionFailed, ConnectionLost, ServerError: a query failed.
         """
         oids = _composites(assembler.layouts.types, slices)
         if oids:
             await self._look_up(assembler, oids)
-        if not self._alterations:
+        if not self._alterations and not self._altered:
             return slices
-        return [self._with_layouts(part, assembler.layouts) for part in slices]
+        return [settled for part in slices for settled in self._settled(part, assembler.layouts)]
 
     async def _look_up(self, assembler: Assembler, oids: set[int]) -> None:
         """Compare the known descriptions of these types with the catalog."""
@@ -94,27 +131,87 @@ class TypeWatch:
         now = Snapshot(snapshot)
         infos = catalog.parse(await self._fetch(catalog.QUERY, sorted(oids)))
         altered = [info for info in infos if types.info(info.oid) != info]
-        if altered:
-            altered_oids = [info.oid for info in altered]
-            before = self._oldest_look_up(altered_oids)
-            xids = [xid for (xid,) in await self._fetch(_ALTERING_XIDS, altered_oids)]
-            layouts = assembler.retype(types.altered(altered))
-            self._alterations.append(_Alteration(layouts, _first_unseen(before, xids, now), before, now))
-            for info in altered:
-                _log.warning("type %s was altered: later rows are read by its new description", info)
+        new = [info for info in infos if info.kind == COMPOSITE and info.oid not in self._attributes]
+        if altered or new:
+            described = sorted({info.oid for info in (*altered, *new)})
+            found = composites.parse(await self._fetch(composites.QUERY, described))
+            if any(info.oid in found and found[info.oid].fields != info.fields for info in infos):
+                # A type was altered between the two queries.
+                await self._look_up(assembler, oids)
+                return
+            for oid, attributes in found.items():
+                if attributes.xids:
+                    self._altered.append(_Altered(oid, attributes, self._attributes.get(oid), now))
+            if altered:
+                altered_oids = [info.oid for info in altered]
+                before = self._oldest_look_up(altered_oids)
+                xids = {xid for oid in altered_oids if oid in found for xid in found[oid].xids}
+                layouts = assembler.retype(types.altered(altered))
+                self._alterations.append(_Alteration(layouts, _first_unseen(before, xids, now), before, now))
+                for info in altered:
+                    _log.warning("type %s was altered: later rows are read by its new description", info)
+            self._attributes |= found
         self._looked_up.update((info.oid, now) for info in infos)
 
-    def _with_layouts(self, part: Slice, layouts: Layouts) -> Slice:
-        if part.transaction is None:
-            return part
-        xid = part.transaction.xid
+    def _settled(self, part: Slice, layouts: Layouts) -> list[Slice]:
+        header = part.transaction
+        if header is None:
+            return [part]
+        xid = header.xid
+        likely, other = layouts, self._alterations[-1].layouts if self._alterations else layouts
+        is_before = False
         for alteration in self._alterations:
             if alteration.is_after(xid):
-                return reread(part, alteration.layouts, layouts)
-        previous = self._alterations[-1].layouts if self._alterations else layouts
-        # After a commit that a look-up did not see, no commit follows that it saw.
-        self._alterations = [each for each in self._alterations if each.after.sees(xid)]
-        return reread(part, layouts, previous)
+                likely, other, is_before = alteration.layouts, layouts, True
+                break
+        if not is_before:
+            # After a commit that a look-up did not see, no commit follows that it saw.
+            self._alterations = [each for each in self._alterations if each.after.sees(xid)]
+            self._altered = [each for each in self._altered if each.after.sees(xid)]
+        unsettled = [
+            each
+            for each in self._altered
+            if each.attributes.altered_by(xid)
+            or (each.before is None and not is_before and each.attributes.altered_since(xid))
+        ]
+        if unsettled:
+            found = self._candidates_of(xid, likely, unsettled)
+            return reread(part, found.layouts, found.refusing, found.refusing)
+        if likely is other:
+            return [part]
+        if isinstance(part.changes, LazyChanges):
+            return [by(part, likely)]
+        differing = [
+            info
+            for info in likely.types.added
+            if info != other.types.info(info.oid) and info.kind == COMPOSITE
+        ]
+        return reread(part, (likely, other), _refusing(likely, differing, xid), likely)
+
+    def _candidates_of(self, xid: int, likely: Layouts, unsettled: Sequence[_Altered]) -> _Candidates:
+        """Return how the rows of a transaction are read.
+
+        :param unsettled: types that had several descriptions in that transaction, or unknown ones.
+        """
+        key = (xid, id(likely), tuple(map(id, unsettled)))
+        if self._candidates is None or self._candidates[0] != key:
+            types = likely.types
+            altered = [(each, info) for each in unsettled if (info := types.info(each.oid)) is not None]
+            variants = [
+                [
+                    replace(info, fields=fields)
+                    for fields in each.attributes.variants(xid, each.before).values()
+                ]
+                for each, info in altered
+            ]
+            layouts = [
+                Layouts(types.altered(infos), binary=likely.binary)
+                for infos in islice(product(*variants), _MOST_CANDIDATES)
+            ]
+            refusing = _refusing(likely, [info for _, info in altered], xid)
+            # The objects are kept, so that no others can have their ids.
+            self._candidates = key, (likely, unsettled), _Candidates(layouts, refusing)
+        return self._candidates[2]
 
     def close(self) -> None:
         """Close the connection."""
@@ -155,6 +252,13 @@ def _composites(types: Types, slices: Iterable[Slice]) -> set[int]:
         for relation in relations:
             found |= types.composites(column.type_oid for column in relation.columns)
     return found
+
+
+def _refusing(layouts: Layouts, infos: Iterable[TypeInfo], xid: int) -> Layouts:
+    """Return the same layouts, except that they refuse every value of these types."""
+    problem = f"the type was altered in transaction {xid} or later, and the names of this value's attributes are not known"
+    refused = [replace(info, problem=problem) for info in infos]
+    return Layouts(layouts.types.altered(refused), binary=layouts.binary)
 
 
 def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -> int | None:
