@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiorepl.source.catalog.snapshots import precedes
+from aiorepl.source.catalog.snapshots import SEEN, precedes
 
 Fields = tuple[tuple[str, int], ...]
 
 # cmin is the command that wrote the row, unless another transaction tried to change the row: then xmax is set.
 # An xid before relfrozenxid may have been assigned again.
-QUERY: Final = """
-SELECT t.oid, a.attnum, a.attname::pg_catalog.text, a.atttypid, a.attisdropped, a.xmin::text::bigint,
+QUERY: Final = f"""
+SELECT {SEEN},
+       t.oid, a.attnum, a.attname::pg_catalog.text, a.atttypid, a.attisdropped, a.xmin::text::bigint,
        CASE WHEN a.xmax = '0' THEN a.cmin::text::bigint END, c.xmin::text::bigint, c.cmin::text::bigint,
        t.xmin::text::bigint, t.cmin::text::bigint,
        (SELECT f.relfrozenxid::text::bigint FROM pg_catalog.pg_class f
@@ -135,7 +136,7 @@ class CompositeAttributes:
 
 
 def parse(rows: Iterable[Sequence[Any]]) -> dict[int, CompositeAttributes]:
-    """Parse the rows of ``QUERY``, by the oids of the types."""
+    """Parse the rows of ``QUERY`` without the columns of ``SEEN``, by the oids of the types."""
     found: dict[int, tuple[list[Attribute], tuple[int, int]]] = {}
     for (
         oid,

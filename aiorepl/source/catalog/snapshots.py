@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+SEEN: Final = """
+pg_catalog.txid_current_snapshot()::pg_catalog.text,
+(CASE WHEN pg_catalog.pg_is_in_recovery()
+      THEN GREATEST(pg_catalog.pg_last_wal_replay_lsn(), pg_catalog.pg_last_wal_receive_lsn())
+      ELSE pg_catalog.pg_current_wal_insert_lsn() END)::pg_catalog.text"""
+"""Two columns of a query: the snapshot that the query sees, and an LSN after every commit that it sees."""
 FIRST_NORMAL_XID: Final = 3
 XID_MASK: Final = 0xFFFF_FFFF
 

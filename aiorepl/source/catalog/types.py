@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, Final
 
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog import composites
 from aiorepl.source.catalog.composites import CompositeAttributes
-from aiorepl.source.catalog.snapshots import XID_MASK, Snapshot, precedes
+from aiorepl.source.catalog.snapshots import SEEN, XID_MASK, Snapshot, precedes
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.changes import RowChange
@@ -38,7 +39,7 @@ from aiorepl.wire.opening import ANSWER_SECONDS, translated
 
 _log = logging.getLogger("aiorepl.session")
 
-_SNAPSHOT: Final = "SELECT pg_catalog.txid_current_snapshot()::text"
+_LOOK_UP: Final = f"SELECT {SEEN}, found.* FROM ({catalog.QUERY}) found"
 # More combinations of descriptions than these are not tried.
 _MOST_CANDIDATES: Final = 16
 
@@ -50,13 +51,13 @@ class _Alteration:
     :param layouts: the layouts of rows by the types as they were before.
     :param xid: the transaction that altered them, the first if there were several.
     :param before: the last look-up that saw the types as they were, if there was one.
-    :param after: the first look-up that saw the types as they are.
+    :param end: an LSN after every commit that the first look-up saw which saw the types as they are.
     """
 
     layouts: Layouts
     xid: int | None
     before: Snapshot | None
-    after: Snapshot
+    end: LSN
 
     def is_after(self, xid: int) -> bool:
         """Whether the types were altered after that transaction.
@@ -74,13 +75,13 @@ class _Altered:
     """A type that was altered at some time, as far as the catalog tells it.
 
     :param before: its attributes at the previous look-up, if there was one.
-    :param after: the look-up that found ``attributes``.
+    :param end: an LSN after every commit that the look-up saw which found ``attributes``.
     """
 
     oid: int
     attributes: CompositeAttributes
     before: CompositeAttributes | None
-    after: Snapshot
+    end: LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,33 +126,42 @@ class TypeWatch:
         return [settled for part in slices for settled in self._settled(part, assembler.layouts)]
 
     async def _look_up(self, assembler: Assembler, oids: set[int]) -> None:
-        """Compare the known descriptions of these types with the catalog."""
+        """Compare the known descriptions of these types with the catalog.
+
+        A transaction may become visible between two queries. So each result counts with the snapshot of its own query.
+        """
         types = assembler.layouts.types
-        ((snapshot,),) = await self._fetch(_SNAPSHOT)
-        now = Snapshot(snapshot)
-        infos = catalog.parse(await self._fetch(catalog.QUERY, sorted(oids)))
+        seen = await self._fetch(_LOOK_UP, sorted(oids))
+        infos = catalog.parse(row[2:] for row in seen)
+        if not infos:
+            return
+        now = Snapshot(seen[0][0])
         altered = [info for info in infos if types.info(info.oid) != info]
         new = [info for info in infos if info.kind == COMPOSITE and info.oid not in self._attributes]
+        looked_up = {info.oid: now for info in infos}
         if altered or new:
             described = sorted({info.oid for info in (*altered, *new)})
-            found = composites.parse(await self._fetch(composites.QUERY, described))
+            rows = await self._fetch(composites.QUERY, described)
+            found = composites.parse(row[2:] for row in rows)
             if any(info.oid in found and found[info.oid].fields != info.fields for info in infos):
                 # A type was altered between the two queries.
                 await self._look_up(assembler, oids)
                 return
+            now, end = Snapshot((rows or seen)[0][0]), LSN.parse((rows or seen)[0][1])
+            looked_up |= dict.fromkeys(found, now)
             for oid, attributes in found.items():
                 if attributes.xids:
-                    self._altered.append(_Altered(oid, attributes, self._attributes.get(oid), now))
+                    self._altered.append(_Altered(oid, attributes, self._attributes.get(oid), end))
             if altered:
                 altered_oids = [info.oid for info in altered]
                 before = self._oldest_look_up(altered_oids)
                 xids = {xid for oid in altered_oids if oid in found for xid in found[oid].xids}
                 layouts = assembler.retype(types.altered(altered))
-                self._alterations.append(_Alteration(layouts, _first_unseen(before, xids, now), before, now))
+                self._alterations.append(_Alteration(layouts, _first_unseen(before, xids, now), before, end))
                 for info in altered:
                     _log.warning("type %s was altered: later rows are read by its new description", info)
             self._attributes |= found
-        self._looked_up.update((info.oid, now) for info in infos)
+        self._looked_up |= looked_up
 
     def _settled(self, part: Slice, layouts: Layouts) -> list[Slice]:
         header = part.transaction
@@ -165,9 +175,9 @@ class TypeWatch:
                 likely, other, is_before = alteration.layouts, layouts, True
                 break
         if not is_before:
-            # After a commit that a look-up did not see, no commit follows that it saw.
-            self._alterations = [each for each in self._alterations if each.after.sees(xid)]
-            self._altered = [each for each in self._altered if each.after.sees(xid)]
+            # Snapshots do not have the order of commits: of two commits, a look-up may see only the later one.
+            self._alterations = [each for each in self._alterations if header.commit_lsn < each.end]
+            self._altered = [each for each in self._altered if header.commit_lsn < each.end]
         unsettled = [
             each
             for each in self._altered
