@@ -39,7 +39,8 @@ PLACEHOLDER: Final = "__debezium_unavailable_value"
 _DIRECT_DIGITS: Final = 1024
 _SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _EXTENSIONS: Final = ("hstore", "vector", "halfvec", "geometry", "geography")
-_MONEY: Final = re.compile(r"[(-]?[^\d,.]*([\d,]*(?:\.\d+)?)\)?")
+# Under other locales, a comma or a point has another meaning: 1,50 and 1.234.
+_MONEY: Final = re.compile(r"[(-]?[^\d,.]*((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d\d)?)\)?")
 
 
 def encoder(types: Types, column: Column, kind: int, decimals: str) -> Encoder:
@@ -176,10 +177,9 @@ def _power_of_five(exponent: int) -> int:
 
 def _money(text: str, decimals: str) -> Any:
     match = _MONEY.fullmatch(text)
-    amount = "" if match is None else match[1].replace(",", "")
-    if not amount:
+    if match is None:
         raise Malformed("not in the form of lc_monetary C or en_US")
-    amount = f"-{amount}" if text[0] in "(-" else amount
+    amount = ("-" if text[0] in "(-" else "") + match[1].replace(",", "")
     if decimals == "precise":
         return _base64(_unscaled(amount, 2))
     return float(amount) if decimals == "double" else amount

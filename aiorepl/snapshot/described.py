@@ -15,8 +15,9 @@ from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.transactions.rows import Layout
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
-from aiorepl.values.types import BUILTIN, TypeInfo
+from aiorepl.values.types import BUILTIN, MONEY, TypeInfo
 
+_CENTS: Final = "SELECT pg_catalog.cash_send(pg_catalog.money(1)) = '\\x0000000000000064'"
 _WITHOUT_SEND: Final = "SELECT oid FROM pg_catalog.pg_type WHERE oid = ANY ($1) AND typsend = 0"
 
 
@@ -62,6 +63,9 @@ async def describe(
     unsendable = {row["oid"] for row in rows}
     # A composite has a binary form only if all of its fields have one.
     without_send = {oid for oid in infos if unsendable & _parts([oid], infos)}
+    if binary and (money := {oid for oid in oids if types.contains(oid, MONEY)}):
+        # The stream of such a table is refused. Its rows here are right.
+        without_send |= set() if await connection.fetchval(_CENTS) else money
     found = {}
     for table in tables:
         relation = decoder.decode(table.relation)

@@ -47,6 +47,7 @@ class PreflightResult:
     :param make_failover: whether the slot has to be made a failover slot, once it is known to belong to this pipeline.
     :param catalog_xmin: the first transaction that may have altered a table after the slot's confirmed position; ``None`` if unknown.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
+    :param cents: whether the binary form of money, if the stream is binary, has two decimals.
     """
 
     position: Position
@@ -59,6 +60,7 @@ class PreflightResult:
     make_failover: bool = False
     holds_prepared: bool = False
     catalog_xmin: int | None = None
+    cents: bool = True
 
 
 async def preflight(
@@ -94,8 +96,7 @@ async def preflight(
     require_logical(settings)
     names = source.options().publications
     require_publications(await existing_publications(connection, names), names)
-    if source.binary:
-        await require_cents(connection, source)
+    cents = not source.binary or await require_cents(connection, source)
     # Before the timeline is read, because a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
     system = await connection.identify_system()
@@ -138,6 +139,7 @@ async def preflight(
         holds_prepared=not source.deliver_prepared
         and (source.two_phase or (slot is not None and slot.two_phase)),
         catalog_xmin=process.xmin if slot is None else slot.catalog_xmin,
+        cents=cents,
     )
 
 

@@ -21,7 +21,7 @@ from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl.source.heartbeat import is_heartbeat
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
-from aiorepl.source.server.binary import with_columns
+from aiorepl.source.server.binary import require_no_money, with_columns
 from aiorepl.source.source import Source
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.pending import DoubtfulMessages
@@ -110,12 +110,14 @@ class Session:
         self._assembled: list[Slice] | None = None
         self._missing_types: set[int] = set()
         self._described: list[tuple[Relation, int]] = []
+        self._cents = True
 
     async def start(self, result: PreflightResult) -> None:
         """Send START_REPLICATION and start the status updates.
 
         :raises SlotError, ConfigurationError, ServerError: the server refuses.
         """
+        self._cents = result.cents
         start_lsn = self._resume.after
         slot_lsn = result.position.lsn
         if result.holds_prepared:
@@ -141,7 +143,7 @@ class Session:
 
         :raises ProtocolError: names message, field and LSN; everything before it was returned.
         :raises SpoolError: the spool cannot be written.
-        :raises ConfigurationError: the server cannot send a column in binary form.
+        :raises ConfigurationError: the server cannot send a column in binary form, or its binary form cannot be read.
         :raises ServerError, ConnectionLost: the connection cannot be used any more.
         """
         if self._assembled is None:
@@ -166,6 +168,8 @@ class Session:
             await self._look_up_types(self._missing_types)
             self._missing_types = set()
         if self._described:
+            if not self._cents:
+                require_no_money((relation for relation, _ in self._described), self._types)
             if self._tables is not None:
                 await self._tables.refresh(self._described)
             if self._columns is not None:

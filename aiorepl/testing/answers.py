@@ -29,6 +29,8 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN = WAL_END) -> Rows:
     if sql.startswith("CREATE_REPLICATION_SLOT"):
         created = {"slot_name": identifiers[0], "consistent_point": str(confirmed_flush_lsn)}
         return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
+    if "cash_send" in sql:
+        return [{"units": "0000000000000064"}]
     if "pg_settings" in sql:
         return [{"name": name, "setting": setting} for name, setting in _SETTINGS.items()]
     if "pg_postmaster_start_time" in sql:

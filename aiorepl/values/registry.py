@@ -70,7 +70,8 @@ _BUILTIN_CODECS: Final[dict[str, Codec]] = {
     "int2vector": vector(numbers.CODECS["int2"]),
     "oidvector": vector(identifiers.CODECS["oid"]),
 }
-_BINARY_CODECS: Final = {name for name in _BUILTIN_CODECS if not name.startswith("reg")}
+# The binary form of money has neither the sign nor the number of decimals that lc_monetary gives it.
+_BINARY_CODECS: Final = {name for name in _BUILTIN_CODECS if not name.startswith("reg") and name != "money"}
 _STYLES: Final[dict[Encoder, Style]] = {
     as_sent: Style.COPY,
     quoted: Style.QUOTE,
@@ -168,7 +169,8 @@ class Types:
     def binary(self, oid: int, *, numbers: bool = False) -> bool:
         """Return whether the binary form of this type and of its components is known, and has all that the text has.
 
-        :param numbers: whether the reg* types count, too. Their text is an object's name, their binary form only its oid.
+        :param numbers: whether the reg* types and money count, too. Their text is an object's name, or has the currency's form;
+            their binary form is only a number.
         """
         known = _BUILTIN_CODECS if numbers else _BINARY_CODECS
         if not self.readable(oid):
@@ -188,6 +190,18 @@ class Types:
             elif info.name not in (known if part in BUILTIN else extensions.CODECS):
                 return False
         return True
+
+    def contains(self, oid: int, part: int) -> bool:
+        """Return whether a type is another one, or is made of it."""
+        pending, seen = [oid], set[int]()
+        while pending:
+            each = pending.pop()
+            if each == part:
+                return True
+            if each not in seen and (info := self.info(each)) is not None:
+                pending += [info.element, *(field for _, field in info.fields)]
+            seen.add(each)
+        return False
 
     def known(self, oid: int) -> bool:
         """Return whether this type and its components are known; if not, ``missing`` lists the oids to look up."""

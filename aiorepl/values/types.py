@@ -20,6 +20,8 @@ RANGE: Final = "r"
 MULTIRANGE: Final = "m"
 ARRAY: Final = "a"
 NAME_ONLY: Final = ""
+MONEY: Final = 790
+"""The oid of money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ _BASE_TYPES: Final = (
     (701, "float8", 1022),
     (718, "circle", 719),
     (774, "macaddr8", 775),
-    (790, "money", 791),
+    (MONEY, "money", 791),
     (829, "macaddr", 1040),
     (869, "inet", 1041),
     (1033, "aclitem", 1034),

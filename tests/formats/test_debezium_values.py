@@ -171,6 +171,7 @@ def test_a_number_of_many_digits():
     [
         ("$1,234.11", "1234.11", base64_of(0x01, 0xE2, 0x13)),
         ("-$1,234.11", "-1234.11", base64_of(-2, 0x1D, 0xED)),
+        ("\uffe51,234", "1234", base64_of(1, 0xE2, 0x08)),
     ],
 )
 def test_money(text, string, precise):
@@ -178,8 +179,15 @@ def test_money(text, string, precise):
     assert string == written(OIDS["money"], text)
     assert float(string) == written(OIDS["money"], text, decimals="double")
     assert precise == written(OIDS["money"], text, decimals="precise")
+
+
+@pytest.mark.parametrize(
+    "text", ["1.234,11 €", "€ 1,50", "R$ 1.234,56", "$1.234", "$", "$,1", "$1,23", "$1.5"]
+)
+def test_money_of_another_locale(text):
+    """nl_NL, pt_BR and es_CL give commas and points another meaning."""
     with pytest.raises(DataError, match="lc_monetary"):
-        written(OIDS["money"], "1.234,11 €")
+        written(OIDS["money"], text)
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,26 @@ async def test_columns_of_money(published, monkeypatch):
             pass
 
     assert "public.t.f (public.fee), public.t.m (money), public.t.p (public.price[]): " in str(caught.value)
+
+
+async def test_money_that_is_published_later(published, monkeypatch):
+    """The stream stops before the first row of a table with money that was created after its start."""
+    await published.execute("CREATE TYPE price AS (amount money)", "CREATE DOMAIN fee AS money")
+    monkeypatch.setattr(binary, "_CENTS", 1)
+    await published.create_slot()
+    received = []
+
+    with pytest.raises(ConfigurationError) as caught:
+        async with aiorepl.connect(
+            published.dsn, slot=published.slot, publication="p", binary=True
+        ) as stream:
+            await published.execute("INSERT INTO items VALUES (1)")
+            async for transaction in stream:
+                received += [change.relation.name async for change in transaction]
+                await published.execute(
+                    "CREATE TABLE t (id int PRIMARY KEY, m money[], p price, f fee, n numeric)",
+                    "INSERT INTO t (id) VALUES (1)",
+                )
+
+    assert ["items"] == received
+    assert "public.t.m (money[]), public.t.p (public.price), public.t.f (public.fee): " in str(caught.value)

@@ -80,7 +80,7 @@ async def test_values_are_those_of_the_stream(loaded):
     slices = await loaded.load()
     read = [change for part in slices for change in part.changes]
     kinds = {change.table: change.new_kinds for change in reversed(read)}
-    assert b"b" * 9 + b"b" == kinds["numbers"][:10]
+    assert b"b" * 8 + b"tb" == kinds["numbers"][:10]
     assert b"tt" == kinds["others"][18:20]
     assert ord("t") == kinds["others"][-1] == kinds["own"][9] == kinds["own"][10]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aiorepl.errors import ConfigurationError, ServerError
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.source import Source
+from aiorepl.values.registry import Types
+from aiorepl.values.types import MONEY
 from aiorepl.wire.commands import literals
 from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import ANSWER_SECONDS, translated
@@ -40,25 +43,45 @@ SELECT DISTINCT pg_catalog.format('%I.%I.%I (%s)', t.schemaname, t.tablename, a.
  ORDER BY 1 LIMIT 6
 """
 _UNSENDABLE: Final = "t.typsend = 0 AND t.typtype IN ('b', 'd')"
-_MONEY: Final = "t.oid = 'pg_catalog.money'::pg_catalog.regtype"
+_MONEY: Final = f"t.oid = {MONEY}"
 _UNITS: Final = "SELECT pg_catalog.encode(pg_catalog.cash_send(pg_catalog.money(1)), 'hex') AS units"
 
 
-async def require_cents(connection: Connection, source: Source) -> None:
-    """Check that money has two decimals, as its binary form is read, if a published column has money.
+async def require_cents(connection: Connection, source: Source) -> bool:
+    """Return whether money has two decimals, as its binary form is read. It need not if no published column has money.
 
-    :raises ConfigurationError: ``lc_monetary`` has another number of decimals.
+    :raises ConfigurationError: ``lc_monetary`` has another number of decimals, and a published column has money.
     :raises ServerError, ConnectionLost: a query failed.
     """
     ((units,),) = (row.values() for row in await connection.query(_UNITS))
     if units is not None and int(units, 16) == _CENTS:
-        return
+        return True
     rows = await connection.query(_query(source, _MONEY, alone="true"))
     if rows:
-        raise ConfigurationError(
-            f"{_named([row['name'] for row in rows])}: the server's lc_monetary does not have two decimals, and the binary form of money "
-            f"does not say how many it has: {_REMEDY}"
-        )
+        raise _without_cents([row["name"] for row in rows])
+    return False
+
+
+def require_no_money(relations: Iterable[Relation], types: Types) -> None:
+    """Check that no column of tables that were described later has money.
+
+    :raises ConfigurationError: names the columns.
+    """
+    names = [
+        f"{relation.namespace}.{relation.name}.{column.name} ({types.info(column.type_oid)})"
+        for relation in relations
+        for column in relation.columns
+        if types.contains(column.type_oid, MONEY)
+    ]
+    if names:
+        raise _without_cents(names)
+
+
+def _without_cents(names: Sequence[str | None]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{_named(names)}: the server's lc_monetary does not have two decimals, and the binary form of money does not say how many "
+        f"it has: {_REMEDY}"
+    )
 
 
 async def with_columns(source: Source, error: ServerError) -> Exception:
