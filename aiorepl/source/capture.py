@@ -241,7 +241,7 @@ class Capture:
             assert self.ledger is not None
             self._continuity, self._claims = None, []
             self.ledger.confirm_at_most(None)
-        self._progress.remember(self._received)
+        self._progress.remember(self._received, session.received_part)
         slices, self._received = self._received, None
         return slices
 
@@ -326,6 +326,7 @@ class Capture:
             self.types,
             ledger,
             resume=self._progress.resume(continuity.since(self._progress.after)),
+            part=self._progress.part,
             tables=self.tables,
             columns=self._columns,
             until=self._until if isinstance(self._until, LSN) else None,

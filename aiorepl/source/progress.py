@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.received_part import ReceivedPart
 from aiorepl.position import Commit, Header, Position
 from aiorepl.source.continuity import GAP_ADVICE, Claim, commits
 from aiorepl.transactions.replay import ReplayFilter
@@ -24,6 +25,7 @@ class CaptureProgress:
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
+        self._part: ReceivedPart | None = None
         # These do not move back on a rewind: the end of the last whole transaction, its header, and
         # the largest commit LSN of a transaction that was received whole or in part.
         self._end = after
@@ -49,6 +51,12 @@ class CaptureProgress:
         """Return the filter for an assembler whose server sends everything after ``since``."""
         return ReplayFilter(since, self._replay.commit_lsn, self._replay.ordinal)
 
+    @property
+    def part(self) -> ReceivedPart | None:
+        """What was received of the transaction that ``resume`` names; ``None`` without one."""
+        part = self._part
+        return part if part is not None and part.commit_lsn == self._replay.commit_lsn else None
+
     def new(self, part: Slice) -> Slice | None:
         """Return the slice without the changes that were received before; ``None`` if nothing in it is new."""
         return self._replay.new(part)
@@ -59,9 +67,10 @@ class CaptureProgress:
             return None
         return Claim(HOLDER, replace(position.at(self._end), last=Commit.of(self._last)))
 
-    def remember(self, slices: Iterable[Slice]) -> None:
+    def remember(self, slices: Iterable[Slice], received: ReceivedPart | None = None) -> None:
         """Record slices that ``Capture`` returns.
 
+        :param received: what the session has received of the plain transaction within which these slices end.
         :raises SlotError: a transaction follows another one that has not ended.
         """
         for part in slices:
@@ -82,6 +91,8 @@ class CaptureProgress:
             if end is not None:
                 self._end = max(self._end, end)
             self._replay.add(part)
+        if received is not None and received.commit_lsn == self._replay.commit_lsn:
+            self._part = received
 
     def rewind(self, lsn: LSN) -> None:
         """Receive everything after ``lsn`` again."""

@@ -13,6 +13,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.message_order import MessageOrder
+from aiorepl.pgoutput.received_part import ReceivedPart, Resumption, received_part
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -32,7 +33,7 @@ from aiorepl.transactions.spool import Spool
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
-from aiorepl.wire.frames import Received
+from aiorepl.wire.frames import Received, XLogData
 from aiorepl.wire.interface import Connection, Restart
 from aiorepl.wire.server_errors import missing_publication
 
@@ -60,6 +61,7 @@ class Session:
     :param types: the known types; types that are looked up are added.
     :param ledger: records what is received, and has the LSN to confirm.
     :param resume: filters out the part of the stream that was received before.
+    :param part: what was received of the transaction that ``resume`` names; ``None`` without one.
     :param tables: look-ups of described tables, made before their rows are returned; ``None`` if no sink needs them.
     :param columns: look-ups of described columns, made before their rows are returned; ``None`` if nothing needs them.
     :param until: stop before the first transaction that commits at or after this LSN.
@@ -75,6 +77,7 @@ class Session:
         ledger: Ledger,
         *,
         resume: ReplayFilter,
+        part: ReceivedPart | None = None,
         tables: TableLookups | None = None,
         columns: ColumnLookups | None = None,
         until: LSN | None = None,
@@ -98,6 +101,8 @@ class Session:
         # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
         self._message_order: MessageOrder | None = None
+        self._resumption = None if part is None else Resumption(part)
+        self._part = part
         self._assembler: Assembler
         self._status_updates: StatusUpdates
         self._finished = False
@@ -181,6 +186,11 @@ class Session:
         return slices
 
     @property
+    def received_part(self) -> ReceivedPart | None:
+        """What was received of the plain transaction within which the returned slices end; another one's, or ``None``, otherwise."""
+        return self._part
+
+    @property
     def transaction_buffer(self) -> TransactionBufferStatistics:
         """The size of the transactions that cannot be delivered yet."""
         in_progress = self._assembler.in_progress
@@ -219,6 +229,7 @@ class Session:
             self._types,
             binary=source.binary,
             resume=resume,
+            part_xid=None if self._part is None else self._part.xid,
             begins=self._begins,
             deliver_prepared=source.deliver_prepared,
             messages=source.messages,
@@ -233,7 +244,7 @@ class Session:
             for item in received:
                 if isinstance(item, list):
                     frames = item if self._message_order is None else self._message_order.feed(item)
-                    slices += self._record(self._assembler.feed(self._decoder.messages(frames)))
+                    slices += self._feed(frames)
                     self._received = self._decoder.position
                 elif isinstance(item, Restart):
                     self._status_updates.report()
@@ -253,6 +264,23 @@ class Session:
             self._failure = error
             return slices + self._record(self._assembler.take_slices())
         self._ledger.receive(self._received)
+        return slices
+
+    def _feed(self, frames: Sequence[XLogData]) -> list[Slice]:
+        resumption, assembler = self._resumption, self._assembler
+        slices: list[Slice] = []
+        new: Sequence[XLogData] = ()
+        runs = [(False, frames)] if resumption is None or resumption.done else resumption.runs(frames)
+        for received, run in runs:
+            assembler.received = received
+            slices += self._record(assembler.feed(self._decoder.messages(run)))
+            if self._failure is not None:
+                return slices
+            if not received:
+                new = [*new, *run] if new else run
+        assembler.received = False
+        if new and (begun := assembler.begun) is not None:
+            self._part = received_part(begun.xid, begun.final_lsn, new, self._part)
         return slices
 
     def _record(self, slices: list[Slice]) -> list[Slice]:

@@ -202,16 +202,15 @@ class _Connection:
         """Append the next unit to the unread frames; return whether there was one."""
         if self._next_unit == len(self._slot.stream.units):
             return False
-        end, messages = self._slot.stream.units[self._next_unit]
-        unit = messages
-        if self._descriptions and len(messages) > 1:
-            unit = [messages[0], *self._descriptions, *messages[1:]]
+        units, number = self._slot.stream.units, self._next_unit
+        end, messages = units[number]
+        begins = units[number - 1][0] if number else 0
+        # Each change has an LSN of its own, and the same on every connection, as on a server.
+        frames = [XLogData(min(begins + at, end), end, 0, each) for at, each in enumerate(messages[:-1])]
+        if frames and self._descriptions:
+            frames[1:1] = [XLogData(frames[0].start, end, 0, each) for each in self._descriptions]
             self._descriptions = []
-        # Each change has an LSN of its own, as on a server.
-        self._unread += [
-            XLogData(min(self._sent_until + at, end), end, 0, payload) for at, payload in enumerate(unit[:-1])
-        ]
-        self._unread.append(XLogData(end, end, 0, unit[-1]))
+        self._unread += [*frames, XLogData(end, end, 0, messages[-1])]
         self._sent_until, self._next_unit = end, self._next_unit + 1
         self._keepalive = True
         return True

@@ -40,6 +40,8 @@ class Assembler:
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
     :param resume: drops changes that an earlier connection has received; it is not changed.
+    :param part_xid: the transaction that was received in part, if the caller sets ``received`` for its changes. Then they get no ordinals,
+        and the first new one has the ordinal that ``resume`` names; otherwise ``resume`` drops them by their ordinals.
     :param begins: where the server begins to send; ``resume.after`` by default.
     :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
         delivered when they commit, and never if they roll back.
@@ -58,6 +60,7 @@ class Assembler:
         *,
         binary: bool = False,
         resume: ReplayFilter | None = None,
+        part_xid: int | None = None,
         begins: LSN | None = None,
         deliver_prepared: bool = False,
         messages: bool = True,
@@ -69,9 +72,12 @@ class Assembler:
     ) -> None:
         self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
         self._slice_bytes = slice_bytes
+        self.received = False
+        """Whether an earlier connection has received the changes that are fed now."""
         self.unknown_prepared = 0
         """Outcomes of prepared transactions whose PREPARE was not sent: empty ones, from PostgreSQL 15 and 16."""
         self._resume = ReplayFilter() if resume is None else resume
+        self._part_xid = part_xid
         self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
         self._snapshot = snapshot
@@ -118,6 +124,11 @@ class Assembler:
     def open(self) -> bool:
         """Whether the stream is within a transaction or a stream block."""
         return self._state is not State.BETWEEN
+
+    @property
+    def begun(self) -> m.Begin | None:
+        """The plain transaction that is being received; ``None`` without one, and while it is dropped as a whole."""
+        return None if self._skip else self._begin
 
     def retype(self, types: Types, *, binary: bool | None = None) -> Layouts:
         """Read rows by these types from now on, those of transactions in progress included.
@@ -194,9 +205,9 @@ class Assembler:
         self._transaction = None
         self._origin = None
         self._trace = None
-        self._ordinal = 0
         known = self._resume.known(begin.final_lsn)
         self._skip, self._known = known is None, known or 0
+        self._ordinal = self._known if begin.xid == self._part_xid else 0
         self._first = self._known == 0
 
     def _open(self) -> Transaction:
@@ -215,7 +226,8 @@ class Assembler:
 
     def _content(self, message: c.Content) -> None:
         if self._pending is not None:
-            self.in_progress.add(self._pending, message)
+            if not self.received:
+                self.in_progress.add(self._pending, message)
             return
         self._changes.append(c.change_of(self._open(), self._ordinal, message, self.layouts))
         self._ordinal += 1
@@ -273,6 +285,10 @@ class Assembler:
 
     def _emit(self, end_lsn: LSN | None) -> None:
         changes = self._changes
+        if self.received:
+            self._ordinal -= len(changes)
+            changes, self._size = [], 0
+            self._changes = changes
         if not changes and end_lsn is None:
             return
         if not self._skip:
@@ -287,6 +303,8 @@ class Assembler:
 
     def _enter_block(self, message: m.StreamStart) -> None:
         self._pending = self.in_progress.stream_start(message)
+        if message.first_segment and message.xid == self._part_xid:
+            self._pending.begin_at(self._resume.ordinal)
 
     def _leave_block(self, _: m.StreamStop) -> None:
         self._pending = None

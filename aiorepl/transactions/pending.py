@@ -57,7 +57,7 @@ class Pending:
         self.fixed = 0
         self._slice_bytes = slice_bytes
         self._messages: list[c.Content] = []
-        # The number of changes in the spool, which precede those in memory.
+        # The number of changes in the spool, and of those received earlier, which precede the changes in memory.
         self._spooled = 0
         self._chunks: list[Chunk] = []
         # The ordinal of the first change of each subtransaction in memory. For the spool this is read from the chunks,
@@ -66,6 +66,10 @@ class Pending:
 
     def __len__(self) -> int:
         return self._spooled + len(self._messages)
+
+    def begin_at(self, ordinal: int) -> None:
+        """Give the first change this ordinal, because the changes before were received on an earlier connection."""
+        self._spooled = ordinal
 
     @property
     def chunks(self) -> int:
