@@ -34,6 +34,9 @@ logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 
 # SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
 _TRANSIENT = ("08", "53", "57", "58")
+# Functions of the server whose SQLSTATE does not say that the error passes. For WAL that is removed while it is read, it is derived from
+# errno, which may be of another call; a table that is dropped while a catalog function opens it is an internal error.
+_PASSING: Final = frozenset({"CheckXLogRemoved", "relation_open"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +190,7 @@ def may_pass(error: Exception) -> bool:
         case SlotError(busy=busy):
             return busy
         case ServerError(sqlstate=sqlstate):
-            # For WAL that is removed while it is read, the server derives the SQLSTATE from errno, which may be of another call.
-            return (sqlstate or "").startswith(_TRANSIENT) or error.routine == "CheckXLogRemoved"
+            return (sqlstate or "").startswith(_TRANSIENT) or error.routine in _PASSING
         case ConnectionLost() | OSError():
             return True
     return False

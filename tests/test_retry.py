@@ -42,6 +42,7 @@ def server_error(sqlstate):
         (True, server_error("53300")),
         (True, server_error("08006")),
         (True, ServerError({"C": "XX000", "R": "CheckXLogRemoved"})),
+        (True, ServerError({"C": "XX000", "R": "relation_open"})),
         (False, server_error("XX000")),
         (False, server_error("42501")),
         (False, server_error(None)),

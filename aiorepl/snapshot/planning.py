@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
+from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.chunk_query import bounds_query
 from aiorepl.snapshot.chunks import KeyRange, Range, TablePlan, block_ranges, key_ranges
 from aiorepl.snapshot.options import SnapshotOptions
@@ -60,6 +61,7 @@ async def plan_tables(
     """Cut tables into chunks.
 
     :param connection: an asyncpg connection.
+    :raises TableAltered: a table was dropped.
     :raises asyncpg.PostgresError: the server failed.
     """
     xmin = await connection.fetchval(_XMIN)
@@ -70,7 +72,9 @@ async def plan_tables(
     block = int(await connection.fetchval("SELECT current_setting('block_size')"))
     plans = []
     for table in tables:
-        row = by_oid[table.oid]
+        row = by_oid.get(table.oid)
+        if row is None:
+            raise TableAltered(f"table {table} was altered")
         blocks = -(-row["size"] // block)
         step = max(options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
         ranges = await _ranges(connection, table, blocks, step, has_foreign=row["has_foreign"])

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Final
 
+import asyncpg
+
 from aiorepl.wire.commands import identifier
+
+# How often a query is run because tables are dropped meanwhile.
+_ATTEMPTS: Final = 20
 
 # One row per published table: its columns by the publications' column lists (since PostgreSQL 15), its row filters, and the
 # fields of its Relation message. A partition is left out if an ancestor is published as well, by another publication: the stream
@@ -147,6 +152,28 @@ class PublishedTable:
         return f"{self.schema}.{self.name}"
 
 
+async def fetch_published(connection: Any, query: str, *arguments: object) -> list[Any]:
+    """Run a query of pg_publication_tables.
+
+    Since PostgreSQL 16 the view opens all tables of the publications, and fails if one of them, wanted or not, is dropped meanwhile. The
+    query is run again then, unless the connection is in a transaction.
+
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            return list(await connection.fetch(query, *arguments))
+        except asyncpg.InternalServerError as error:
+            if connection.is_in_transaction() or not is_dropped(error):
+                raise
+    return list(await connection.fetch(query, *arguments))
+
+
+def is_dropped(error: asyncpg.InternalServerError) -> bool:
+    """Whether a table was dropped while the server opened it: could not open relation with OID …"""
+    return getattr(error, "server_source_function", None) == "relation_open"
+
+
 async def published_tables(
     connection: Any, publications: tuple[str, ...], oids: Collection[int] | None = None
 ) -> list[PublishedTable]:
@@ -176,7 +203,7 @@ async def published_tables(
         keys="i.indkey::int2[]" if version < 11 else "(i.indkey::int2[])[0:i.indnkeyatts - 1]",
     )
     given = [list(publications)] if oids is None else [list(publications), list(oids)]
-    return [_table(row) for row in await connection.fetch(query, *given)]
+    return [_table(row) for row in await fetch_published(connection, query, *given)]
 
 
 def _table(row: Any) -> PublishedTable:

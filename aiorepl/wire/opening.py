@@ -354,6 +354,8 @@ def translated(error: Exception) -> Exception:
         return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate is not None:
         fields = {"C": error.sqlstate, "M": getattr(error, "message", None) or type(error).__name__}
+        if routine := getattr(error, "server_source_function", None):
+            fields["R"] = routine
         return ServerError(fields)
     if isinstance(error, ASYNCPG_ERRORS):
         return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from typing import Any
 
 import asyncpg
@@ -12,6 +13,7 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline
 from aiorepl.journal import JournalReader
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.snapshot.incremental import stream_source, table_names
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 
@@ -337,6 +339,41 @@ async def test_gone_while_it_is_read(large, small, server, statement, error):
         for part in batch.slices
         if part.transaction and part.transaction.snapshot and part.transaction.snapshot.last_of_table
     }
+
+
+@pytest.mark.parametrize("server", [14, 16, 18], indirect=True)
+@pytest.mark.parametrize("dropped", ["t", "other"])
+@pytest.mark.parametrize("looking", [table_names, stream_source], ids=["names", "table"])
+async def test_dropped_while_it_is_looked_up(large, small, monkeypatch, looking, dropped):
+    """A published table that is dropped while the server opens it: if it was requested, it fails by name; others are read."""
+    await large.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    look_up = looking.published_tables
+    calls = []
+
+    async def look_up_meanwhile(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) > 1:
+            return await look_up(*given)
+        await large.execute("BEGIN", f"DROP TABLE {dropped}")
+        looked_up = asyncio.create_task(look_up(*given))
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid())"
+        # Before PostgreSQL 16 the view opens no tables.
+        while not looked_up.done() and not await large.connection.fetchval(waits):
+            await asyncio.sleep(0.01)
+        await large.execute("COMMIT")
+        return await looked_up
+
+    monkeypatch.setattr(looking, "published_tables", look_up_meanwhile)
+    async with Pipeline(large.source(), [MemorySink()], snapshot=small, reconnect=None) as pipeline:
+        found = await asyncio.gather(
+            pipeline.resnapshot("t"), pipeline.resnapshot("items"), return_exceptions=True
+        )
+    if dropped == "t":
+        assert isinstance(found[0], ConfigurationError)
+        assert re.match(r"table public\.t (is not published|does not exist)", str(found[0]))
+        assert [None] == found[1:]
+    else:
+        assert [None, None] == found
 
 
 async def test_updates_that_are_not_published(large, small):

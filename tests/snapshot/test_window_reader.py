@@ -579,9 +579,9 @@ class Connection:
     async def execute(self, _: str) -> None:
         """Set something."""
 
-    async def fetchval(self, *_: Any) -> bool:
+    async def fetch(self, *_: Any) -> list[tuple[bool]]:
         """Whether all updates are in the stream."""
-        return self.world.all_updates
+        return [(self.world.all_updates,)]
 
     def terminate(self) -> None:
         """Close it."""

@@ -26,7 +26,7 @@ from aiorepl.snapshot.planning import table_files
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import begin_reading, lock_table
 from aiorepl.snapshot.statistics import TableCounters
-from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.snapshot.tables import PublishedTable, is_dropped
 from aiorepl.transactions.transaction import from_datetime
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
@@ -110,6 +110,10 @@ class FreshTransaction:
                 files = await table_files(self._control, table, self._source.publications)
         except asyncpg.LockNotAvailableError:
             raise ReadAgain("another transaction is going to alter the table") from None
+        except asyncpg.InternalServerError as error:
+            if not is_dropped(error):
+                raise
+            raise ReadAgain("a published table was dropped") from None
         if found != table:
             raise Altered("it was altered")
         if files is None or files.state != state:

@@ -11,7 +11,7 @@ from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunk_reader import RateLimit
 from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
 from aiorepl.transactions.spool import Spool
 
 # A table's publications; each may publish other rows.
@@ -53,7 +53,7 @@ class SnapshotSource:
 
     async def streams_all_updates(self, connection: Any, table: PublishedTable) -> bool:
         """Whether every insert and update of a table is in the stream."""
-        published = await connection.fetchval(
-            _ALL_PUBLISHED, list(self.publications), table.schema, table.name
+        ((published,),) = await fetch_published(
+            connection, _ALL_PUBLISHED, list(self.publications), table.schema, table.name
         )
         return self.all_origins and bool(published)

@@ -15,6 +15,7 @@ from typing import Final
 import asyncpg
 
 from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.incremental.at_one_point import read_at_one_point
 from aiorepl.snapshot.incremental.fresh_chunks import Altered, FreshChunks, ReadAgain
@@ -74,8 +75,10 @@ async def _read(reading: TableReading) -> None:
                 await WindowReader(reading, described).read()
             else:
                 await read_at_one_point(reading, described)
-        except (Altered, ReadAgain) as error:
-            _log.warning("table %s is read again from the beginning: %s", reading.progress, error)
+        except (Altered, ReadAgain, TableAltered, asyncpg.UndefinedTableError) as error:
+            # Only the catalog knows whether the table still exists.
+            reason = error if isinstance(error, (Altered, ReadAgain)) else "it was altered or dropped"
+            _log.warning("table %s is read again from the beginning: %s", reading.progress, reason)
             reading.chunks.close()
             await reading.update(lambda table: replace(table, plan=None))
             reading.source.merge.abandon()
