@@ -11,7 +11,7 @@ import asyncpg
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks.postgres.errors import ERRORS, translate, translate_connect
 from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
-from aiorepl_sinks.postgres.session import ConnectionOptions
+from aiorepl_sinks.postgres.session import SEARCH_PATH, ConnectionOptions
 
 _SHOWN: Final = 5
 _ROLE: Final = """
@@ -41,7 +41,7 @@ async def check(options: ConnectionOptions, tables: Sequence[Name]) -> None:
     """
     try:
         connection = await asyncpg.connect(
-            options.dsn, server_settings=dict(options.settings), timeout=options.timeout
+            options.dsn, server_settings={**SEARCH_PATH, **options.settings}, timeout=options.timeout
         )
     except Exception as error:  # noqa: BLE001 - every error is translated
         raise translate_connect(error, options.dsn) from None

@@ -98,7 +98,9 @@ class Liveness:
 
     async def _look_up(self) -> BackendState | None:
         async with asyncio.timeout(self._timeout):
-            connection = await asyncpg.connect(self._dsn, timeout=self._timeout)
+            connection = await asyncpg.connect(
+                self._dsn, server_settings={"search_path": ""}, timeout=self._timeout
+            )
             try:
                 row = await connection.fetchrow(
                     "SELECT coalesce(state, 'active') AS state, coalesce(state_change, backend_start) AS since, "

@@ -26,6 +26,8 @@ _TEXT: Final = {
     "client_encoding": "UTF8",
     "xmloption": "content",
 }
+# Names in the sink's statements are those of pg_catalog, or are qualified, so that nobody's operators and functions take their place.
+SEARCH_PATH: Final = {"search_path": ""}
 # Set as far as the server's version has them.
 _SESSION: Final = {
     # Find rows by an index if there is one, even if statistics are out of date or the table was empty.
@@ -111,6 +113,7 @@ class Session:
                 connection_class=KeepaliveConnection,
                 server_settings={
                     **_TEXT,
+                    **SEARCH_PATH,
                     "application_name": f"aiorepl {context.name}"[:63],
                     **({"session_replication_role": "replica"} if options.replica else {}),
                     **options.settings,

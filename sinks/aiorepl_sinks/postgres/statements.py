@@ -113,7 +113,7 @@ def _sets(target: Target, columns: Sequence[int]) -> str:
 def _same_key(target: Target) -> str:
     columns = (target.columns[index] for index in target.key or ())
     return " AND ".join(
-        f"t.{quoted(column.name)} = {column.cast(f's.k{column.index}')}" for column in columns
+        f"t.{quoted(column.name)} {column.equal} {column.cast(f's.k{column.index}')}" for column in columns
     )
 
 

@@ -16,7 +16,7 @@ WITH RECURSIVE whole(oid) AS (
   UNION SELECT i.inhrelid FROM whole JOIN pg_inherits i ON i.inhparent = whole.oid
     JOIN pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'
 )
-SELECT c.relkind::text AS kind, c.relrowsecurity AS secured,
+SELECT c.oid, c.relkind::text AS kind, c.relrowsecurity AS secured,
   pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS visible, current_user::text AS role,
   EXISTS (SELECT FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM whole)) AS rules,
   EXISTS (SELECT FROM pg_constraint WHERE contype = 'f'
@@ -25,10 +25,20 @@ SELECT c.relkind::text AS kind, c.relrowsecurity AS secured,
     WHERE tgrelid IN (SELECT oid FROM whole) AND NOT tgisinternal) AS triggers
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
 """
-# Values are cast to the base type without its length, so a value that is too long is an error and not truncated.
+# Values are cast to the base type without its length, so a value that is too long is an error and not truncated. Keys are compared by the
+# operator of the type's default operator class, which only a superuser can create; types without one, such as varchar and arrays, have
+# operators in pg_catalog.
 _COLUMNS: Final = """
 SELECT a.attname::text AS name, pg_catalog.format_type(base.oid, -1) AS type,
-  pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared, a.attgenerated <> '' AS generated
+  pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared, a.attgenerated <> '' AS generated,
+  coalesce((
+    SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, o.oprname) FROM pg_opclass c
+      JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+      JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+        AND m.amopstrategy = 3
+      JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+     WHERE c.opcintype = base.oid AND c.opcdefault
+  ), '=') AS equal
 FROM pg_attribute a CROSS JOIN LATERAL (
   WITH RECURSIVE domain(oid, typtype, typbasetype) AS (
     SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
@@ -36,15 +46,15 @@ FROM pg_attribute a CROSS JOIN LATERAL (
     WHERE d.typtype = 'd'
   ) SELECT oid FROM domain WHERE typtype <> 'd'
 ) base
-WHERE a.attrelid = format('%I.%I', $1::text, $2::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
 """
 _INDEXES: Final = """
 WITH RECURSIVE whole(oid) AS (
-  SELECT format('%I.%I', $1::text, $2::text)::regclass::oid
+  SELECT $1::oid
   UNION SELECT i.inhrelid FROM whole JOIN pg_inherits i ON i.inhparent = whole.oid
     JOIN pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'
 )
-SELECT i.indrelid = format('%I.%I', $1::text, $2::text)::regclass AS own, i.indisprimary AS primary,
+SELECT i.indrelid = $1 AS own, i.indisprimary AS primary,
   i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AS usable,
   ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS k(attnum, number)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.number <= i.indnkeyatts) AS columns
@@ -60,6 +70,7 @@ class TargetColumn:
     :param type: the type that values are cast to: without length, and the base type of a domain.
     :param declared: the declared type.
     :param generated: whether the target computes the column, so that it is not written.
+    :param equal: the operator that compares two values, in SQL.
     """
 
     name: str
@@ -67,6 +78,7 @@ class TargetColumn:
     type: str
     declared: str
     generated: bool = False
+    equal: str = "="
 
     def cast(self, text: str) -> str:
         """Return an expression that converts ``text``, an expression of type text, to the column's type."""
@@ -136,7 +148,7 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
         raise PermanentError(
             f"postgres: {shown} on the target is not a table: map it to one with the option tables"
         )
-    found = {row["name"]: row for row in await connection.fetch(_COLUMNS, *name)}
+    found = {row["name"]: row for row in await connection.fetch(_COLUMNS, table["oid"])}
     missing = [column for column in relation.names if column not in found]
     if missing:
         raise PermanentError(
@@ -145,11 +157,13 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
         )
     columns = tuple(
         TargetColumn(
-            column, number, found[column]["type"], found[column]["declared"], found[column]["generated"]
+            column,
+            number,
+            *(found[column][name] for name in ("type", "declared", "generated", "equal")),
         )
         for number, column in enumerate(relation.names)
     )
-    indexes = await connection.fetch(_INDEXES, *name)
+    indexes = await connection.fetch(_INDEXES, table["oid"])
     key = _key(relation, indexes)
     names = None if key is None else {relation.names[number] for number in key}
     unique = any(index["own"] and index["usable"] and set(index["columns"]) == names for index in indexes)
