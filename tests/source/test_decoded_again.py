@@ -25,7 +25,10 @@ _LAST = 9
 
 
 def changes(rows: str, xid: int | None = None) -> list[Data]:
-    """The changes of a transaction: each is a table, a number, and the LSN of its WAL record."""
+    """The changes of a transaction: each is a table, a number, and the LSN of its WAL record.
+
+    A walsender sends Begin and Relation with LSN 0.
+    """
     found, described = [], set()
     for each in rows.split():
         table, number, lsn = each[0], *each[1:].split("@")
@@ -39,7 +42,7 @@ def changes(rows: str, xid: int | None = None) -> list[Data]:
             described.add(table)
             oid = OIDS[table]
             columns = [build.column("id", key=True)]
-            found.append(Data(build.relation(oid=oid, name=table, columns=columns, xid=xid), int(lsn)))
+            found.append(Data(build.relation(oid=oid, name=table, columns=columns, xid=xid)))
         found.append(Data(build.insert(relation=OIDS[table], new=[number], xid=xid), int(lsn)))
     return found
 
@@ -47,7 +50,7 @@ def changes(rows: str, xid: int | None = None) -> list[Data]:
 def plain(rows: str, *, commit_lsn: int = 0x100, xid: int = 3) -> list[Data]:
     """A transaction that is sent after its commit."""
     return [
-        Data(build.begin(final_lsn=commit_lsn, xid=xid), 0x10),
+        Data(build.begin(final_lsn=commit_lsn, xid=xid)),
         *changes(rows),
         Data(build.commit(commit_lsn=commit_lsn, end_lsn=commit_lsn + 8), commit_lsn + 8),
     ]
