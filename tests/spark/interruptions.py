@@ -52,7 +52,7 @@ POINTS: Final[tuple[tuple[type, str], ...]] = (
     (DeltaTransaction, "evolve"),
     (DeltaTransaction, "commit"),
     (DeltaWriter, "finish"),
-    *((IcebergTarget, name) for name in ("undo", "evolve", "merge")),
+    *((IcebergTarget, name) for name in ("apply", "_evolve", "_merge")),
     (StateFile, "save"),
 )
 """The steps that are interrupted, before them and after them."""

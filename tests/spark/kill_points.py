@@ -73,7 +73,7 @@ def interrupted(
     owner, name, number, after = POINTS[point]
     owner = target if owner is DeltaTarget else owner
     if target is IcebergTarget and owner is DeltaTransaction:
-        owner = target
+        owner, name = target, "_merge"
     original, calls = getattr(owner, name), count(1)
 
     def call(*given: Any, **named: Any) -> Any:

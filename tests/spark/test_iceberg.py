@@ -313,33 +313,6 @@ def test_columns_follow_the_source(lake) -> None:
     assert target.applied("query", 3)
 
 
-def test_an_unfinished_batch_and_another_program(lake) -> None:
-    """Undoing a batch never removes what another program has written since; a user may roll back first."""
-    target = lake.table(("public", "t"), ("id",))
-    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
-    snapshot = target._open().current_snapshot().snapshot_id
-    target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
-    plant(target, 8)
-    with pytest.raises(ConfigurationError, match=f"roll the table back to snapshot {snapshot}"):
-        target.undo("query")
-    assert [row["id"] for row in rows(target)] == [1, 8]
-    target._open().manage_snapshots().rollback_to_snapshot(snapshot).commit()
-    plant(target, 9)
-    target.undo("query")
-    assert rows(target) == [{"id": 1, "note": "one"}, {"id": 9, "note": "planted"}]
-
-
-def test_an_unfinished_batch_of_a_query_whose_checkpoint_was_lost(lake) -> None:
-    """The first batch of the next query undoes it."""
-    target = lake.table(("public", "t"), ("id",))
-    apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
-    target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
-    target.undo("next")
-    assert rows(target) == [{"id": 1, "note": "one"}]
-    apply(target, 2, ("insert", [], {"id": 2, "note": "two"}), schema=NARROW)
-    assert [row["id"] for row in rows(target)] == [1, 2]
-
-
 def test_infinite_key(lake) -> None:
     """An infinite float4 in a key is refused by name, because an update would find no row."""
     target, schema = lake.table(("public", "t"), ("id",)), pa.schema([("id", pa.float32())])
@@ -423,59 +396,26 @@ def test_a_partition_that_python_does_not_have(lake) -> None:
 
 
 def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
-    """If another process has undone the first commit of a batch, or commits first, the next commit is refused."""
-    from pyiceberg.table import Transaction
+    """The process that commits second is refused, also if both create the table."""
+    from pyiceberg.table import CreateTableTransaction, Transaction
 
     from aiorepl.spark.lake.iceberg import IcebergLake
 
     one = lake.table(("public", "t"), ("id",), "changelog")
     other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",), "changelog")
-    one.undo("query")
-    one.evolve(NARROW)
-    one.merge(Run(()), Commit("query", 2, LSN(2)), ends=False)
-    other.undo("query")
-    with pytest.raises(TableUnavailable, match="only one query may write a table"):
-        one.merge(Run(()), Commit("query", 2, LSN(2)))
-    one.undo("query")
 
     def commit(transaction) -> None:
         monkeypatch.undo()
-        apply(other, 2, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+        apply(other, count, ("insert", [], {"id": count, "note": "one"}), schema=NARROW)
         transaction.commit_transaction()
 
-    monkeypatch.setattr(Transaction, "commit_transaction", commit)
-    with pytest.raises(TableUnavailable):
-        apply(one, 2, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
-    assert len(rows(one)) == 1
-
-
-@pytest.mark.parametrize("expired", ["before", "part", "all parts", "first"])
-def test_an_unfinished_batch_and_expired_snapshots(lake, expired) -> None:
-    """If a snapshot that is needed to undo a batch has expired, the error says so, and the table stays as it is."""
-    target = lake.table(("public", "t"), ("id",))
-    if expired == "first":
-        target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
-        plant(target, 7)
-        plant(target, 8)
-        before = target._open().snapshots()[0].snapshot_id
-    else:
-        apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
-        before = target._open().current_snapshot().snapshot_id
-        target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
-    table = target._open()
-    parts = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != before]
-    match expired:
-        case "before" | "first":
-            table.maintenance.expire_snapshots().by_id(before).commit()
-        case "part":
-            table.maintenance.expire_snapshots().by_id(parts[0]).commit()
-        case "all parts":
-            plant(target, 8)
-            target._open().maintenance.expire_snapshots().by_ids(parts).commit()
-    present = rows(target)
-    with pytest.raises(ConfigurationError, match="has expired"):
-        target.undo("query")
-    assert rows(target) == present
+    for count in (1, 2):
+        monkeypatch.setattr(
+            CreateTableTransaction if count == 1 else Transaction, "commit_transaction", commit
+        )
+        with pytest.raises(TableUnavailable):
+            apply(one, count, ("insert", [], {"id": count, "note": "one"}), schema=NARROW)
+        assert len(rows(one)) == count
 
 
 def test_lost_files(lake, tmp_path) -> None:
@@ -505,38 +445,34 @@ def test_lost_files(lake, tmp_path) -> None:
             read()
 
 
-def test_an_undo_that_is_interrupted(lake, monkeypatch) -> None:
-    """If the process ends between the steps of an undo, the next undo completes it, also in a table that had no rows before the batch."""
-    for before in (True, False):
-        target = lake.table(("public", f"t{before}"), ("id",))
-        target.evolve(NARROW)
-        if before:
-            apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
-        target.evolve(WIDE, SEVEN, Commit("query", 2, LSN(2)))
-        reduced = reduce_changes(
-            pa.Table.from_pylist(
-                [{"_op": "insert", "_commit_lsn": 2, "_ordinal": 0, "id": 5}], pa.schema([*WIDE, *META])
-            ),
-            ("id",),
-            "current",
-        )
-        target.merge(Run(("id",), reduced.parts(100)), Commit("query", 2, LSN(2)), ends=False)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(target, "_transaction", raising(KeyboardInterrupt()))
-            target.undo("query")
-        target.undo("query")
-        assert rows(target) == ([{"id": 1, "note": "one"}] if before else [])
-        assert target._open().schema().column_names[:2] == ["id", "note"]
+def test_a_batch_creates_the_table(lake, monkeypatch) -> None:
+    """A table is created by its first batch: if this fails, there is no table; a batch may also change columns and rows at once."""
+    from aiorepl.spark.lake.iceberg_merge import StagedBatch
 
-
-def test_the_columns_of_a_created_table(lake) -> None:
-    """A table that an unfinished batch has created gets the default of a later column for the rows before it."""
     target = lake.table(("public", "t"), ("id",))
-    target.evolve(WIDE, SEVEN, Commit("query", 1, LSN(2)))
-    target.undo("query")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StagedBatch, "merge", raising(KeyboardInterrupt()))
+        apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
+    assert target.schema() is None
     apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
+    commits = len(target._open().metadata.metadata_log)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StagedBatch, "merge", raising(KeyboardInterrupt()))
+        apply(target, 2, ("insert", [], {"id": 2, "extra": 1}), schema=WIDE, defaults=SEVEN)
+    assert rows(target) == [{"id": 1, "note": None}]
     apply(target, 2, ("insert", [], {"id": 2, "extra": 1}), schema=WIDE, defaults=SEVEN)
     assert [row["extra"] for row in rows(target)] == [7, 1]
+    assert len(target._open().metadata.metadata_log) == commits + 1
+
+
+def test_a_batch_of_an_earlier_release(lake) -> None:
+    """A table in which an earlier release has left a batch of several commits unfinished is refused."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
+    with target._open().transaction() as transaction:
+        transaction.set_properties({"aiorepl.unfinished.query": "[-1, [], 0]"})
+    with pytest.raises(ConfigurationError, match="unfinished batch of an earlier release"):
+        apply(target, 2, ("insert", [], {"id": 2}), schema=NARROW)
 
 
 def test_a_table_that_was_rolled_back(lake) -> None:

@@ -838,7 +838,7 @@ def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind
     journal.stream.transaction(wide.insert("3", "c", "given"))
     journal.write({"id": Attribute(1), "note": Attribute(2), "more": Attribute(3, "default", True)})
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(*(DeltaTransaction, "commit") if kind == "delta" else (IcebergTarget, "merge"), killed)
+        patch.setattr(*(DeltaTransaction, "commit") if kind == "delta" else (IcebergTarget, "_merge"), killed)
         mirror.stage()
         mirror.again()
     mirror.lose_plan()

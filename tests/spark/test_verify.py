@@ -25,6 +25,7 @@ from aiorepl.journal.store import LocalStore
 from aiorepl.spark import mirror, verify
 from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.iceberg import IcebergLake
+from aiorepl.spark.lake.table import Commit
 from aiorepl.spark.verifying import executors, verification
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.spark.verifying.repair import conditions
@@ -258,7 +259,7 @@ def test_an_iceberg_table(spark, database, slot_name, tmp_path, monkeypatch) -> 
             ("note", pa.string()),
         ]
     )
-    target.evolve(source)
+    target.apply(Commit("query", 0, LSN(1)), (), source)
     at = datetime(2026, 11, 22, tzinfo=UTC)
     for some in (range(1, 50), range(50, 92)):
         there = [each for each in some if each not in (7, 60)]

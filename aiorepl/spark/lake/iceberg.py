@@ -1,21 +1,21 @@
 """Iceberg tables that the driver writes with pyiceberg, without jars. Does not use Spark.
 
-A batch is one commit, of any size: its parts are staged one after the other in one transaction (``iceberg_merge``). The commit
-sets a table property to the number of the application's last batch; the summary of its snapshots has the LSN.
+A batch is one commit, of any size: its columns and its parts are staged one after the other in one transaction, which may also
+create the table (``iceberg_merge``). The commit sets a table property to the number of the application's last batch; the summary of
+its snapshots has the LSN.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -35,26 +35,14 @@ from pyiceberg.transforms import IdentityTransform
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.attempts import Attempts
 from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
-from aiorepl.spark.lake.iceberg_log import (
-    NONE,
-    UNIQUE,
-    abandoned,
-    mark,
-    recorded,
-    rolled_back,
-    unfinished,
-    unmark,
-    versions,
-    was_undone,
-)
-from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill, has_rows
+from aiorepl.spark.lake.iceberg_log import UNIQUE, require_finished, rolled_back, versions
+from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill
 from aiorepl.spark.lake.iceberg_rows import IcebergRows, reading
 from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
 from aiorepl.spark.lake.rows import bounded
-from aiorepl.spark.lake.summary import metadata_of, part_metadata
+from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -69,8 +57,6 @@ from aiorepl.spark.lake.table import (
 
 _log = logging.getLogger("aiorepl.spark")
 
-# Its constructors are not typed as they are called.
-_is: Any = expressions
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."
 # Each batch adds a manifest, which every scan reads, and a metadata file, which lists all snapshots.
@@ -102,7 +88,6 @@ class IcebergLake:
         self._prefix = prefix
         self._upkeep = upkeep
         self._part_bytes = part_bytes
-        self._attempts = Attempts()
 
     def table(
         self,
@@ -121,7 +106,6 @@ class IcebergLake:
             layout,
             upkeep=self._upkeep,
             part_bytes=self._part_bytes,
-            attempts=self._attempts,
         )
 
     def require_packages(self) -> None:
@@ -152,7 +136,6 @@ class IcebergTarget:
     """The Iceberg table ``identifier`` of a catalog. pyiceberg cannot cluster or compact it.
 
     :param keys: the columns that identify a row.
-    :param attempts: those of the lake; ``None``: the target's own.
     """
 
     def __init__(
@@ -165,7 +148,6 @@ class IcebergTarget:
         *,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         part_bytes: int = _PART_BYTES,
-        attempts: Attempts | None = None,
     ) -> None:
         self.identifier = identifier
         self.keys = keys
@@ -174,7 +156,6 @@ class IcebergTarget:
         self._layout = layout
         self._upkeep = upkeep
         self._part_bytes = part_bytes
-        self._attempts = Attempts() if attempts is None else attempts
         self._maintained: int | None = None
 
     def __repr__(self) -> str:
@@ -198,7 +179,7 @@ class IcebergTarget:
 
     def schema(self) -> pa.Schema | None:
         table = self._open()
-        return None if table is None else columns_of(table)
+        return None if table is None else columns_of(table.metadata)
 
     def apply(
         self,
@@ -207,121 +188,48 @@ class IcebergTarget:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> None:
-        # New columns and each run are commits of their own. The first one marks the snapshot before the batch.
-        self.undo(commit.application)
-        if schema is not None:
-            self.evolve(schema, defaults, commit)
-        for number, run in enumerate(runs or (Run(self.keys),), 1):
-            self.merge(run, commit, ends=number >= len(runs))
-
-    def evolve(
-        self,
-        schema: pa.Schema,
-        defaults: Mapping[str, pa.Scalar] | None = None,
-        commit: Commit | None = None,
-    ) -> None:
-        """Create the table, or change its columns, as ``apply``.
-
-        :param commit: the batch, so that ``undo`` also undoes this; by default, the change belongs to no batch.
-        """
-        wanted = storable(target_schema(schema, self._mode))
+        wanted = None if schema is None else storable(target_schema(schema, self._mode))
         table = self._open()
-        if commit is not None:
-            self._require(table, commit.application)
-        if table is None:
-            self._create(wanted, defaults or {}, commit)
-            return
-        steps = evolution(columns_of(table), wanted, None if self._mode == "changelog" else defaults)
-        if not (steps.rewrites or steps.added or steps.numbered):
-            return
-        with self._transaction(table) as transaction:
-            change(transaction, steps, ".".join(self.identifier))
-            if steps.filled:
-                summary = {} if commit is None else part_metadata(commit.application)
-                fill(table, transaction, steps, self._mode, self._part_bytes, summary)
-                if commit is not None:
-                    self._mark(transaction, commit.application, table, steps.filled)
+        if table is not None:
+            require_finished(table)
+        summary = metadata_of(commit)
+        with self._transaction(table, wanted) as transaction:
+            if table is not None and wanted is not None:
+                self._evolve(table, transaction, wanted, defaults, summary)
+            for run in runs:
+                self._merge(transaction, run, summary)
+            transaction.set_properties({_BATCH + commit.application: str(commit.number)})
 
-    def merge(self, run: Run, commit: Commit, *, ends: bool = True) -> None:
-        """Apply a run.
-
-        :param ends: whether the batch ends with it.
-        """
-        keys, parts, truncates = run
-        table = self._open()
-        if table is None:
-            raise ConfigurationError(
-                f"there is no Iceberg table {'.'.join(self.identifier)}: call evolve first"
-            )
-        self._require(table, commit.application)
-        summary = metadata_of(commit) if ends else part_metadata(commit.application)
-        with self._transaction(table) as transaction:
-            batch = StagedBatch(table, transaction, keys, self._mode, summary, self._part_bytes)
-            unique = {UNIQUE: json.dumps(sorted(keys))}
-            if parts and self._mode == "soft_delete" and unique.items() - table.properties.items():
-                batch.unite()
-                transaction.set_properties(unique)
-            for some in bounded(parts, self._part_bytes):
-                changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
-                batch.merge(changes, truncates)
-            if truncates:
-                batch.truncate(truncates)
-            if ends:
-                transaction.set_properties({_BATCH + commit.application: str(commit.number)})
-                unmark(table, transaction, commit.application)
-            elif unfinished(table, commit.application) is None:
-                self._mark(transaction, commit.application, table)
-        if ends:
-            self._attempts.start(str(self))
-
-    def _mark(
+    def _evolve(
         self,
+        table: IcebergTable,
         transaction: Transaction,
-        application: str,
-        table: IcebergTable | None,
-        added: Collection[str] = (),
+        wanted: pa.Schema,
+        defaults: Mapping[str, pa.Scalar] | None,
+        summary: Mapping[str, str],
     ) -> None:
-        before = None if table is None else table.current_snapshot()
-        self._attempts.set(str(self), mark(transaction, application, before, added))
+        steps = evolution(columns_of(table.metadata), wanted, None if self._mode == "changelog" else defaults)
+        if steps.rewrites or steps.added or steps.numbered:
+            change(transaction, steps, ".".join(self.identifier))
+        if steps.filled:
+            fill(table, transaction, steps, self._mode, self._part_bytes, summary)
 
-    def _require(self, table: IcebergTable | None, application: str) -> None:
-        self._attempts.require(str(self), None if table is None else recorded(table, application))
-
-    def undo(self, application: str) -> None:
-        """Undo the commits of an unfinished batch of this or an earlier application.
-
-        :raises ConfigurationError: another program has changed the table since.
-        """
-        self._attempts.start(str(self))
-        table = self._open()
-        others = [] if table is None else abandoned(table, application)
-        for each in (*others, application):
-            self._undo(each)
-
-    def _undo(self, application: str) -> None:
-        # An unfinished batch can leave new columns, and the changes before a change of the key columns.
-        table = self._open()
-        found = None if table is None else unfinished(table, application)
-        if table is None or found is None:
-            return
-        base, names = found
-        with self._translated():
-            if was_undone(table, application, base):
-                pass
-            elif base != NONE:
-                table.manage_snapshots().rollback_to_snapshot(base).commit()
-            elif has_rows(table):
-                table.delete(_is.AlwaysTrue(), snapshot_properties=part_metadata(application))
-        with self._transaction(table) as transaction:
-            present = table.schema().column_names
-            with transaction.update_schema() as update:
-                for name in names:
-                    if name in present:
-                        update.delete_column(name)
-            # The next attempt may add new columns first, and then has another base.
-            unmark(table, transaction, application)
-            if UNIQUE in table.properties:
-                transaction.remove_properties(UNIQUE)
+    def _merge(self, transaction: Transaction, run: Run, summary: Mapping[str, str]) -> None:
+        keys, parts, truncates = run
+        batch = StagedBatch(transaction, keys, self._mode, summary, self._part_bytes)
+        unique = {UNIQUE: json.dumps(sorted(keys))}
+        if (
+            parts
+            and self._mode == "soft_delete"
+            and unique.items() - transaction.table_metadata.properties.items()
+        ):
+            batch.unite()
+            transaction.set_properties(unique)
+        for some in bounded(parts, self._part_bytes):
+            changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
+            batch.merge(changes, truncates)
+        if truncates:
+            batch.truncate(truncates)
 
     def newest(self) -> IcebergRows | None:
         table = self._open()
@@ -351,35 +259,41 @@ class IcebergTarget:
                 return None
 
     @contextmanager
-    def _transaction(self, table: IcebergTable) -> Iterator[Transaction]:
-        own = reading(".".join(self.identifier), table.location())
-        with self._translated(), own, IncrementalTransaction(table) as transaction:
+    def _transaction(self, table: IcebergTable | None, wanted: pa.Schema | None) -> Iterator[Transaction]:
+        """Return the transaction that changes the table, or creates it.
+
+        :param wanted: the columns of a new table.
+        """
+        name = ".".join(self.identifier)
+        if table is not None:
+            with (
+                self._translated(),
+                reading(name, table.location()),
+                IncrementalTransaction(table) as transaction,
+            ):
+                yield transaction
+            return
+        if wanted is None:
+            raise ConfigurationError(f"there is no Iceberg table {name}, and no schema to create it")
+        with self._translated(), self._creation(wanted) as transaction:
+            if self._layout.partition_by:
+                with transaction.update_spec() as spec:
+                    for column in self._layout.partition_by:
+                        # A temporary name, because the column may be renamed, and another column may take its name.
+                        spec.add_field(column, IdentityTransform(), f"by_{column}")
+            set_numbers(transaction, wanted)
             yield transaction
 
-    def _create(self, wanted: pa.Schema, defaults: Mapping[str, pa.Scalar], commit: Commit | None) -> None:
+    def _creation(self, wanted: pa.Schema) -> Transaction:
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:
             # Another table of the same new namespace may be created concurrently, and not every catalog raises a specific error for that.
             if not self._catalog.namespace_exists(self.identifier[:-1]):
                 raise
-        with (
-            self._translated(),
-            self._catalog.create_table_transaction(
-                self.identifier, without_metadata(wanted), properties=_TABLE_PROPERTIES
-            ) as transaction,
-        ):
-            if self._layout.partition_by:
-                with transaction.update_spec() as spec:
-                    for name in self._layout.partition_by:
-                        # A temporary name, because the column may be renamed, and another column may take its name.
-                        spec.add_field(name, IdentityTransform(), f"by_{name}")
-            set_numbers(transaction, wanted)
-            # Iceberg cannot drop the column of a partition.
-            later = defaults.keys() & set(wanted.names) - set(self._layout.partition_by)
-            if commit is not None and later:
-                # If the batch is applied again with an end before these columns were added, a later batch adds and fills them.
-                self._mark(transaction, commit.application, None, later)
+        return self._catalog.create_table_transaction(
+            self.identifier, without_metadata(wanted), properties=_TABLE_PROPERTIES
+        )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import _pyarrow_schema_ensure_small_types, _pyarrow_to_schema_without_ids
-from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import Evolution, number_of
@@ -28,8 +28,8 @@ _DAY: Final = 86_400_000_000
 _TIMES: Final = (pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 
 
-def columns_of(table: IcebergTable) -> pa.Schema:
-    """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known."""
+def columns_of(table: TableMetadata) -> pa.Schema:
+    """Return a table's columns, with ``NUMBER`` in the metadata of fields where it is known."""
     numbers = json.loads(table.properties.get(_NUMBERS, "{}"))
     arrow = _pyarrow_schema_ensure_small_types(table.schema().as_arrow())
     fields = []

@@ -39,30 +39,28 @@ Condition = expressions.BooleanExpression
 
 
 class StagedBatch:
-    """Rows that one transaction of a table will commit.
+    """Rows of a run that one transaction of a table will commit.
 
-    :param table: the table before the batch.
     :param summary: the summary of the snapshots.
     :param part_bytes: about how many bytes of rows are rewritten at a time.
     """
 
     def __init__(
         self,
-        table: IcebergTable,
         transaction: Transaction,
         keys: Sequence[str],
         mode: Mode,
         summary: Mapping[str, str],
         part_bytes: int,
     ) -> None:
-        self._table = table
-        self._before = table.metadata
         self._transaction = transaction
+        self._io = transaction._table.io
+        self._before = transaction.table_metadata
         self._keys = keys
         self._mode = mode
         self._summary = dict(summary)
         self._part_bytes = part_bytes
-        self._schema = columns_of(table)
+        self._schema = columns_of(self._before)
 
     def merge(self, changes: pa.Table, truncates: Sequence[Truncate]) -> None:
         """Stage reduced changes of some keys. No key may be in two parts of a batch.
@@ -137,7 +135,7 @@ class StagedBatch:
         """Scan the rows as the transaction has them so far."""
         return DataScan(
             table_metadata=self._transaction.table_metadata,
-            io=self._table.io,
+            io=self._io,
             row_filter=condition,
             selected_fields=columns,
             limit=limit,
@@ -159,7 +157,7 @@ class StagedBatch:
         if self._mode == "history":
             condition = _is.And(condition, _is.EqualTo(IS_CURRENT, True))
         # As of before the first part, because an earlier part may have moved the row.
-        found = DataScan(table_metadata=self._before, io=self._table.io, row_filter=condition).to_arrow()
+        found = DataScan(table_metadata=self._before, io=self._io, row_filter=condition).to_arrow()
         return with_values(changes, found, self._keys, all_rows=self._mode == "history")
 
     def _fresh(self, changes: pa.Table) -> pa.Table:
@@ -169,7 +167,7 @@ class StagedBatch:
         first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
         identity = (COMMIT_LSN, ORDINAL, OP)
         within = _is.And(_is.LessThanOrEqual(COMMIT_LSN, last), _is.GreaterThanOrEqual(COMMIT_LSN, first))
-        return without(changes, self._table.scan(within, identity).to_arrow(), identity)
+        return without(changes, self._scan(within, identity).to_arrow(), identity)
 
 
 def fill(

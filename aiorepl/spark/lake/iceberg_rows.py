@@ -61,7 +61,7 @@ class IcebergRows:
     properties: Mapping[str, str] = field(repr=False)
 
     def schema(self) -> pa.Schema:
-        return columns_of(self._open())
+        return columns_of(self._open().metadata)
 
     def batches(
         self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None

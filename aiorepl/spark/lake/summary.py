@@ -17,12 +17,7 @@ _LAST: Final = "aiorepl.last"
 def metadata_of(commit: Commit) -> dict[str, str]:
     """Return a commit as texts."""
     last = {} if commit.last is None else {_LAST: "{} {}".format(*commit.last)}
-    return {_LSN: str(commit.lsn), _NUMBER: str(commit.number), **part_metadata(commit.application), **last}
-
-
-def part_metadata(application: str) -> dict[str, str]:
-    """Return the texts of a commit that does not end a batch."""
-    return {_APPLICATION: application}
+    return {_LSN: str(commit.lsn), _NUMBER: str(commit.number), _APPLICATION: commit.application, **last}
 
 
 def commit_of(found: Mapping[str, Any]) -> Commit | None:
