@@ -418,6 +418,26 @@ def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
         assert len(rows(one)) == count
 
 
+def test_two_processes_that_create_one_table(lake, monkeypatch) -> None:
+    """The process whose catalog finds the other's table at the last moment is refused, and succeeds when it applies the batch again."""
+    from aiorepl.spark.lake.iceberg import IcebergLake
+
+    one = lake.table(("public", "t"), ("id",))
+    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",))
+    original = one._catalog._write_metadata
+
+    def write(**named) -> None:
+        monkeypatch.undo()
+        apply(other, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+        original(**named)
+
+    monkeypatch.setattr(one._catalog, "_write_metadata", write)
+    with pytest.raises(TableUnavailable):
+        apply(one, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    apply(one, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
+    assert rows(one) == [{"id": 1, "note": "one"}]
+
+
 def test_lost_files(lake, tmp_path) -> None:
     """If another program has deleted or cut files, the errors name the table and the file, and say what to do."""
     target = lake.table(("public", "t"), ("id",))
