@@ -44,6 +44,8 @@ _REMEDY: Final = (
     "segments that are kept"
 )
 _NAMED_TABLES: Final = 5
+# A block of more bytes has a large row.
+_LARGE_BLOCK: Final = 4 * 1024 * 1024
 
 
 class JournalReader:
@@ -205,7 +207,10 @@ class JournalReader:
         """
         for together in _adjacent(blocks, self._store.range_bytes):
             with self._unless_pruned(segment), reading(self._store):
-                yield from zip(together, read_blocks(self._store, segment.file, together), strict=True)
+                read = read_blocks(self._store, segment.file, together)
+                for block in together:
+                    # Not zip, which would keep the bytes until the next block.
+                    yield block, next(read)
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:
         """Decode the messages of one block.
@@ -316,13 +321,12 @@ class JournalReader:
         self, segment: Segment, read: Iterator[tuple[Block, bytes]], assembler: Assembler
     ) -> list[Slice] | None:
         """Assemble the next block; ``None`` if there is none."""
-        if (found := next(read, None)) is None:
-            return None
-        block, data = found
-        try:
-            return assembler.feed(self._messages(segment, block, data))
-        except ProtocolError as error:
-            raise self.damaged(segment, block, error) from None
+        for block, data in read:
+            try:
+                return assembler.feed(self._messages(segment, block, data))
+            except ProtocolError as error:
+                raise self.damaged(segment, block, error) from None
+        return None
 
     def _load(self, segment: Segment) -> SegmentIndex:
         if self._source is None:
@@ -381,19 +385,22 @@ def read_block(store: Store, file: str, block: Block) -> bytes:
 
 
 def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[bytes]:
-    """Read adjacent blocks at once, and yield the bytes of each, verified.
+    """Read adjacent blocks at once, and yield the bytes of each, verified. Keeps no reference to the last one.
 
     :raises JournalError: the block is damaged or missing; the message names file and block.
     :raises OSError: the file cannot be read.
     """
-    # The first block is read together with the magic number before it.
     first, last = blocks[0], blocks[-1]
-    start = 0 if first.offset == len(MAGIC) else first.offset
+    begins = first.offset == len(MAGIC)
+    # The first block is read together with the magic number before it, unless it is large: removing the number copies the block.
+    together = begins and first.length < _LARGE_BLOCK
+    start = 0 if together else first.offset
     try:
         data = store.read(file, start, last.offset + last.length - start)
+        magic = data[: len(MAGIC)] if together else store.read(file, 0, len(MAGIC)) if begins else MAGIC
     except FileNotFoundError as error:
         raise DamagedJournal(f"{file} in the journal {store.url} is missing") from error
-    if not start and data[: len(MAGIC)] != MAGIC:
+    if magic != MAGIC:
         raise DamagedJournal(
             f"{file} in the journal {store.url} is damaged: it does not start like a segment"
         )
@@ -402,7 +409,11 @@ def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[by
         content = data[offset : offset + block.length]
         if len(content) != block.length or checksum(content) != block.checksum:
             raise DamagedJournal(f"{_location(store, file, block)} is damaged: its checksum does not match")
-        yield content
+        if block is last:
+            del data
+        ready = [content]
+        del content
+        yield ready.pop()
 
 
 def _location(store: Store, file: str, block: Block) -> str:
