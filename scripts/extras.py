@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,13 +35,21 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import brokers  # noqa: E402 - of bench/
+import iceberg_rest  # noqa: E402 - beside this
+import s3 as s3_server  # noqa: E402 - beside this
 
 from aiorepl.spark.session.java import ensure_java  # noqa: E402 - after the path
 from aiorepl.testing import EmbeddedServer  # noqa: E402
 
 ROWS = 200
-# A table with more bytes of changes than the driver reduces: executors reduce it.
-LARGE_ROWS = 500_000
+# A table with more bytes of changes than the driver reduces, and more bytes of files than the command of the verification reads:
+# executors do both. No codec makes its text much smaller.
+LARGE_ROWS = 200_000
+LARGE_BYTES = 256 * 1024 * 1024
+LARGE = """
+INSERT INTO large SELECT i, (SELECT string_agg(encode(sha512(format('%s %s', i, j)::bytea), 'base64'), '') FROM generate_series(1, 17) j)
+FROM generate_series(1, $1::int) i
+"""
 SECONDS = 240
 SOURCE = """
 [source]
@@ -55,12 +65,23 @@ url = "{folder}/journal"
 
 [mirror]
 tables = ["public.*"]
-target = "{folder}/lake"
+target = "{folder}/{lake}"
 """
 ICEBERG = """
 [iceberg]
 catalog = "lake"
-properties = {{ type = "sql", uri = "sqlite:///{folder}/catalog", warehouse = "file://{folder}/warehouse" }}
+properties = {properties}
+"""
+FILES = """
+import sys
+from deltalake import DeltaTable
+table = DeltaTable(sys.argv[1])
+print(table.to_pyarrow_table(columns=["id"]).num_rows, sum(table.get_add_actions(flatten=True).to_pydict()["size_bytes"]))
+"""
+SCAN = """
+import json, sys
+from pyiceberg.catalog import load_catalog
+print(load_catalog("lake", **json.loads(sys.argv[1])).load_table("public.rows").scan().to_arrow().num_rows)
 """
 APPLY = """
 import sys, aiorepl
@@ -90,21 +111,23 @@ class Failed(Exception):
 class Environment:
     """A virtual environment with one extra.
 
+    :param wheel: what was installed, with the extra.
     :param bin: its folder of programs.
     :param folder: for files of the run.
     """
 
     extra: str
+    wheel: Path
     bin: Path
     folder: Path
     dsn: str
 
-    def run(self, *command: object, code: int = 0, cwd: Path | None = None) -> str:
+    def run(self, *command: object, code: int = 0, cwd: Path | None = None, **variables: str) -> str:
         """Run a program of the environment, and return its output."""
         done = subprocess.run(
-            [self.bin / str(command[0]), *map(str, command[1:])],
+            [self.program(command[0]), *map(str, command[1:])],
             cwd=cwd or self.folder,
-            env=self.variables,
+            env=self.variables | variables,
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -120,6 +143,41 @@ class Environment:
     def variables(self) -> dict[str, str]:
         """The environment variables of its programs."""
         return {**os.environ, "AIOREPL_DSN": self.dsn, "JAVA_HOME": str(ensure_java())}
+
+    def install(self, *requirements: str | Path) -> None:
+        """Install packages into the environment."""
+        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+        self.run("python", *pip, *requirements)
+
+    @contextmanager
+    def background(self, *command: object, cwd: Path | None = None, **variables: str) -> Iterator[None]:
+        """Run a program of the environment, and stop its processes after the block."""
+        log = self.folder / "background"
+        with log.open("wb") as out:
+            running = subprocess.Popen(
+                [self.program(command[0]), *map(str, command[1:])],
+                cwd=cwd or self.folder,
+                env=self.variables | variables,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        try:
+            yield
+        except BaseException as error:
+            raise Failed(f"{error}\n{log.read_text()}") from error
+        finally:
+            os.killpg(running.pid, signal.SIGTERM)
+            try:
+                running.wait(60)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+
+    def program(self, name: object) -> str | Path:
+        """Return the path of a program: the environment's, or the system's."""
+        own = self.bin / str(name)
+        return own if own.exists() else str(name)
 
     @contextmanager
     def pipeline(self, sink: str, *options: str, journal: bool = False) -> Iterator[None]:
@@ -273,32 +331,96 @@ def journal(env: Environment, statement: str, *arguments: object) -> None:
 
 def spark(env: Environment) -> None:
     """A mirror with a large table, its verification, and ``apply_changes``."""
-    text = "INSERT INTO large SELECT i, repeat(md5(i::text), 5) FROM generate_series(1, $1::int) i"
-    journal(env, text, LARGE_ROWS)
+    journal(env, LARGE, LARGE_ROWS)
     file = env.folder / "mirror.toml"
-    file.write_text(MIRROR.format(folder=env.folder))
+    file.write_text(MIRROR.format(folder=env.folder, lake="lake"))
     env.run("aiorepl", "spark", "mirror", "--once", file)
-    again = (
-        "from deltalake import DeltaTable as T; import sys; print(T(sys.argv[1]).to_pyarrow_table().num_rows)"
-    )
-    if (found := int(env.run("python", "-c", again, env.folder / "lake/public/large"))) != LARGE_ROWS:
-        raise Failed(f"{found} rows for {LARGE_ROWS}")
+    rows, size = map(int, env.run("python", "-c", FILES, env.folder / "lake/public/large").split())
+    if rows != LARGE_ROWS or size <= LARGE_BYTES:
+        raise Failed(f"{rows} rows for {LARGE_ROWS}, {size} bytes")
+    pipeline = env.folder / "pipeline.toml"
+    with env.pipeline("", journal=True), env.background("aiorepl", "spark", "mirror", file):
+        env.run("aiorepl", "spark", "verify", "--pipeline", pipeline, file)
+    sql(env.dsn, "TRUNCATE large")
     if (told := env.run("python", "-c", APPLY, env.folder).split())[-1] != str(ROWS):
         raise Failed(" ".join(told))
 
 
 def iceberg(env: Environment) -> None:
-    """A mirror into a catalog in a file."""
+    """A mirror into each type of catalog that the documents name, as far as one can run here, and the errors of the others."""
     journal(env, "UPDATE rows SET note = 'changed'")
-    file = env.folder / "mirror.toml"
-    file.write_text(MIRROR.format(folder=env.folder) + ICEBERG.format(folder=env.folder))
-    env.run("aiorepl", "spark", "mirror", "--once", file)
-    read = (
-        "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; f = sys.argv[1]; "
-        "print(C('lake', uri=f'sqlite:///{f}/catalog', warehouse=f'file://{f}/warehouse').load_table('public.rows').scan().to_arrow().num_rows)"
-    )
-    if (told := env.run("python", "-c", read, env.folder).split())[-1] != str(ROWS):
-        raise Failed(" ".join(told))
+    into(env, type="sql", uri=f"sqlite:///{env.folder}/catalog", warehouse=f"file://{env.folder}/warehouse")
+    with iceberg_rest.serving(env.folder) as url:
+        into(env, type="rest", uri=url)
+    for kind in ("glue", "dynamodb", "hive", "bigquery"):
+        file = mirror_file(env, type=kind)
+        if f"pip install 'pyiceberg[{kind}]'" not in (
+            told := env.run(
+                "aiorepl", "spark", "mirror", "--once", file, code=2, JAVA_HOME="/nowhere", PATH=""
+            )
+        ):
+            raise Failed(told)
+    env.install("pyiceberg[glue,dynamodb,hive]")
+    # What needs no server: the import of the client. BigQuery's asks Google for credentials.
+    load = "from pyiceberg.catalog import load_catalog; load_catalog('lake', type='hive', uri='thrift://127.0.0.1:9')"
+    env.run("python", "-c", load)
+    # Glue and DynamoDB are moto's.
+    with s3_server.moto(0, []) as endpoint:
+        account = {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+        }
+        for kind in ("glue", "dynamodb"):
+            into(env, account, type=kind, warehouse=f"file://{env.folder}/{kind}-warehouse")
+
+
+def mirror_file(env: Environment, **properties: str) -> Path:
+    """Write the file of a mirror into a catalog."""
+    # A TOML table in one line.
+    catalog = f"{{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in properties.items())} }}"
+    file = env.folder / f"{properties['type']}.toml"
+    state = MIRROR.format(folder=env.folder, lake=f"{properties['type']}-state")
+    file.write_text(state + ICEBERG.format(properties=catalog))
+    return file
+
+
+def into(env: Environment, variables: dict[str, str] | None = None, **properties: str) -> None:
+    """Mirror into a catalog, and count the rows there."""
+    given = variables or {}
+    env.run("aiorepl", "spark", "mirror", "--once", mirror_file(env, **properties), **given)
+    if (told := env.run("python", "-c", SCAN, json.dumps(properties), **given).split())[-1] != str(ROWS):
+        raise Failed(f"{properties['type']}: {' '.join(told)}")
+
+
+def cluster(env: Environment) -> None:
+    """The environment of ``examples/spark_cluster``, on a cluster of this machine, whose Spark is the extra's."""
+    journal(env, "UPDATE rows SET note = 'changed'")
+    place = env.folder / "cluster"
+    shutil.copytree(ROOT / "examples" / "spark_cluster", place)
+    (port, http) = brokers._free_ports(2)
+    settings = {
+        "PATH": f"{env.bin}:{os.environ['PATH']}",
+        "SPARK_MASTER_PORT": str(port),
+        "JOURNAL": f"{env.folder}/journal",
+        "LAKE": f"{env.folder}/lake",
+    }
+    env.run("sh", place / "pack.sh", f"{env.wheel}[http,s3]", cwd=place, **settings)
+    with env.background("sh", place / "start.sh", cwd=place, **settings):
+        until(lambda: listening(port))
+        submit = (f"spark://127.0.0.1:{port}", "--http", f"127.0.0.1:{http}", "--once")
+        env.run("sh", place / "submit.sh", *submit, cwd=place, **settings)
+    rows, _ = env.run("python", "-c", FILES, env.folder / "lake/public/rows").split()
+    if rows != str(ROWS):
+        raise Failed(f"{rows} rows for {ROWS}")
+
+
+def listening(port: int) -> bool:
+    """Return whether a server listens there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def testing(env: Environment) -> None:
@@ -325,8 +447,9 @@ USES: dict[str, Callable[[Environment], None]] = {
     "testing": testing,
     "spark": spark,
     "iceberg": iceberg,
+    "cluster": cluster,
 }
-"""The extras, each with its use. ``demo`` is used by ``make demo``, which installs it alone."""
+"""The extras, each with its use; ``cluster`` is a second one of ``spark``. ``demo`` is used by ``make demo``, which installs it alone."""
 
 
 def sql(dsn: str, statement: str, *arguments: object) -> Any:
@@ -349,18 +472,11 @@ def tried(extra: str, wheel: Path, dsn: str) -> bool:
         folder = Path(name)
         try:
             subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-            pip = [
-                folder / "venv/bin/python",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-compile",
-            ]
-            subprocess.run([*pip, f"{wheel}[{extra}]" if extra else wheel], check=True)
+            env = Environment(extra or "base", wheel, folder / "venv/bin", folder, dsn)
+            installs = "spark" if extra == "cluster" else extra
+            env.install(f"{wheel}[{installs}]" if installs else wheel)
             installed = time.monotonic()
-            USES[extra](Environment(extra or "base", folder / "venv/bin", folder, dsn))
+            USES[extra](env)
         except (Failed, OSError, subprocess.SubprocessError) as error:
             print(
                 f"extra {extra or '(base)':14} FAILED after {time.monotonic() - began:.0f} s: {error}",
