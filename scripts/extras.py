@@ -10,26 +10,19 @@ else. Prints a line for each extra; the exit code is 1 if one failed, and its ou
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import asyncpg
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
@@ -37,11 +30,10 @@ sys.path.insert(0, str(ROOT / "bench"))
 import brokers  # noqa: E402 - of bench/
 import iceberg_rest  # noqa: E402 - beside this
 import s3 as s3_server  # noqa: E402 - beside this
+from environments import ROWS, Environment, Failed, listening, sql, until  # noqa: E402 - beside this
 
-from aiorepl.spark.session.java import ensure_java  # noqa: E402 - after the path
 from aiorepl.testing import EmbeddedServer  # noqa: E402
 
-ROWS = 200
 # A table with more bytes of changes than the driver reduces, and more bytes of files than the command of the verification reads:
 # executors do both. No codec makes its text much smaller.
 LARGE_ROWS = 200_000
@@ -49,15 +41,6 @@ LARGE_BYTES = 256 * 1024 * 1024
 LARGE = """
 INSERT INTO large SELECT i, (SELECT string_agg(encode(sha512(format('%s %s', i, j)::bytea), 'base64'), '') FROM generate_series(1, 17) j)
 FROM generate_series(1, $1::int) i
-"""
-SECONDS = 240
-SOURCE = """
-[source]
-slot = "{slot}"
-publication = "extras"
-create_slot = true
-
-[snapshot]
 """
 MIRROR = """
 [journal]
@@ -101,122 +84,6 @@ from opentelemetry.metrics import get_meter
 pipeline = aiorepl.Pipeline(MemorySource([]), [MemorySink()])
 aiorepl.monitoring.observe(get_meter("extras"), pipeline)
 """
-
-
-class Failed(Exception):
-    """The feature does not work."""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment with one extra.
-
-    :param wheel: what was installed, with the extra.
-    :param bin: its folder of programs.
-    :param folder: for files of the run.
-    """
-
-    extra: str
-    wheel: Path
-    bin: Path
-    folder: Path
-    dsn: str
-
-    def run(self, *command: object, code: int = 0, cwd: Path | None = None, **variables: str) -> str:
-        """Run a program of the environment, and return its output."""
-        done = subprocess.run(
-            [self.program(command[0]), *map(str, command[1:])],
-            cwd=cwd or self.folder,
-            env=self.variables | variables,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        if done.returncode != code:
-            raise Failed(
-                f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-            )
-        return done.stdout + done.stderr
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables of its programs."""
-        return {**os.environ, "AIOREPL_DSN": self.dsn, "JAVA_HOME": str(ensure_java())}
-
-    def install(self, *requirements: str | Path) -> None:
-        """Install packages into the environment."""
-        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
-        self.run("python", *pip, *requirements)
-
-    @contextmanager
-    def background(self, *command: object, cwd: Path | None = None, **variables: str) -> Iterator[None]:
-        """Run a program of the environment, and stop its processes after the block."""
-        log = self.folder / "background"
-        with log.open("wb") as out:
-            running = subprocess.Popen(
-                [self.program(command[0]), *map(str, command[1:])],
-                cwd=cwd or self.folder,
-                env=self.variables | variables,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        try:
-            yield
-        except BaseException as error:
-            raise Failed(f"{error}\n{log.read_text()}") from error
-        finally:
-            os.killpg(running.pid, signal.SIGTERM)
-            try:
-                running.wait(60)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(running.pid, signal.SIGKILL)
-
-    def program(self, name: object) -> str | Path:
-        """Return the path of a program: the environment's, or the system's."""
-        own = self.bin / str(name)
-        return own if own.exists() else str(name)
-
-    @contextmanager
-    def pipeline(self, sink: str, *options: str, journal: bool = False) -> Iterator[None]:
-        """Run ``aiorepl run`` with a sink until the block ends."""
-        place = f'[journal]\nurl = "{self.folder}/journal"\n' if journal else ""
-        state = "" if journal else f'state = "{self.folder}/state"\n'
-        file = self.folder / "pipeline.toml"
-        file.write_text(SOURCE.format(slot=f"extras_{self.extra}") + state + place + sink)
-        self.run("aiorepl", "check", file)
-        log = self.folder / "log"
-        with log.open("wb") as out:
-            running = subprocess.Popen(
-                [self.bin / "aiorepl", "run", *options, file], env=self.variables, stdout=out, stderr=out
-            )
-        try:
-            yield
-            running.send_signal(signal.SIGINT)
-            code = running.wait(60)
-        except BaseException as error:
-            raise Failed(f"{error}\n{log.read_text()}") from error
-        finally:
-            running.kill()
-            running.wait()
-        if code not in (0, 130):
-            raise Failed(f"aiorepl run: exit code {code}\n{log.read_text()}")
-
-    def delivers(self, sink: str, count: Callable[[], int], *options: str, journal: bool = False) -> None:
-        """Run a pipeline until the sink has all rows."""
-        with self.pipeline(sink, *options, journal=journal):
-            until(lambda: count() >= ROWS)
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        if time.monotonic() > deadline:
-            raise Failed(f"nothing after {SECONDS} s")
-        time.sleep(0.1)
 
 
 def lines(folder: Path, pattern: str = "*.jsonl") -> int:
@@ -416,13 +283,6 @@ def cluster(env: Environment) -> None:
         raise Failed(f"{rows} rows for {ROWS}")
 
 
-def listening(port: int) -> bool:
-    """Return whether a server listens there."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
 def testing(env: Environment) -> None:
     """A server from the wheel, and the conformance tests."""
     start = "from aiorepl.testing import EmbeddedServer as S\nwith S() as s: print(s.dsn)"
@@ -450,19 +310,6 @@ USES: dict[str, Callable[[Environment], None]] = {
     "cluster": cluster,
 }
 """The extras, each with its use; ``cluster`` is a second one of ``spark``. ``demo`` is used by ``make demo``, which installs it alone."""
-
-
-def sql(dsn: str, statement: str, *arguments: object) -> Any:
-    """Run a statement, and return its first value."""
-
-    async def run() -> Any:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return await connection.fetchval(statement, *arguments)
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
 
 
 def tried(extra: str, wheel: Path, dsn: str) -> bool:
