@@ -5,5 +5,5 @@
 # extras, such as 'aiorepl[http,s3]', the default: submit.sh's --http needs one, a journal in an object store the other.
 set -eu
 python3 -m venv --clear environment
-environment/bin/pip install --quiet "${@:-aiorepl[http,s3]}" "pyarrow>=18" "deltalake>=1.0" "pandas>=2.2,<3"
+environment/bin/pip install --quiet "${@:-aiorepl[http,s3]}" "pyarrow>=18" "deltalake>=1.0" "pyroaring>=1.0" "pandas>=2.2,<3"
 tar -czf environment.tar.gz -C environment .
