@@ -110,7 +110,7 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def servers(copied_server: Callable[..., EmbeddedServer]) -> Iterator[Callable[[int], EmbeddedServer]]:
-    """``servers(version)``: an embedded server of that version, shared by the tests of this process."""
+    """``servers(version)``: an embedded server of that version, shared by the tests of this process, none of which leaves a slot."""
     servers = Servers(copied_server)
     yield servers
     servers.stop()

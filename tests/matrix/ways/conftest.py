@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -189,18 +189,23 @@ def names(publications: tuple[str, ...]) -> str:
 
 
 @pytest.fixture(scope="session")
-def stages(servers: Any, ways_of: Any, scenario_of: Any) -> Callable[[int], Stage]:
-    """``stages(16)``: the scenario on that server, run when it is first asked for."""
+def stages(servers: Any, ways_of: Any, scenario_of: Any) -> Iterator[Callable[[int], Stage]]:
+    """``stages(16)``: the scenario on a server of that version, run when it is first asked for.
+
+    The server has no other tests: with the stage's slots, no later slot could get another ``catalog_xmin``.
+    """
     ready: dict[int, Stage] = {}
+    with contextlib.ExitStack() as started:
 
-    def stage(version: int) -> Stage:
-        if version not in ready:
-            made = Stage(servers(version), scenario_of(version), ways_of(version))
-            asyncio.run(made.set())
-            ready[version] = made
-        return ready[version]
+        def stage(version: int) -> Stage:
+            if version not in ready:
+                server = started.enter_context(servers.new(version))
+                made = Stage(server, scenario_of(version), ways_of(version))
+                asyncio.run(made.set())
+                ready[version] = made
+            return ready[version]
 
-    return stage
+        yield stage
 
 
 @pytest.fixture
