@@ -164,6 +164,8 @@ def serve(listening: socket.socket) -> list[Any] | None:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            # Under nohup, the tests ignore the signal; what they start does not.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)

@@ -25,8 +25,8 @@ def test_ignored_signals(ignored: list[signal.Signals], handled: list[signal.Sig
     """An ignored SIGINT or SIGHUP stays ignored; SIGTERM always ends a command."""
     before = {number: signal.getsignal(number) for number in ALL}
     try:
-        for number in ignored:
-            signal.signal(number, signal.SIG_IGN)
+        for number in ALL:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
         assert handled == not_ignored(*ALL)
     finally:
         for number, handler in before.items():
