@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -369,17 +370,34 @@ def test_the_build_lock_pins_what_the_other_lock_pins():
     assert BUILD_LOCK.count("--hash=sha256:") >= len(pins(BUILD_LOCK))
 
 
+def required(extra):
+    """What an extra requires, with what the extras that it names require."""
+    for line in PROJECT["project"]["optional-dependencies"][extra]:
+        wanted = Requirement(line)
+        if wanted.name == "aiorepl":
+            yield from itertools.chain.from_iterable(map(required, wanted.extras))
+        else:
+            yield line
+
+
 def test_lock_follows_pyproject():
     """Every requirement is pinned, to a version that it allows; else ``make lock`` was forgotten."""
-    lines = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    base = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     groups = dict(PROJECT["dependency-groups"])
     documents, audit = groups.pop("docs"), groups.pop("audit")  # in environments of their own
+    lines = base.copy()
     for group in (PROJECT["project"]["optional-dependencies"], groups):
         lines += [line for wanted in group.values() for line in wanted if isinstance(line, str)]
+    demo = [*base, *groups["build"], *required("demo")]
 
     assert [] == [
         str(wanted)
-        for lock, wanted_lines in ((LOCK, lines), (DOCS_LOCK, documents), (AUDIT_LOCK, audit))
+        for lock, wanted_lines in (
+            (LOCK, lines),
+            (DEMO_LOCK, demo),
+            (DOCS_LOCK, documents),
+            (AUDIT_LOCK, audit),
+        )
         for pinned in [pins(lock)]
         for wanted in map(Requirement, wanted_lines)
         if wanted.name != "aiorepl"
