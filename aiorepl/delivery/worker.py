@@ -115,6 +115,7 @@ class SinkWorker:
         :param feeder: fills the buffer; it reads the stream again if the sink loses accepted data.
         :raises SinkError: the sink failed permanently.
         """
+        await self._remember()
         while True:
             try:
                 await self._deliver()
@@ -273,7 +274,6 @@ class SinkWorker:
         self._unflushed_bytes, self._flush_at = 0, None
         self.statistics.flushes += 1
         if self._accepted is not None:
-            # Spooled changes are selected while they are written.
             await self._remember()
             end_lsn, self._accepted = self._accepted, None
             self.statistics.durable = end_lsn

@@ -30,20 +30,26 @@ def seal(fields: Mapping[str, Any]) -> bytes:
 
 
 def unseal(
-    data: bytes, location: str, read: Callable[[Mapping[str, Any]], T], *, remedy: str | None = None
+    data: bytes,
+    location: str,
+    read: Callable[[Mapping[str, Any]], T],
+    *,
+    remedy: str | None = None,
+    advice: str | None = None,
 ) -> T:
     """Verify the output of ``seal`` and return ``read(fields)``.
 
     :param location: the file, for errors.
     :param read: parses the fields; any exception that it raises becomes a DamagedJournal.
     :param remedy: what to do about a damaged file, instead of the default text.
+    :param advice: what to do about a file of another format, instead of the default text.
     :raises JournalError: the file is damaged, or has another format.
     """
     body, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % checksum(body):
         # Format 1 had no checksum in most files.
         if not rest and _format_of(body) == 1:
-            raise _other_format(location, 1)
+            raise _other_format(location, 1, advice)
         raise DamagedJournal(f"{location} is damaged: its checksum does not match", remedy)
     try:
         fields = orjson.loads(body)
@@ -51,7 +57,7 @@ def unseal(
             return read(fields)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AioreplError) as error:
         raise DamagedJournal(f"{location} is damaged: {_text_of(error)}", remedy) from None
-    raise _other_format(location, fields["format"])
+    raise _other_format(location, fields["format"], advice)
 
 
 def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
@@ -102,11 +108,12 @@ def _format_of(body: bytes) -> Any:
         return None
 
 
-def _other_format(location: str, found: object) -> JournalError:
-    return JournalError(
-        f"{location} has format {found}; this version reads format {FORMAT}. Let every consumer finish with the version that "
-        "wrote the journal, or start with an empty journal and resnapshot=True (--resnapshot)"
+def _other_format(location: str, found: object, advice: str | None) -> JournalError:
+    advice = advice or (
+        "Let every consumer finish with the version that wrote the journal, or start with an empty journal and "
+        "resnapshot=True (--resnapshot)"
     )
+    return JournalError(f"{location} has format {found}; this version reads format {FORMAT}. {advice}")
 
 
 def _text_of(error: Exception) -> str:

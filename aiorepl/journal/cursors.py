@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import integer, seal, text, unseal
+from aiorepl.journal.checked_json import boolean, integer, seal, text, unseal
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
@@ -38,24 +38,28 @@ class Cursor:
     :param query: the id of the Spark query that owns it; ``None`` for a sink.
     :param reader: the process that registered it last.
     :param moved: when it was registered or moved last, in seconds since 1970.
+    :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
     """
 
     position: Position
     query: str | None
     reader: Holder
     moved: int
+    selects: bool = False
 
 
 class Cursors:
     """The cursors of one journal. Writing raises OSError; reading raises JournalError.
 
     :param url: a path or URL, or an ``ObjectStore``.
+    :param selects: whether the consumers that this object registers have a selection.
     """
 
-    def __init__(self, url: Location | Store, *, store: Store | None = None) -> None:
+    def __init__(self, url: Location | Store, *, store: Store | None = None, selects: bool = False) -> None:
         self._store = open_store(url) if store is None else store
         self._journal = JournalReader(url, store=self._store)
         self._own = Holder.own()
+        self._selects = selects
         # The cursors that this object has registered.
         self._held: set[str] = set()
 
@@ -136,7 +140,7 @@ class Cursors:
                         return cursor.position
                     position = position if moved else cursor.position
             now = int(time.time()) if moved or loaded is None else loaded[0].moved
-            data = self._dump(name, Cursor(position, query, self._own, now))
+            data = self._dump(name, Cursor(position, query, self._own, now, self._selects))
             # Somebody else moved, took or dropped it meanwhile: look again.
             with contextlib.suppress(Superseded):
                 self._store.replace(_file(name), data, version)
@@ -178,6 +182,7 @@ class Cursors:
                 text(fields, "query") if kind == _QUERY else None,
                 Holder.from_json(fields["reader"]),
                 integer(fields, "moved"),
+                "selects" in fields and boolean(fields, "selects"),
             )
 
         return unseal(data, self._location(name), read, remedy=self._remedy(name)), version
@@ -190,6 +195,7 @@ class Cursors:
                 "query": cursor.query,
                 "reader": cursor.reader.to_json(),
                 "moved": cursor.moved,
+                "selects": cursor.selects,
                 "position": cursor.position.to_json(),
             }
         )

@@ -140,7 +140,12 @@ class Pipeline:
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
         announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
-        selections = SelectionState(deliveries, folder, source.slot) if source.has_catalog else None
+        journaled = journal is not None
+        selections = (
+            SelectionState(deliveries, folder, source.slot, journaled=journaled)
+            if source.has_catalog
+            else None
+        )
         memories = {} if selections is None else selections.memories
         self._capture = Capture(
             source,

@@ -3,51 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.durable import storage_error, transient
-from aiorepl.errors import ConfigurationError, JournalError, TransientError
+from aiorepl.errors import ConfigurationError, JournalError, PermanentError, TransientError
 from aiorepl.journal.checked_json import seal, text, unseal
-from aiorepl.journal.store import Location, Store, open_store, reading
+from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transforms.diagnose import require_matches
 from aiorepl.transforms.memory import SelectionMemory
+from aiorepl.transforms.rules import Rules
+from aiorepl.transforms.selection import Selection
 
-_log = logging.getLogger("aiorepl.pipeline")
-
-_REMEDY: Final = (
-    "Put back a copy of the file. Or compare the published tables with the selection: each column that was dropped or masked under "
-    "another name must still be; then delete the file"
+_MAX_NAMED: Final = 100
+_REMEDY: Final = "Put back a copy of the file. Or delete it: the next start says how to go on without it"
+_ADVICE: Final = (
+    "Use the version that wrote it. Or delete the file: the next start says how to go on without it"
 )
 
 
 class SelectionState:
-    """The memories of all selections of a pipeline, in one file for each sink.
+    """The memories of all selections of a pipeline, in one file.
+
+    The file is replaced by compare-and-swap: a process that was paused, and whose slot another process has taken, cannot
+    overwrite the memories of that process.
 
     :param deliveries: the deliveries by sink name.
     :param folder: the journal, or the folder ``state_dir``; ``None``: a restart forgets the memories.
     :param slot: the name of the replication slot.
+    :param journaled: whether the folder is a journal, where a sink's cursor tells that the sink was there before.
     :raises ConfigurationError: there is no folder, and a selection needs it.
     """
 
     def __init__(
-        self, deliveries: Mapping[str, ResolvedDelivery], folder: Location | Store | None, slot: str
+        self,
+        deliveries: Mapping[str, ResolvedDelivery],
+        folder: Location | Store | None,
+        slot: str,
+        *,
+        journaled: bool = False,
     ) -> None:
         self._selections = {
             name: delivery.selection
             for name, delivery in deliveries.items()
             if delivery.selection is not None and delivery.selection.rules
         }
+        self._retries = {name: delivery.retry for name, delivery in deliveries.items()}
         self._store = None if folder is None else open_store(folder)
-        self._folder = f"{slot}.selections"
+        self._file = f"{slot}.selections.json"
+        self._slot = slot
+        self._journaled = journaled
         # The cluster and database, once they are known: oids have a meaning only there.
         self._source = ""
+        # As in the file; also those of sinks that the configuration does not have any more.
+        self._tables: dict[str, list[Any]] = {}
+        # The version of the file that this object has read or written; None if there was none.
+        self._version: str | None = None
+        self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
         for name, selection in self._selections.items():
             if self._store is None and (patterns := selection.forgetful):
@@ -56,69 +73,119 @@ class SelectionState:
                     "without a journal nothing remembers the names: set state_dir, a folder that is kept over restarts, or write "
                     "the exact names"
                 )
-            write = None if self._store is None else partial(self._write, name, deliveries[name].retry)
+            write = None if self._store is None else partial(self._persist, name)
             self.memories[name] = SelectionMemory(selection.rules, write)
 
-    async def begin(self, catalog: TableCatalog, source: str) -> None:
+    async def begin(self, catalog: TableCatalog, source: str, read: bool) -> None:
         """Check the selections against the published tables, and against what they did before.
 
         :param source: the cluster and database.
-        :raises ConfigurationError: a pattern matches nothing, or a selection would hide less than before.
+        :param read: whether the slot may have been read before.
+        :raises ConfigurationError: a pattern matches nothing, or a selection would hide less than before, or cannot know that.
         :raises JournalError: a memory is damaged, or cannot be read.
+        :raises SinkError, PermanentError: the file cannot be written, or another process has written it.
         """
         self._source = source
         require_matches(self._selections, catalog)
+        if self._store is not None:
+            await asyncio.to_thread(self._load)
+            if self._version is None:
+                for name, selection in self._selections.items():
+                    await self._require_new(name, selection, catalog, read=read)
         for name, memory in self.memories.items():
-            if self._store is not None:
-                memory.load(await asyncio.to_thread(self._read, name))
+            memory.load(self._tables.get(name, ()))
             try:
                 memory.begin(catalog)
             except ConfigurationError as error:
                 raise ConfigurationError(f"sink {name}: {error}") from None
-            await memory.persist()
+            if self._store is not None and self._version is None:
+                # Also without tables: a start after this one requires the file. An existing file is replaced only once the slot
+                # is acquired, because another pipeline may have it.
+                await self._persist(name, memory.to_json())
 
-    def _file(self, sink: str) -> str:
-        # Percent-encoded, also a dot at the front, so that a name is never a path.
-        quoted = quote(sink, safe="").replace(".", "%2E")
-        return f"{self._folder}/{quoted}.json"
+    async def _require_new(
+        self, name: str, selection: Selection, catalog: TableCatalog, *, read: bool
+    ) -> None:
+        """Check that a selection needs no memory, because it has not hidden anything before.
 
-    def _read(self, sink: str) -> list[Any]:
+        :raises ConfigurationError: it may have, and may no longer match that.
+        """
         assert self._store is not None
-        file = self._file(sink)
+        if not (patterns := selection.forgetful):
+            return
+        if not self._journaled:
+            before = f"slot {self._slot} was read before" if read else None
+        elif await asyncio.to_thread(self._had_selection, name):
+            before = "the sink has read the journal with a selection"
+        else:
+            before = None
+        if before is not None:
+            hidden = selection.hidden(catalog)
+            listed = ", ".join(hidden[:_MAX_NAMED]) + (" …" if hidden[_MAX_NAMED:] else "")
+            raise ConfigurationError(
+                f"sink {name}: {before}, but {self._file} is missing in {self._store.url}, so nothing tells whether {patterns[0]} still "
+                "hides what it hid: the name may have changed. Put the file back, or correct state_dir. If the selection is new, or "
+                "the file is lost, start once with exact names instead of patterns with * or ?: the start takes them as right, and "
+                f"writes the file. The patterns hide these names now, compare them with the tables: {listed or 'none'}"
+            )
+
+    def _had_selection(self, name: str) -> bool:
+        # Imported here, because only a journal without the file needs it.
+        from aiorepl.journal.cursors import Cursors
+
+        assert self._store is not None
+        cursor = Cursors(self._store).read(name)
+        return cursor is not None and cursor.selects
+
+    def _load(self) -> None:
+        assert self._store is not None
         with reading(self._store):
             try:
-                data = self._store.read(file)
+                data, version = self._store.load(self._file)
             except FileNotFoundError:
-                return []
-        location = f"{file} in {self._store.url}"
+                return
+        location = f"{self._file} in {self._store.url}"
 
-        def read(fields: Mapping[str, Any]) -> list[Any]:
-            tables = fields["tables"]
-            # Also parses it, so that a malformed file is reported as one.
-            SelectionMemory(self._selections[sink].rules).load(tables)
-            return [text(fields, "source"), list(tables)]
+        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]]]:
+            sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
+            for tables in sinks.values():
+                # Also for sinks that are not there now, so that a malformed file is reported as one.
+                SelectionMemory(_NO_RULES).load(tables)
+            return text(fields, "source"), sinks
 
-        source, tables = unseal(data, location, read, remedy=_REMEDY)
+        source, tables = unseal(data, location, parse, remedy=_REMEDY, advice=_ADVICE)
         if source != self._source:
             raise ConfigurationError(
-                f"{location} is about another cluster or database: use another folder, or delete the file if the sink's target is "
-                "empty"
+                f"{location} is about another cluster or database: use another folder, or delete the file if the targets of all "
+                "sinks are empty"
             )
-        return list(tables)
+        self._tables, self._version = tables, version
 
-    async def _write(self, sink: str, retry: RetryPolicy, tables: list[Any]) -> None:
-        data = seal({"source": self._source, "tables": tables})
+    async def _persist(self, sink: str, tables: list[Any]) -> None:
+        retry: RetryPolicy = self._retries[sink]
         async for attempt in retry.sink(f"sink {sink}: writing what its selection hides"):
             with attempt:
-                await asyncio.to_thread(self._replace, self._file(sink), data)
+                async with self._writing:
+                    # A write that went on in its thread could replace a later one.
+                    await uninterrupted(self._replace(sink, tables))
 
-    def _replace(self, file: str, data: bytes) -> None:
+    async def _replace(self, sink: str, tables: list[Any]) -> None:
         assert self._store is not None
+        changed = {**self._tables, sink: tables}
+        data, place = seal({"source": self._source, "sinks": changed}), f"{self._file} in {self._store.url}"
         try:
-            self._store.write(file, data)
+            version = await asyncio.to_thread(self._store.replace, self._file, data, self._version)
+        except Superseded:
+            raise PermanentError(
+                f"another process has written {place}: stop the other pipeline with this slot", fatal=True
+            ) from None
         except OSError as error:
-            raise storage_error(error, f"cannot write {file} in {self._store.url}") from error
+            raise storage_error(error, f"cannot write {place}") from error
         except JournalError as error:
             if transient(error):
                 raise TransientError(str(error)) from error
             raise
+        self._tables, self._version = changed, version
+
+
+_NO_RULES: Final[Rules] = Selection().rules

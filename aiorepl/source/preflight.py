@@ -17,6 +17,7 @@ from aiorepl.source.server.queries import (
     read_settings,
     read_slot,
     read_timelines,
+    was_read,
 )
 from aiorepl.source.server.requirements import (
     require_logical,
@@ -101,9 +102,13 @@ async def preflight(
     process = await read_process(connection)
     system = await connection.identify_system()
     timelines = await read_timelines(connection, system)
-    if tables is not None:
-        await tables.load(f"{system.system_identifier}/{system.database}")
     slot = await read_slot(connection, source.slot)
+    if slot is not None and not replace:
+        # Before the tables, because their verification writes, and another pipeline may have the slot.
+        require_usable(slot, source, system.database)
+    if tables is not None:
+        read = slot is not None and await was_read(connection, slot)
+        await tables.load(f"{system.system_identifier}/{system.database}", read=read)
     if journal is not None:
         server = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)
         _require_journal(journal, server, replace=replace)

@@ -12,6 +12,7 @@ from aiorepl.pgoutput.relations import Column, Relation
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.transactions.changes import Change, RowChange, Truncate
+from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.masking import Rewriting, truncation
@@ -76,7 +77,8 @@ class StreamFilter:
         """Return the slice with the selected changes; the same object if nothing is left out.
 
         Spooled changes stay on disk and are selected when they are iterated over. Their slice keeps its ``size``, since
-        a new one would need an iteration.
+        a new one would need an iteration. If a restart has the memory, new descriptions are judged now, because the memory has
+        to be durable before a sink gets their rows.
 
         :raises DataError: a column to be masked is not valid for its type; for spooled changes, on iteration.
         :raises PermanentError: after a rename, the selection may mean something else; for spooled changes, on iteration.
@@ -85,6 +87,8 @@ class StreamFilter:
         if self.open:
             return part
         if not isinstance(changes, (list, tuple)):
+            if self._memory.kept and isinstance(changes, LazyChanges):
+                self._judge(changes)
             return replace(part, changes=SelectedChanges(changes, self))
         kept: list[Change] = []
         size, same = part.size, True
@@ -127,6 +131,43 @@ class StreamFilter:
             return Truncate(change.transaction, change.ordinal, message) if targets else None
         return change
 
+    def _judge(self, changes: LazyChanges) -> None:
+        """Apply the rules to each description that is new and that has rows.
+
+        A description without rows may be of a subtransaction that was rolled back, so rows are sought, once for a description.
+        """
+        new = {
+            (relation.oid, relation.schema, relation.name, relation.columns)
+            for relation in changes.relations
+            if self._description(relation) not in self._accepted
+        }
+        if not new:
+            return
+        for change in changes:
+            relations: tuple[Relation, ...] = ()
+            if change.kind not in self._kinds:
+                continue
+            if isinstance(change, RowChange):
+                relations = (change.layout.relation,)
+            elif isinstance(change, Truncate):
+                relations = change.relations
+            for relation in relations:
+                self._table(relation)
+                new.discard((relation.oid, relation.schema, relation.name, relation.columns))
+            if not new:
+                return
+
+    def _description(self, relation: Relation) -> Description:
+        oid, catalog = relation.oid, self._catalog
+        return (
+            oid,
+            relation.schema,
+            relation.name,
+            relation.columns,
+            catalog.ancestors(oid),
+            catalog.former_parents(oid, relation.names),
+        )
+
     def _table(self, relation: Relation) -> _Table:
         if self._version != self._catalog.version:
             # Tables may have become partitions, without a new description.
@@ -138,15 +179,7 @@ class StreamFilter:
         return table
 
     def _create(self, relation: Relation) -> _Table:
-        oid, catalog = relation.oid, self._catalog
-        description = (
-            oid,
-            relation.schema,
-            relation.name,
-            relation.columns,
-            catalog.ancestors(oid),
-            catalog.former_parents(oid, relation.names),
-        )
+        description = self._description(relation)
         selection = self._accepted.get(description)
         if selection is None:
             selection = self._accepted[description] = self._check(relation)

@@ -79,6 +79,11 @@ class SelectionMemory:
         # Only if something can be disclosed or lost.
         self._changed |= hides or bool(table.missing or self._rules.tables)
 
+    @property
+    def kept(self) -> bool:
+        """Whether a restart has it."""
+        return self._write is not None
+
     async def persist(self) -> None:
         """Make the memory durable if it has changed.
 
@@ -98,8 +103,8 @@ class SelectionMemory:
         :raises ConfigurationError: the selection would hide less than it did before, or select other tables.
         """
         for remembered in self._tables.values():
-            for oid, names in remembered.ancestors.items():
-                catalog.remember(oid, names)
+            # A table that was detached meanwhile has the same rows, and stays hidden.
+            catalog.remember(remembered.oid, remembered.ancestors)
         problems = [problem for table in catalog for problem in self._problems(table, catalog)]
         if problems:
             raise ConfigurationError("; ".join(dict.fromkeys(problems)))

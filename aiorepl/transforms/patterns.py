@@ -74,9 +74,13 @@ class Patterns:
     def __bool__(self) -> bool:
         return bool(self.all)
 
+    def excludes(self, names: Iterable[Names]) -> bool:
+        """Whether a pattern that begins with ``!`` matches one of these names."""
+        return any(pattern.match(name) for pattern in self._excluded for name in names)
+
     def match(self, *names: Names) -> bool:
         """Whether the patterns match a table or column that has these names; without patterns, they match nothing."""
-        if any(pattern.match(name) for pattern in self._excluded for name in names):
+        if self.excludes(names):
             return False
         return self._rest or any(pattern.match(name) for pattern in self._included for name in names)
 

@@ -9,7 +9,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transforms.patterns import Patterns, quote
-from aiorepl.transforms.rules import Rules, select_table
+from aiorepl.transforms.rules import ColumnAction, Rules, select_table
 
 KINDS: Final = ("insert", "read", "update", "delete", "truncate", "message")
 
@@ -115,6 +115,22 @@ class Selection:
         hiding = (*self._rules.drop.all, *self._rules.mask.all)
         excluding = (pattern for pattern in self._rules.tables.all if pattern.excludes)
         return [pattern.text for pattern in (*hiding, *excluding) if pattern.optional or not pattern.exact]
+
+    def hidden(self, catalog: TableCatalog) -> list[str]:
+        """Return what the patterns hide in these tables, as exact patterns: ``public.people.email``, ``!public.audit``."""
+        found = []
+        for table in catalog:
+            selection = select_table(self._rules, (table.names, *catalog.ancestors(table.oid)), table.columns)
+            if not selection.selected:
+                if self._rules.tables.excludes(selection.family):
+                    found.append(f"!{selection.name}")
+                continue
+            found += [
+                quote((*table.names, column))
+                for column, action in selection.actions.items()
+                if action is not ColumnAction.KEPT
+            ]
+        return found
 
     def unmatched(self, catalog: TableCatalog) -> list[str]:
         """Return an error for each pattern that matches none of these tables and columns."""

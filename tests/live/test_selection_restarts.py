@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aiorepl import AioreplError, BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection
+from aiorepl.journal.segment_format import checksum
+from aiorepl.journal.store import LocalStore
 from aiorepl.testing.faults import MemorySink
 
 SECRET = "a@b.example"
@@ -22,13 +26,19 @@ def insert(number: int, columns: str = "id, email") -> str:
 
 @pytest.fixture(params=["direct", "journal"])
 def pipeline(published, request, tmp_path):
-    """``pipeline(sink, selection)`` remembers in a journal, or in a folder."""
+    """``pipeline(sink, selection)``, or ``pipeline(sinks)``, remembers in a journal, or in a folder."""
     kept = {"journal" if request.param == "journal" else "state_dir": str(tmp_path / "kept")}
 
-    def made(sink: MemorySink, selection: Selection, *, until: str | None = "now") -> Pipeline:
+    def made(
+        sink: MemorySink | dict[str, Any],
+        selection: Selection | None = None,
+        *,
+        until: str | None = "now",
+        **options: Any,
+    ) -> Pipeline:
         batches = BatchPolicy(flush_seconds=0.05)
-        delivery = Delivery(sink, selection=selection)
-        return Pipeline(published.source(), {"sink": delivery}, until=until, batches=batches, **kept)
+        sinks = sink if isinstance(sink, dict) else {"sink": Delivery(sink, selection=selection)}
+        return Pipeline(published.source(**options), sinks, until=until, batches=batches, **kept)
 
     return made
 
@@ -149,6 +159,215 @@ async def test_a_mask_that_is_removed_from_the_configuration(people, pipeline):
     await people.execute(insert(2))
     await pipeline(sink, mask("public.other.email")).run()
     assert SECRET == sink.changes[-1].new["email"]
+
+
+@pytest.fixture
+def memory_file(published, tmp_path) -> Path:
+    """The file of the memories."""
+    return tmp_path / "kept" / f"{published.slot}.selections.json"
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
+async def test_a_memory_that_is_missing(people, pipeline, memory_file, pattern):
+    """Without the file a pattern may hide less than before, so exact names are required once; they write the file."""
+    sink = MemorySink()
+    await people.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    creating = pipeline(sink, mask(pattern), create_slot=True, until=None)
+    async with creating:
+        await people.execute(insert(1))
+        await sink.wait_for_changes(1)
+    memory_file.unlink()
+    await people.execute(RENAME, insert(2, "id, mail"))
+    for _ in range(2):
+        await refused(
+            pipeline(sink, mask(pattern.rstrip("?") + "?")), r"selections\.json is missing .*exact names"
+        )
+    assert not memory_file.exists()
+    assert [1] == [change.new["id"] for change in sink.changes]
+    await pipeline(sink, mask("public.people.mail", "public.other.email")).run()
+    await people.execute(insert(3, "id, mail"))
+    await pipeline(sink, mask(pattern.rstrip("?") + "?", "public.people.mail")).run()
+    assert {1, 2, 3} == {change.new["id"] for change in sink.changes}
+    assert SECRET not in str([change.new for change in sink.changes])
+
+
+async def test_the_names_that_patterns_hide_now(people, pipeline, memory_file):
+    """The error has them as exact patterns."""
+    selection = Selection(tables=("!*.oth*",), drop=("*.*.email",))
+    await people.execute(insert(1))
+    await pipeline(MemorySink(), selection).run()
+    memory_file.unlink()
+    await refused(
+        pipeline(MemorySink(), selection),
+        r"public\.people\.email, !public\.other|!public\.other, public\.people\.email",
+    )
+    await pipeline(MemorySink(), Selection(tables=("!public.other",), drop=("public.people.email",))).run()
+    await pipeline(MemorySink(), selection).run()
+
+
+async def test_sinks_that_come_and_go(people, pipeline):
+    """A new sink needs no memory, and a selection that a sink gets later neither; a sink that returns has its own."""
+    first, second = MemorySink(), MemorySink()
+    await people.execute(insert(1))
+    await pipeline({"first": Delivery(first, selection=mask("*.*.email")), "second": second}).run()
+    await people.execute(insert(2))
+    both = {
+        "second": Delivery(second, selection=mask("*.*.em*")),
+        "third": Delivery(MemorySink(), selection=mask("*.*.email")),
+    }
+    await pipeline(both).run()
+    assert [SECRET, 64] == [second.changes[0].new["email"], len(second.changes[-1].new["email"])]
+    await people.execute(RENAME, insert(3, "id, mail"))
+    await refused(pipeline({"first": Delivery(first, selection=mask("*.*.email"))}), RENAMED)
+    assert SECRET not in str([change.new for change in first.changes])
+
+
+async def test_a_selection_that_a_sink_gets_later(people, pipeline, memory_file, request):
+    """A journal's cursor tells that there was no selection; without a journal exact names are required once."""
+    sink = MemorySink()
+    await people.execute(insert(1))
+    await pipeline({"sink": sink}).run()
+    assert not memory_file.exists()
+    await people.execute(insert(2))
+    if "direct" in request.node.name:
+        await refused(
+            pipeline(sink, mask("*.*.email")), "If the selection is new, .* start once with exact names"
+        )
+        await pipeline(sink, mask("public.people.email")).run()
+    await pipeline(sink, mask("*.*.email")).run()
+    assert [SECRET, 64] == [sink.changes[0].new["email"], len(sink.changes[-1].new["email"])]
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda data: data[: len(data) // 2], "is damaged.* Put back a copy"),
+        (lambda data: b"", "is damaged.* Put back a copy"),
+        (lambda data: data.replace(b"email", b"emall"), "checksum"),
+        (
+            lambda data: sealed_again(data, b'"format":3', b'"format":4'),
+            "has format 4.* Use the version that wrote it",
+        ),
+        (lambda data: sealed_again(data, b'"columns"', b'"kolumns"'), "is damaged.* Put back a copy"),
+        (lambda data: sealed_again(data, b'"source":"', b'"source":"1'), "another cluster or database"),
+    ],
+)
+async def test_a_memory_that_cannot_be_read(people, pipeline, memory_file, damage, match):
+    """Nothing is delivered, and the file stays as it is, until the user decides."""
+    sink = MemorySink()
+    await people.execute(insert(1))
+    await pipeline(sink, mask("*.*.email")).run()
+    damaged = damage(memory_file.read_bytes())
+    memory_file.write_bytes(damaged)
+    await people.execute(RENAME, insert(2, "id, mail"))
+    await refused(pipeline(sink, mask("*.*.email")), match)
+    assert damaged == memory_file.read_bytes()
+    assert [1] == [change.new["id"] for change in sink.changes]
+
+
+def sealed_again(data: bytes, old: bytes, new: bytes) -> bytes:
+    """Change the fields, and the checksum with them."""
+    body = data.partition(b"\n")[0].replace(old, new)
+    return b"%b\n%08x\n" % (body, checksum(body))
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename", "published"])
+async def test_an_end_while_the_memory_is_written(people, pipeline, memory_file, monkeypatch, step):
+    """A sink gets no row of a description that is not durable; the next start has the memory from before or after."""
+    sink = MemorySink()
+    await people.execute(insert(1))
+    await pipeline(sink, mask("*.*.email")).run()
+    await people.execute("ALTER TABLE people ADD note text", insert(2))
+    reached = []
+
+    def end(store: LocalStore, at: str, name: str) -> None:
+        if at == step and name.startswith(memory_file.name):
+            reached.append(name)
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "reached", end)
+        with pytest.raises(Killed):
+            await pipeline(sink, mask("*.*.email")).run()
+    assert reached
+    assert [1] == [change.new["id"] for change in sink.changes]
+    await pipeline(sink, mask("*.*.email")).run()
+    assert [1, 2] == [change.new["id"] for change in sink.changes]
+    await people.execute(RENAME, insert(3, "id, mail"))
+    await refused(pipeline(sink, mask("*.*.email")), RENAMED)
+
+
+class Killed(Exception):
+    """Ends a pipeline as a kill would."""
+
+
+async def test_another_process_writes_the_memory(people, pipeline, memory_file):
+    """A pipeline whose slot another one has taken cannot replace the memory of the other; its sink gets no row of it."""
+    sink = MemorySink()
+    await people.execute(insert(1))
+    running = pipeline(sink, mask("*.*.email"), until=None)
+    with contextlib.suppress(AioreplError):
+        async with running:
+            await sink.wait_for_changes(1)
+            other = sealed_again(memory_file.read_bytes(), b'"people"', b'"humans"')
+            memory_file.write_bytes(other)
+            await people.execute("ALTER TABLE people ADD note text", insert(2))
+            with pytest.raises(AioreplError, match=r"another process has written .*selections\.json"):
+                async with asyncio.timeout(60):
+                    await running.wait()
+    assert other == memory_file.read_bytes()
+    assert [1] == [change.new["id"] for change in sink.changes]
+
+
+async def test_retention_keeps_the_memory(people, memory_file):
+    """It is no segment, and belongs to the journal as long as the journal exists."""
+    sink = MemorySink()
+    for number in range(3):
+        await people.execute(insert(number))
+        kept = {"journal": str(memory_file.parent), "retention": "0b"}
+        async with Pipeline(people.source(), {"sink": Delivery(sink, selection=mask("*.*.email"))}, **kept):
+            await sink.wait_for_changes(number + 1)
+    await people.execute(RENAME, insert(3, "id, mail"))
+    again = Pipeline(people.source(), {"sink": Delivery(sink, selection=mask("*.*.email"))}, **kept)
+    await refused(again, RENAMED)
+
+
+@pytest.mark.parametrize("how", ["detach", "no inherit"])
+async def test_a_child_that_leaves_while_the_pipeline_is_stopped(published, pipeline, how):
+    """What the parent's mask and exclusion hid stays hidden at every later start, also after the parent was dropped."""
+    partitioned = how == "detach"
+    child = "PARTITION OF people FOR VALUES FROM (0) TO (10)" if partitioned else "() INHERITS (people)"
+    await published.execute(
+        f"CREATE TABLE people (id int, email text){' PARTITION BY RANGE (id)' if partitioned else ''}",
+        f"CREATE TABLE leaf {child}",
+    )
+    await published.create_slot()
+    masked, excluded, selected = MemorySink(), MemorySink(), MemorySink()
+    sinks = {
+        "masked": Delivery(masked, selection=mask("public.peo*.email?")),
+        "excluded": Delivery(excluded, selection=Selection(tables=("!public.peo*?",))),
+        "selected": Delivery(selected, selection=Selection(tables=("public.people?",))),
+    }
+    for number, statements in enumerate(
+        (
+            [],
+            [
+                "ALTER TABLE people DETACH PARTITION leaf"
+                if partitioned
+                else "ALTER TABLE leaf NO INHERIT people"
+            ],
+            [],
+            ["DROP TABLE people"],
+            [],
+        )
+    ):
+        await published.execute(*statements, insert(number).replace("people", "leaf"))
+        await pipeline(sinks).run()
+    assert [*range(5)] == [change.new["id"] for change in masked.changes]
+    assert [*range(5)] == [change.new["id"] for change in selected.changes]
+    assert all(64 == len(change.new["email"]) for change in masked.changes)
+    assert [] == excluded.changes
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from aiorepl.lsn import LSN
@@ -15,6 +17,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.spooled_changes import SpooledChanges
 from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.transforms.selection import Selection
 from aiorepl.values import Types
 
@@ -97,3 +100,60 @@ def test_spooled_changes_as_a_sequence(spooled, selection, ordinals):
 def test_everything_of_spooled_changes(spooled):
     """A selection of everything leaves spooled changes unchanged."""
     assert StreamFilter(Selection()).apply(spooled) is spooled
+
+
+@pytest.fixture
+def memory():
+    """A memory that is written to a list."""
+    written: list[list[Any]] = []
+
+    async def write(tables: list[Any]) -> None:
+        written.append(tables)
+
+    rules = Selection(mask=("*.*.note",), secret="s").rules
+    return SelectionMemory(rules, write), written
+
+
+async def test_descriptions_are_remembered_before_the_rows_are_read(spooled, memory):
+    """A sink may store its position with the rows, so the memory has their descriptions once the slice is selected."""
+    remembered, written = memory
+    selecting = StreamFilter(Selection(mask=("*.*.note",), secret="s"), memory=remembered)
+
+    part = selecting.apply(spooled)
+
+    await remembered.persist()
+    assert [["id", "note"]] == [table["columns"] for table in written[-1]]
+    list(part.changes)
+    await remembered.persist()
+    assert 1 == len(written)
+
+
+async def test_a_description_is_sought_once(spooled, memory, monkeypatch):
+    """Rows are read before the sink reads them only if a description is new."""
+    walks = []
+    walk = SpooledChanges.__iter__
+    monkeypatch.setattr(SpooledChanges, "__iter__", lambda self: walks.append(1) or walk(self))
+    selecting = StreamFilter(Selection(mask=("*.*.note",), secret="s"), memory=memory[0])
+    for _ in range(3):
+        selecting.apply(spooled)
+    assert [1] == walks
+
+
+async def test_a_description_that_was_rolled_back(tmp_path, memory):
+    """A rename in a subtransaction that was rolled back is no conflict, although its rows were in the spool."""
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=2 * OVERHEAD, spool=Spool(tmp_path))
+    renamed = build.relation(oid=7, name="orders", columns=[ID, column("memo")], xid=4)
+    block = [
+        build.stream_start(xid=3, first_segment=True),
+        build.relation(oid=7, name="orders", columns=[ID, column("note")], xid=3),
+        *(build.insert(relation=7, new=[str(number), "a"], xid=3) for number in range(3)),
+        renamed,
+        *(build.insert(relation=7, new=[str(number), "a"], xid=4) for number in range(3, 6)),
+        build.stream_stop(),
+        build.stream_abort(xid=3, subxid=4),
+        build.stream_commit(xid=3, commit_lsn=1, end_lsn=2),
+    ]
+    parts = assembler.feed([decoder.decode(payload) for payload in block])
+    selecting = StreamFilter(Selection(mask=("*.*.note",), secret="s"), memory=memory[0])
+    changes = [change for part in parts for change in selecting.apply(part).changes]
+    assert [64] * 3 == [len(change.new["note"]) for change in changes]

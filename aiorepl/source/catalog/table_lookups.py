@@ -47,12 +47,13 @@ class _Known:
 class TableLookups:
     """Looks tables up in the catalog for the sinks that need it, and keeps the results in ``catalog``.
 
-    :param verify: called with the published tables at the start, and with the names of the cluster and database; raises
-        ConfigurationError to reject them. ``None``: published tables are not loaded at the start.
+    :param verify: called with the published tables at the start, with the names of the cluster and database, and with whether
+        the slot may have been read before; raises ConfigurationError to reject them. ``None``: published tables are not loaded
+        at the start.
     """
 
     def __init__(
-        self, source: Source, verify: Callable[[TableCatalog, str], Awaitable[None]] | None = None
+        self, source: Source, verify: Callable[[TableCatalog, str, bool], Awaitable[None]] | None = None
     ) -> None:
         self.catalog = TableCatalog()
         self._source = source
@@ -64,16 +65,17 @@ class TableLookups:
         # As they were looked up last; the catalog has them as they were found first.
         self._latest: dict[int, CatalogTable] = {}
 
-    async def load(self, source: str) -> None:
+    async def load(self, source: str, *, read: bool) -> None:
         """Look up the published tables, and verify them.
 
         :param source: identifies the cluster and the database.
+        :param read: whether the slot may have been read before.
         :raises ConfigurationError: ``verify`` rejects them.
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
         if self._verify is not None:
             self.catalog.add(await self._source.published_tables(), ())
-            await self._verify(self.catalog, source)
+            await self._verify(self.catalog, source, read)
 
     async def refresh(self, described: Iterable[tuple[Relation, int]]) -> None:
         """Look up tables that the stream has described, each with the xid of the transaction in which it was.

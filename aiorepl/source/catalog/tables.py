@@ -3,8 +3,8 @@
 Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a partition by its own name and does not name
 the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
 
-Tables are added and never removed. A detached partition counts as one until the next start, since rows from before may
-still arrive, and a renamed ancestor keeps its former names. The catalog shows the present, and the stream may be older: a
+Tables are added and never removed. A detached partition still counts as one, since rows from before may
+still arrive, and selections remember it over restarts; a renamed ancestor keeps its former names. The catalog shows the present, and the stream may be older: a
 table that was dropped before the look-up stays unknown, and one that may have been detached before it is remembered with the
 tables that it may have belonged to.
 """
@@ -206,12 +206,14 @@ class TableCatalog:
         if table is not None and table.partitioned:
             yield from (each for each in self._tables.values() if oid in self._ancestors(each.oid))
 
-    def remember(self, oid: int, names: Iterable[Name]) -> None:
-        """Add former names of a table, which its descendants match by as well."""
-        known = self._all_names.setdefault(oid, {})
-        if not known.keys() >= set(names):
-            known.update(dict.fromkeys(names))
-            self.version += 1
+    def remember(self, oid: int, ancestors: Mapping[int, Iterable[Name]]) -> None:
+        """Add tables that a table descended from, each with its former names: from now on the table matches by them as well."""
+        parents = self._parents.setdefault(oid, {})
+        present = set(self._ancestors(oid))
+        parents.update(dict.fromkeys(ancestor for ancestor in ancestors if ancestor not in present))
+        for ancestor, names in ancestors.items():
+            self._all_names.setdefault(ancestor, {}).update(dict.fromkeys(names))
+        self.version += 1
 
     def ancestor_names(self, oid: int) -> dict[int, tuple[Name, ...]]:
         """All names that were found of each table that it descends from, by oid."""

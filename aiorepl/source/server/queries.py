@@ -194,6 +194,22 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
         )
 
 
+async def was_read(connection: Connection, slot: Slot) -> bool:
+    """Whether the slot may have been read before, by the server's statistics, which a crash or a promotion resets.
+
+    Before PostgreSQL 14 there are none, and a copy on a standby has none, so a slot with ``failover`` counts as read.
+
+    :raises ServerError, ConnectionLost: the query failed.
+    """
+    if slot.failover or connection.server_version < 14:
+        return True
+    rows = await connection.query(
+        "SELECT (total_txns > 0)::text AS read FROM pg_catalog.pg_stat_replication_slots "
+        f"WHERE slot_name = {literal(slot.name)}"
+    )
+    return any(row["read"] == "true" for row in rows)
+
+
 async def count_slots(connection: Connection) -> int:
     """Count the replication slots of the server.
 
