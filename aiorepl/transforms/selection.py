@@ -25,8 +25,8 @@ class Selection:
 
     The name of a partitioned table, or of a parent in table inheritance, covers its partitions and children too. aiorepl
     looks them up in the catalog, because PostgreSQL sends the rows of a partition under the partition's name, unless the
-    publication has ``publish_via_partition_root``. A partition that was detached before the look-up matches by its own name
-    only.
+    publication has ``publish_via_partition_root``. A partition that was detached still counts as one; after a restart only if
+    there is a journal or ``state_dir``.
 
     A rename can change what the patterns mean. The sink stops if a dropped or masked column has disappeared and another one
     is new, or if a renamed table would be selected or hidden differently. The error names the patterns that resolve it.

@@ -141,7 +141,7 @@ async def test_a_description_is_sought_once(spooled, memory, monkeypatch):
 
 async def test_a_description_that_was_rolled_back(tmp_path, memory):
     """A rename in a subtransaction that was rolled back is no conflict, although its rows were in the spool."""
-    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=2 * OVERHEAD, spool=Spool(tmp_path))
+    decoder, assembler = Decoder(Streaming.ON), Assembler(Types(), budget=8 * OVERHEAD, spool=Spool(tmp_path))
     renamed = build.relation(oid=7, name="orders", columns=[ID, column("memo")], xid=4)
     block = [
         build.stream_start(xid=3, first_segment=True),
@@ -154,6 +154,7 @@ async def test_a_description_that_was_rolled_back(tmp_path, memory):
         build.stream_commit(xid=3, commit_lsn=1, end_lsn=2),
     ]
     parts = assembler.feed([decoder.decode(payload) for payload in block])
+    assert ["note", "memo"] == [relation.names[-1] for relation in parts[0].changes.relations]
     selecting = StreamFilter(Selection(mask=("*.*.note",), secret="s"), memory=memory[0])
     changes = [change for part in parts for change in selecting.apply(part).changes]
     assert [64] * 3 == [len(change.new["note"]) for change in changes]
