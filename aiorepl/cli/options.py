@@ -1,4 +1,4 @@
-"""Options that several commands share: the server and the publications."""
+"""Options that several commands share: the server, the publications, and names of the status page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ DSN_HELP: Final = (
 )
 
 dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
+
+http_host = click.option(
+    "--http-host",
+    multiple=True,
+    metavar="NAME",
+    help="A name that clients of --http use, besides IP addresses, localhost and this machine's name; may be repeated.",
+)
 
 
 def publication_names(

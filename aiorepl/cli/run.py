@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from aiorepl.cli import options
 from aiorepl.errors import AioreplError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,10 +37,18 @@ _LOOK_SECONDS: Final = 1.0
     metavar="HOST:PORT",
     help="Serve the status page, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
 )
+@options.http_host
 @click.option("--accept-gap", is_flag=True, help="Continue without the changes that the slot has lost.")
 @click.pass_obj
 def run(
-    log: Log, file: Path, check: bool, example: bool, resnapshot: bool, http: str | None, accept_gap: bool
+    log: Log,
+    file: Path,
+    check: bool,
+    example: bool,
+    resnapshot: bool,
+    http: str | None,
+    http_host: tuple[str, ...],
+    accept_gap: bool,
 ) -> int:
     """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT, SIGTERM or SIGHUP.
 
@@ -65,13 +74,15 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    beside = {"the progress of snapshots": _report(loaded)} | _served(loaded, http)
+    beside = {"the progress of snapshots": _report(loaded)} | _served(loaded, http, http_host)
     run_async(run_pipeline(loaded.pipeline, beside))
     _log.info("stopped")
     return 0
 
 
-def _served(loaded: PipelineFile, address: str | None) -> dict[str, Coroutine[Any, Any, None]]:
+def _served(
+    loaded: PipelineFile, address: str | None, names: tuple[str, ...]
+) -> dict[str, Coroutine[Any, Any, None]]:
     if address is None:
         return {}
     try:
@@ -82,7 +93,9 @@ def _served(loaded: PipelineFile, address: str | None) -> dict[str, Coroutine[An
     bound = listen(address)
     host, port = bound.getsockname()[:2]
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
-    return {"the status page": serve(status_app(loaded.pipeline), bound)}
+    return {
+        "the status page": serve(status_app(loaded.pipeline), bound, (address.rpartition(":")[0], *names))
+    }
 
 
 async def _report(loaded: PipelineFile) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from anyio.from_thread import start_blocking_portal
 
-from aiorepl.cli.options import dsn, publication
+from aiorepl.cli.options import dsn, http_host, publication
 from aiorepl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,8 +45,16 @@ def spark() -> None:
     metavar="HOST:PORT",
     help="Serve a status page, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
 )
+@http_host
 def mirror(
-    file: Path, *, check: bool, example: bool, once: bool, tables: tuple[str, ...], http: str | None
+    file: Path,
+    *,
+    check: bool,
+    example: bool,
+    once: bool,
+    tables: tuple[str, ...],
+    http: str | None,
+    http_host: tuple[str, ...],
 ) -> int:
     """Run the mirror that FILE describes (default: mirror.toml) until SIGINT or SIGTERM, which end it after a batch.
 
@@ -81,7 +89,7 @@ def mirror(
     )
     # Spark sets a handler of its own for SIGINT, so it starts first, and hides whether SIGINT was ignored.
     numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _served(http, runner) as listener:
+    with _served(http, http_host, runner) as listener:
         session = loaded.session()
         if listener is not None:
             session.streams.addListener(listener)
@@ -91,7 +99,9 @@ def mirror(
 
 
 @contextlib.contextmanager
-def _served(address: str | None, runner: MirrorRunner) -> Iterator[QueryListener | None]:
+def _served(
+    address: str | None, names: tuple[str, ...], runner: MirrorRunner
+) -> Iterator[QueryListener | None]:
     """Serve the status page in a thread, and yield the listener that collects its statistics."""
     if address is None:
         yield None
@@ -106,7 +116,8 @@ def _served(address: str | None, runner: MirrorRunner) -> Iterator[QueryListener
     host, port = bound.getsockname()[:2]
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
     with start_blocking_portal() as portal:
-        serving = portal.start_task_soon(serve, mirror_app(runner, listener), bound)
+        known = (address.rpartition(":")[0], *names)
+        serving = portal.start_task_soon(serve, mirror_app(runner, listener), bound, known)
         try:
             yield listener
         finally:
