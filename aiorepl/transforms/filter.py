@@ -90,18 +90,38 @@ class StreamFilter:
             if self._memory.kept and isinstance(changes, LazyChanges):
                 self._judge(changes)
             return replace(part, changes=SelectedChanges(changes, self))
-        kept: list[Change] = []
-        size, same = part.size, True
-        for change in changes:
+        unchanged = self._unchanged(changes)
+        if unchanged == len(changes):
+            return part
+        kept: list[Change] = list(changes[:unchanged])
+        size = part.size
+        for change in islice(changes, unchanged, None):
             selected = self.select(change)
             if selected is not change:
-                same = False
                 size -= _cost(change)
                 if selected is None:
                     continue
                 size += _cost(selected)
             kept.append(selected)
-        return part if same else replace(part, changes=kept, size=max(size, 0))
+        return replace(part, changes=kept, size=max(size, 0))
+
+    def _unchanged(self, changes: Sequence[Change]) -> int:
+        """Return how many changes at the front stay as they are. Most rows have the same relation as the row before."""
+        last: Relation | None = None
+        all_kinds = len(self._kinds) == len(KINDS)
+        for index, change in enumerate(changes):
+            if isinstance(change, RowChange) and (all_kinds or change.kind in self._kinds):
+                relation = change.layout.relation
+                if relation is last:
+                    continue
+                table = self._table(relation)
+                if table.selected and table.rewriting is None:
+                    last = relation
+                    continue
+            elif self.select(change) is change:
+                continue
+            return index
+        return len(changes)
 
     def selects(self, change: Change) -> bool:
         """Whether the change, or a part of it, is selected."""

@@ -10,6 +10,7 @@ import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Final
 
 from aiorepl.pgoutput import messages as m
@@ -33,13 +34,15 @@ class Rewriting:
     :param secret: the HMAC key of the masks.
     """
 
-    __slots__ = ("_actions", "_layout", "_secret", "relation", "target")
+    __slots__ = ("_head", "_kept", "_layout", "_masked", "_secret", "relation", "target")
 
     def __init__(self, relation: Relation, actions: Sequence[ColumnAction], secret: bytes) -> None:
         self.relation = relation
         self.target = _without(relation, actions)
-        self._actions = tuple(actions)
         self._secret = secret
+        self._head = len(self.target.columns).to_bytes(2, "big")
+        self._kept = [action is not ColumnAction.DROPPED for action in actions]
+        self._masked = [index for index, action in enumerate(actions) if action is ColumnAction.MASKED]
         self._layout: Layout | None = None
 
     def change(self, change: RowChange) -> RowChange:
@@ -73,17 +76,16 @@ class Rewriting:
 
     def _tuple(self, payload: bytes, at: int, types: Types) -> bytes:
         """Return the TupleData at offset ``at`` rewritten."""
-        parts = [len(self.target.columns).to_bytes(2, "big")]
-        for index, (action, column) in enumerate(
-            zip(self._actions, encoded_columns(payload, at), strict=True)
-        ):
-            if action is ColumnAction.DROPPED:
-                continue
+        columns = encoded_columns(payload, at)
+        if len(columns) != len(self._kept):
+            raise ValueError(f"a row has {len(columns)} columns, and its description {len(self._kept)}")
+        for index in self._masked:
+            column = columns[index]
             kind = column[0]
             # NULL and unchanged TOAST values are not masked: they stay recognizable.
-            masked = action is ColumnAction.MASKED and (kind == TEXT or kind == BINARY)
-            parts.append(self._mask(index, column[5:], kind, types) if masked else column)
-        return b"".join(parts)
+            if kind == TEXT or kind == BINARY:
+                columns[index] = self._mask(index, column[5:], kind, types)
+        return self._head + b"".join(compress(columns, self._kept))
 
     def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
         column = self.relation.columns[index]
