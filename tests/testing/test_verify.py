@@ -20,6 +20,7 @@ from aiorepl.testing.verify import (
     Mixture,
     Operation,
     Promise,
+    Publication,
     Restarted,
     Transaction,
     Workload,
@@ -457,3 +458,27 @@ def test_children_of_masked_and_selected_parents():
     assert [] == verify(history, [loaded, masked], promise).violations
     assert verify(history, [clear], promise).violations
     assert verify(history, [loaded], promise).violations
+
+
+def test_rows_that_only_a_snapshot_has():
+    """The stream leaves out a transaction with a replication origin, and a later snapshot has its rows, as they were written."""
+    history = written()
+    echo = Operation("insert", "echoes", (1,), {"n": 1, "stamp": "3.1"})
+    history.keys["echoes"] = ("n",)
+    history.transactions.append(Transaction(3, 1, 706, [echo], "committed", LSN(120), origin=True))
+    final = FINAL | {"echoes": {(1,): echo.new}}
+    published = Publication(origins=False)
+
+    def found(*entries: Entry) -> list[str]:
+        promise = Promise(snapshot=False)
+        return verify(
+            published.history(history), at(3, *entries), promise, final=published.tables(final, history)
+        ).violations
+
+    row = change(125, -1, 0, "read", "echoes", new=dict(echo.new))
+    assert [] == found()
+    assert [] == found(row)
+    assert found(replace(row, new={"n": 1, "stamp": "3.2"}))
+    assert found(replace(row, new={"n": 2, "stamp": "3.1"}))
+    assert found(replace(row, commit_lsn=LSN(115)))
+    assert found(replace(row, kind="insert", xid=706, ordinal=0))

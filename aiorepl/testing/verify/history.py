@@ -95,6 +95,7 @@ class History:
     :param transactions: the transactions; those of one writer are in its order.
     :param final: the tables' rows after all transactions; ``None`` if unknown.
     :param defaults: by table, the columns that the writers added, with their defaults.
+    :param unsent: committed transactions that the stream leaves out, and that only insert rows. A snapshot has their rows.
     """
 
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -102,6 +103,7 @@ class History:
     transactions: list[Transaction] = field(default_factory=list)
     final: Tables | None = None
     defaults: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unsent: list[Transaction] = field(default_factory=list)
 
     def resolve(self, ledger: Iterable[tuple[int, int]], *, promoted: bool = False) -> None:
         """Decide the transactions whose outcome is unknown.

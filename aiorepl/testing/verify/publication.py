@@ -50,6 +50,11 @@ class Publication:
                 for one in history.transactions
                 if self.origins or not one.origin
             ],
+            unsent=[
+                one
+                for one in history.transactions
+                if one.origin and not self.origins and one.outcome == "committed"
+            ],
         )
 
     def tables(self, tables: Tables, history: History | None = None) -> Tables:
