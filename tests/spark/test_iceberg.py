@@ -284,6 +284,14 @@ def test_a_catalog_that_fails(lake, monkeypatch) -> None:
     assert [row["id"] for row in rows(target)] == [2, 3, 4]
 
 
+def test_a_catalog_that_pyiceberg_only_reads(lake, monkeypatch) -> None:
+    """DynamoDB's and BigQuery's catalogs do not implement commits."""
+    target = lake.table(("public", "t"), ("id",))
+    monkeypatch.setattr(target._catalog, "commit_table", raising(NotImplementedError()))
+    with pytest.raises(ConfigurationError, match=r"mirror_public\.t cannot be written: .* SqlCatalog\. Use "):
+        apply(target, 1, *BATCHES[0])
+
+
 def raising(error: Exception):
     def fail(*given, **named):
         raise error

@@ -298,13 +298,21 @@ class IcebergTarget:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise TableUnavailable if the catalog fails, or another program has changed the table meanwhile."""
+        """Raise TableUnavailable if the catalog fails, or another program has changed the table meanwhile.
+
+        :raises ConfigurationError: pyiceberg can only read the catalog.
+        """
         try:
             yield
         except _TRANSIENT as error:
             raise TableUnavailable(
                 f"the Iceberg table {'.'.join(self.identifier)} could not be read or committed ({type(error).__name__}): its catalog "
                 "failed, or another program has changed it meanwhile. Apply the batch again"
+            ) from error
+        except NotImplementedError as error:
+            raise ConfigurationError(
+                f"the Iceberg table {'.'.join(self.identifier)} cannot be written: pyiceberg cannot commit to a "
+                f"{type(self._catalog).__name__}. Use a catalog of the type rest, sql, glue or hive"
             ) from error
 
 
