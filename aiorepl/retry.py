@@ -21,10 +21,11 @@ from aiorepl.errors import (
     SpoolError,
     TransientError,
 )
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 
-_sink_log = logging.getLogger("aiorepl.sink")
-_capture_log = logging.getLogger("aiorepl.capture")
+_sink_log = logger("aiorepl.sink")
+_capture_log = logger("aiorepl.capture")
 # The failures of one call are logged at most this often.
 _LOG_SECONDS: Final = 30.0
 

@@ -26,6 +26,7 @@ ORDER = (
         "epoch",
         "sizes",
         "byteops",
+        "loggers",
         "compiled",
         "durable",
         "account",
@@ -108,6 +109,7 @@ CONTRACT = {
     "aiorepl.durable",
     "aiorepl.objects.client",
     "aiorepl.objects.location",
+    "aiorepl.loggers",  # authors log names from outside as well
     "aiorepl.cancellation",  # clients that swallow cancellations: authors of other sinks meet them as well
 }
 

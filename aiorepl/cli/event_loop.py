@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -13,9 +12,10 @@ from typing import Any, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.cli.log import placed
+from aiorepl.loggers import logger
 from aiorepl.pipeline.pipeline import Pipeline
 
-_log = logging.getLogger("aiorepl.run")
+_log = logger("aiorepl.run")
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INTERRUPTED = 130

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -13,12 +12,13 @@ import click
 
 from aiorepl.cli import options
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
     from aiorepl.cli.log import Log
     from aiorepl.cli.pipeline_file import PipelineFile
 
-_log = logging.getLogger("aiorepl.run")
+_log = logger("aiorepl.run")
 
 _LOOK_SECONDS: Final = 1.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,13 +13,14 @@ from anyio.from_thread import start_blocking_portal
 
 from aiorepl.cli.options import dsn, http_host, publication
 from aiorepl.errors import ConfigurationError
+from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
     from aiorepl.source.source import Source
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 
 @click.group(short_help="Mirror tables into a lake with Spark.")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
 import threading
 import time
@@ -21,8 +20,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from aiorepl.delivery.statistics import SinkStatistics
+from aiorepl.loggers import logger
 
-_log = logging.getLogger("aiorepl.watchdog")
+_log = logger("aiorepl.watchdog")
 
 LIMIT_SECONDS: Final = 1.0
 _GROWTH: Final = 4
@@ -111,5 +111,7 @@ def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, fir
         where,
         advice,
     )
-    # The stack has lines of code and no values.
-    _log.debug("stack of the blocked event loop:\n%s", "".join(traceback.format_stack(frame)))
+    for place in traceback.extract_stack(frame):
+        _log.debug(
+            "stack of the blocked event loop: %s, line %s, in %s", place.filename, place.lineno, place.name
+        )

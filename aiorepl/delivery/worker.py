@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import datetime
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from aiorepl.delivery.feeder import Feeder
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.retry import Backoff
@@ -28,7 +28,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.filter import StreamFilter
 from aiorepl.transforms.memory import SelectionMemory
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 
 class Progress(Protocol):

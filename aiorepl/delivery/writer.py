@@ -9,7 +9,6 @@ counted as skipped.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, TransientError, raised
 from aiorepl.formats.format import event_id
+from aiorepl.loggers import logger
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
@@ -30,7 +30,7 @@ from aiorepl.transactions.changes import Change
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.function import Transformer, TransformFailed
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 T = TypeVar("T")
 

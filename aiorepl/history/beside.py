@@ -19,9 +19,10 @@ from aiorepl.history.planning import Limits
 from aiorepl.history.process import FENCED, started_with
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.store import Store
+from aiorepl.loggers import logger
 from aiorepl.position import Position
 
-_log = logging.getLogger("aiorepl.history")
+_log = logger("aiorepl.history")
 
 _FIRST_PAUSE: Final = 1.0
 _LAST_PAUSE: Final = 60.0

@@ -8,7 +8,6 @@ out, so after a kill the next owner writes the same rows under the same name.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,8 +56,9 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
+from aiorepl.loggers import logger
 
-_log = logging.getLogger("aiorepl.history")
+_log = logger("aiorepl.history")
 
 _MIB: Final = 1024 * 1024
 # The lists that are cached between two steps name at most this many files.

@@ -23,6 +23,7 @@ from aiorepl.history.opening import open_compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Store
+from aiorepl.loggers import logger
 
 NICENESS: Final = 10
 LENGTH: Final = struct.Struct(">I")
@@ -31,7 +32,7 @@ FENCED: Final = 3
 _FAILED: Final = 1
 _POLL: Final = 1.0
 
-_log = logging.getLogger("aiorepl.history")
+_log = logger("aiorepl.history")
 
 
 def started_with(store: Store, limits: Limits, pace: Pace) -> bytes:

@@ -24,6 +24,7 @@ from aiorepl.journal.segment_format import MAGIC, checksum, frames
 from aiorepl.journal.segments import Segment, Table, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.store import Location, Store, open_store, reading
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
@@ -34,7 +35,7 @@ from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 
-_log = logging.getLogger("aiorepl.journal")
+_log = logger("aiorepl.journal")
 
 _CACHED_INDEXES: Final = 64
 # Segments, so that a reader that is far behind has few of them in memory.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import time
 from dataclasses import dataclass, replace
@@ -19,10 +18,11 @@ from aiorepl.journal.metadata import dump_start
 from aiorepl.journal.metadata_files import START, MetadataFiles
 from aiorepl.journal.segments import Segment
 from aiorepl.journal.store import Location, Store, Superseded, open_store
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.sizes import parse_size
 
-_log = logging.getLogger("aiorepl.journal")
+_log = logger("aiorepl.journal")
 
 # Seconds between two prunings.
 _MAX_PAUSE: Final = 60.0

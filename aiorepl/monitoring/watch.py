@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, loggable
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.wire.kept_connection import KeptConnection
@@ -19,7 +19,7 @@ from aiorepl.wire.kept_connection import KeptConnection
 if TYPE_CHECKING:
     from aiorepl.journal.store import Store
 
-_log = logging.getLogger("aiorepl.monitoring")
+_log = logger("aiorepl.monitoring")
 
 SECONDS: Final = 10.0
 # While nobody uses the slot, as before its creation and between connections.

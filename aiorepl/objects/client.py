@@ -7,7 +7,6 @@ ObjectStoreError.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from http.client import HTTPException
@@ -17,11 +16,12 @@ from typing import Any, Final, TypeVar
 from xml.etree.ElementTree import ParseError
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.objects.errors import no_bucket, status_of, translate
 from aiorepl.objects.location import ObjectStore
 from aiorepl.objects.uploads import Uploads
 
-_log = logging.getLogger("aiorepl.objects")
+_log = logger("aiorepl.objects")
 
 RETRIES: Final = 5
 RETRY_SECONDS: Final = 30

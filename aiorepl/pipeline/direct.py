@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from functools import partial
 
 from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
 from aiorepl.pipeline.initial_snapshot import InitialPhase
@@ -20,7 +20,7 @@ from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
 
-_log = logging.getLogger("aiorepl.pipeline")
+_log = logger("aiorepl.pipeline")
 
 
 class DirectFanOut(FanOut):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
 from aiorepl.delivery.writer import close, require_awaitable
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError, raised
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.snapshot_source import snapshot_source
@@ -40,7 +40,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.wire.interface import CreatedSlot
 
-_log = logging.getLogger("aiorepl.pipeline")
+_log = logger("aiorepl.pipeline")
 
 SOURCE = "source"
 JOURNAL = "journal"

@@ -8,7 +8,6 @@ stream runs: the exported snapshot is gone. It recognizes consumers whose positi
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.journal.store import Location, Store
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.published import everything, truncation_of_all
 from aiorepl.position import Position
@@ -32,7 +32,7 @@ from aiorepl.source.capture import Capture
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
@@ -11,12 +10,13 @@ from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.durable import transient
 from aiorepl.errors import JournalError
 from aiorepl.journal.reader import JournalReader
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.continuity import Claim, Continuity
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 # Only a fallback: the journal's writer is in this process, and notifies readers when the journal has grown.
 _POLL_SECONDS = 30.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
 from aiorepl.journal.sink import JournalSink
 from aiorepl.journal.store import Location, Store, open_store
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
 from aiorepl.pipeline.initial_snapshot import InitialPhase
@@ -45,7 +45,7 @@ from aiorepl.source.preflight import PreflightResult
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 HISTORY: Final = "history"
 _WATCH_SECONDS: Final = 5.0

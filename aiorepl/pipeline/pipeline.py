@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
 from aiorepl.errors import ConfigurationError, loggable
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
     from aiorepl.journal.store import Location, Store
 
-_log = logging.getLogger("aiorepl.pipeline")
+_log = logger("aiorepl.pipeline")
 
 FOR_EVER = RetryPolicy(timeout=None)
 

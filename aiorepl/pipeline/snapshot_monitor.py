@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.sizes import format_size
@@ -16,7 +16,7 @@ from aiorepl.snapshot.statistics import SnapshotStatistics, describe
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.source.source import Source
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 _LOOK_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 30.0

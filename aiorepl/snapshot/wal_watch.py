@@ -7,16 +7,16 @@ write, until the disk is full or ``max_slot_wal_keep_size`` invalidates the slot
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiorepl.errors import loggable
+from aiorepl.loggers import logger
 from aiorepl.sizes import format_size
 from aiorepl.snapshot.statistics import WalRetention
 from aiorepl.wire.kept_connection import KeptConnection
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 SECONDS: Final = 5.0
 # safe_wal_size exists since PostgreSQL 13. A standby has replayed WAL instead of written.

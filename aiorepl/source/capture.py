@@ -8,13 +8,13 @@ transaction that it has already returned. So consumers get no duplicates within 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from time import monotonic
 from typing import Final
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
 from aiorepl.retry import RetryPolicy, may_pass
@@ -36,7 +36,7 @@ from aiorepl.transactions.spool import Spool
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
 
-_log = logging.getLogger("aiorepl.capture")
+_log = logger("aiorepl.capture")
 
 NOW: Final = "now"
 

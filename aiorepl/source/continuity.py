@@ -17,19 +17,19 @@ Source: "Continuous Archiving and Point-in-Time Recovery", timelines; ``readTime
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from aiorepl.errors import SlotError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import CommitPrepared
 from aiorepl.position import Commit, Position, Timelines
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
-_log = logging.getLogger("aiorepl.gaps")
+_log = logger("aiorepl.gaps")
 
 GAP_ADVICE: Final = (
     "start with an empty one, load the tables again into a journal (resnapshot=True, on the command line --resnapshot), "

@@ -7,20 +7,20 @@ monitoring that expects the stream to move. They are not transactional, and are 
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 
 from aiorepl.errors import loggable
+from aiorepl.loggers import logger
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.slices import Slice
 from aiorepl.wire.kept_connection import KeptConnection
 from aiorepl.wire.opening import connect_error
 
-_log = logging.getLogger("aiorepl.heartbeat")
+_log = logger("aiorepl.heartbeat")
 
 PREFIX: Final = "aiorepl"
 _HEARTBEAT: Final = f"""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiorepl.errors import SlotError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -31,7 +31,7 @@ from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection, CreatedSlot
 from aiorepl.wire.server_errors import missing_slot
 
-_log = logging.getLogger("aiorepl.source")
+_log = logger("aiorepl.source")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerError, ServerNotice, SpoolError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
@@ -37,7 +37,7 @@ from aiorepl.wire.frames import Received, XLogData
 from aiorepl.wire.interface import Connection, Restart
 from aiorepl.wire.server_errors import missing_publication
 
-_log = logging.getLogger("aiorepl.session")
+_log = logger("aiorepl.session")
 
 # A busy server sends a keepalive after every transaction: one per interval becomes a slice.
 _IDLE_SECONDS: Final = 1.0

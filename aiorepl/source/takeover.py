@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import Final
 
 from aiorepl.errors import AioreplError
+from aiorepl.loggers import logger
 from aiorepl.retry import may_pass
 from aiorepl.source.server.queries import read_slot
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 
-_log = logging.getLogger("aiorepl.capture")
+_log = logger("aiorepl.capture")
 
 _SECONDS: Final = 1.0
 

@@ -22,8 +22,8 @@ from aiorepl.errors import (
     ConnectionLost,
     ServerError,
     ServerNotice,
-    printable,
 )
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.wire import commands, frames
 from aiorepl.wire.frames import Received
@@ -44,7 +44,7 @@ from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
-_log = logging.getLogger("aiorepl.wire")
+_log = logger("aiorepl.wire")
 
 _SYNTAX_ERROR: Final = "42601"
 
@@ -306,4 +306,4 @@ class ReplicationConnection:
 def _log_notice(notice: ServerNotice) -> None:
     # For example, that the server waits for a standby that is not connected.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
-    _log.log(level, "%s: %s", printable(notice.severity or "NOTICE"), notice.text)
+    _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)

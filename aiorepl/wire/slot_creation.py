@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import AioreplError, ConnectionLost, ServerError, SlotError
+from aiorepl.loggers import logger
 from aiorepl.wire.interface import CreatedSlot
 from aiorepl.wire.opening import connect_sql, translated
 
-_log = logging.getLogger("aiorepl.wire")
+_log = logger("aiorepl.wire")
 
 _PATIENCE: Final = 30.0
 _CANCELLED: Final = "57014"

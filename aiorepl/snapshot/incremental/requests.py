@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 from aiorepl.errors import AioreplError, ConfigurationError, loggable
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
@@ -18,7 +18,7 @@ from aiorepl.snapshot.ledger.store import LedgerStore
 from aiorepl.snapshot.merging.signals import Signal
 from aiorepl.snapshot.statistics import TableCounters, TableStatistics
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 
 class Snapshots:

@@ -7,7 +7,6 @@ into chunks, so it is read again from the beginning. Whole chunks arrive twice t
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import asyncpg
 
 from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.loggers import logger
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.incremental.at_one_point import read_at_one_point
@@ -28,7 +28,7 @@ from aiorepl.snapshot.reading_transaction import not_locked, translating
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.values.registry import Types
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 # How often a table is read before it is given up: it is altered all the time.
 _ATTEMPTS: Final = 20

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from aiorepl.errors import AioreplError, PermanentError, loggable
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.incremental.completion import Completion
 from aiorepl.snapshot.incremental.table_names import Name
@@ -17,7 +17,7 @@ from aiorepl.snapshot.ledger.store import LedgerStore, persisted
 from aiorepl.snapshot.statistics import State, TableCounters, TableStatistics
 from aiorepl.snapshot.tables import PublishedTable
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 
 class Forgotten(Exception):

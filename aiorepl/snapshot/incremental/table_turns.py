@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy, may_pass
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
@@ -20,7 +20,7 @@ from aiorepl.snapshot.incremental.table_queue import Forgotten, TableQueue
 from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
 from aiorepl.snapshot.reading_transaction import translating
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 # How many names are looked up together.
 _NAMES: Final = 200

@@ -13,13 +13,13 @@ sweep is one more chunk, at the end of the plan.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from aiorepl.errors import SlotError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunks import Range, Sweep, TablePlan
 from aiorepl.snapshot.described import DescribedTable
@@ -34,7 +34,7 @@ from aiorepl.snapshot.planning import plan_tables, table_files
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 # How often a chunk, or the owed rows, are read before the reader gives up on a table that keeps changing.
 _ATTEMPTS: Final = 20

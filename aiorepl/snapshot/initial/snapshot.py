@@ -13,13 +13,13 @@ in a mirror.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
@@ -39,7 +39,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 Emit = Callable[[list[Slice]], Awaitable[None]]
 Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]

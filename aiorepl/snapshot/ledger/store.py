@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 from aiorepl.errors import TransientError
+from aiorepl.loggers import logger
 from aiorepl.snapshot.ledger.ledger import ChunkLedger
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0

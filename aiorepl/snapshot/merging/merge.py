@@ -6,12 +6,12 @@ other slices to the window of the table that is being read, and inserts a chunk 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.merging.signals import Signal
 from aiorepl.snapshot.merging.watermarks import Watermark
@@ -20,7 +20,7 @@ from aiorepl.transactions.changes import Message
 from aiorepl.transactions.control_messages import SIGNAL, is_control
 from aiorepl.transactions.slices import Slice
 
-_log = logging.getLogger("aiorepl.snapshot")
+_log = logger("aiorepl.snapshot")
 
 _NOWHERE: Final = LSN(0)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from aiorepl.errors import ConnectionFailed, ServerError
+from aiorepl.loggers import logger
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.source.catalog.attributes import CatalogColumns, attributes, rewritten_since
 from aiorepl.source.source import Source
 
-_log = logging.getLogger("aiorepl.session")
+_log = logger("aiorepl.session")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ subtransaction counts as a transaction of its own, because the stream does not s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, Final
 
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog import composites
@@ -37,7 +37,7 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import COMPOSITE, TypeInfo
 from aiorepl.wire.opening import ANSWER_SECONDS, translated
 
-_log = logging.getLogger("aiorepl.session")
+_log = logger("aiorepl.session")
 
 _LOOK_UP: Final = f"SELECT {SEEN}, found.* FROM ({catalog.QUERY}) found"
 # More combinations of descriptions than these are not tried.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import asyncpg
 
 from aiorepl.errors import AioreplError
+from aiorepl.loggers import logger
 
-_log = logging.getLogger("aiorepl.capture")
+_log = logger("aiorepl.capture")
 
 Connect = Callable[[], Awaitable[Any]]
 Waits = Callable[[str | None], None]

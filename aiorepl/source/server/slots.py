@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.source.server.queries import Slot, read_slot
 from aiorepl.source.server.slot_wait import Waits, telling
 from aiorepl.source.source import Source
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import Connection, CreatedSlot
 
-_log = logging.getLogger("aiorepl.source")
+_log = logger("aiorepl.source")
 
 _DROP_TIMEOUT: Final = 30.0
 _RESERVED_BYTES: Final = 1024 * 1024

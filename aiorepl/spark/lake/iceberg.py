@@ -8,7 +8,6 @@ its snapshots has the LSN.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.transforms import IdentityTransform
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
@@ -56,7 +56,7 @@ from aiorepl.spark.lake.table import (
     Version,
 )
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 _PART_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = "aiorepl.batch."

@@ -10,7 +10,6 @@ from that position.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,6 +31,7 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Store
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring.batch import Batch, Head
@@ -41,7 +41,7 @@ from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import LaterBatch, TableWriter
 from aiorepl.spark.reading.offsets import Offset
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 _THREADS: Final = 4
 

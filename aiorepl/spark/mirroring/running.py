@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -25,6 +24,7 @@ from aiorepl.errors import (
 )
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.spark.mirroring.causes import known_cause
@@ -32,7 +32,7 @@ from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
 from aiorepl.spark.reading.lag import BYTES, lag
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 _LOOK_SECONDS: Final = 0.2
 # The planning process passes on errors as text.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +11,7 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table, Version
 from aiorepl.journal.store import Location
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
@@ -22,7 +22,7 @@ from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
 from aiorepl.spark.mirroring.versions import Common
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 LARGE: Final = 64 * 1024 * 1024
 """If a table has more bytes of changes in memory, executors reduce them."""

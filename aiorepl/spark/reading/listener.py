@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.samples import Sample
 from aiorepl.spark.reading.lag import BYTES, MILLISECONDS
@@ -27,7 +27,7 @@ from aiorepl.spark.reading.metrics import METRICS, QueryStatistics, samples
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")
 _CONDITION: Final = re.compile(r"\s*\[([A-Z][A-Z0-9_.]*)\]")
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 
 class QueryListener(StreamingQueryListener):

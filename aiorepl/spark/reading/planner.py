@@ -5,7 +5,6 @@ The history is read if the segments were deleted or the range is large; everythi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -21,6 +20,7 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Gap
 from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
@@ -37,7 +37,7 @@ from aiorepl.spark.reading.typed import Newest, Typed
 from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.values.types import TypeInfo
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 CHOOSE_START: Final = "Set the option startingPosition: earliest starts with the oldest changes that are kept, latest at the end, an LSN after it"
 

@@ -6,7 +6,6 @@ slot does not wait for it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -27,6 +26,7 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.spark.reading.artifacts import InArtifact
@@ -36,7 +36,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, log_appeared, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 _CHECKPOINT: Final = "the query's checkpoint"
 _START_OVER: Final = "Start over with an empty target and a new checkpoint"

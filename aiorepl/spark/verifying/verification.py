@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Location
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
@@ -41,7 +41,7 @@ from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_change
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 
-_log = logging.getLogger("aiorepl.spark")
+_log = logger("aiorepl.spark")
 
 _ROUNDS: Final = 3
 _LOOK_SECONDS: Final = 0.5

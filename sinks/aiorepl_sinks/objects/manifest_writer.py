@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aiorepl import AioreplError, PermanentError, Position
+from aiorepl.loggers import logger
 from aiorepl_sinks.objects.manifest import (
     ENTRIES,
     WRITERS,
@@ -21,7 +21,7 @@ from aiorepl_sinks.objects.manifest import (
 )
 from aiorepl_sinks.objects.store import Store
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 
 class ManifestWriter:

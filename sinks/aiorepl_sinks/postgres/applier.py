@@ -6,21 +6,20 @@ reason, so it is tried again row by row.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import asyncpg
 
 from aiorepl import PermanentError
-from aiorepl.errors import printable
+from aiorepl.loggers import logger
 from aiorepl_sinks.postgres import statements
 from aiorepl_sinks.postgres.rows import arrays, complete, copy_text
 from aiorepl_sinks.postgres.step_errors import describe
 from aiorepl_sinks.postgres.steps import AnyStep, Step, TruncateStep
 from aiorepl_sinks.postgres.target import Target
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 # For fewer rows COPY costs more in round trips than it saves.
 _MIN_COPY_ROWS: Final = 20
@@ -175,7 +174,7 @@ class Applier:
                 "sink %s: updated rows are missing in %s on the target, and are skipped: the table differs from the source's, "
                 "unless these rows are deleted later (logged once)",
                 self._name,
-                printable(str(target)),
+                target,
             )
 
     async def _execute(self, sql: str, arguments: list[Any]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.loggers import logger
 from aiorepl_sinks.postgres.errors import ERRORS
 
-_log = logging.getLogger("aiorepl.sink")
+_log = logger("aiorepl.sink")
 
 
 class BackendState(NamedTuple):

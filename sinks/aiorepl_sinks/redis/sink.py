@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
@@ -31,12 +30,13 @@ from aiorepl.cancellation import cancellable
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.routing import Routing
+from aiorepl.loggers import logger
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks import tls
 from aiorepl_sinks.redis.errors import translate
 from aiorepl_sinks.redis.scripts import APPEND, REPLAY
 
-_log = logging.getLogger("aiorepl.sinks.redis")
+_log = logger("aiorepl.sinks.redis")
 
 # Redis serves no other client while a script runs: a few milliseconds at this size.
 _SCRIPT_CHANGES: Final = 1000
