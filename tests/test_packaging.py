@@ -330,8 +330,8 @@ def test_every_download_is_verified():
         for text in re.findall(r"pip\W+install\b(?:.*\n?){1,4}", path.read_text())
         if "--require-hashes" not in text
     ]
-    # smoke.sh and extras.py install the wheel as a user does.
-    known = {"install.sh", "smoke.sh", "smoke.py", "extras.py", "brokers.py"}
+    # smoke.sh and make extras install the wheel as a user does.
+    known = {"install.sh", "smoke.sh", "smoke.py", "extras.py", "environments.py", "brokers.py"}
     assert known >= {name for name, _ in installs}, installs
     steps = re.findall(r"^(?:    )?pip (.*)", (ROOT / "scripts/install.sh").read_text(), re.MULTILINE)
     assert all(step.startswith("--require-hashes -r ") or step == "--no-deps -e ." for step in steps), steps
