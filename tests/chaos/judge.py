@@ -19,7 +19,7 @@ from aiorepl import LSN, DeadLetters, Delivery
 from aiorepl.delivery.redelivery import redeliver
 from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.verification import problems
-from aiorepl.testing.verify import Delivered, History, Operation, Promise, Tables, Verdict, tables, verify
+from aiorepl.testing.verify import Delivered, History, Operation, Promise, Verdict, tables, verify
 from aiorepl.testing.verify.tables import SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
 
@@ -60,7 +60,7 @@ class Judge:
             watch = self._watches[name]
             if isinstance(watch, TableWatch):
                 self._outcome.violations += [f"{name}: {text}" for text in watch.violations]
-                await self._compare_target(name, history.final)
+                await self._compare_target(name, history)
                 continue
             promise = replace(promised(options, self._program), defaults=history.defaults)
             self._add(name, watch, verify(history, watch.log, promise, final=history.final))
@@ -69,9 +69,7 @@ class Judge:
         if self._program.pipeline["journal"]:
             await self._judge_journal(history)
         if self._mirror is not None:
-            found = await asyncio.to_thread(
-                self._mirror.compare, history.final, self._watches["the journal"].log
-            )
+            found = await asyncio.to_thread(self._mirror.compare, history, self._watches["the journal"].log)
             self._outcome.violations += [f"the mirror: {problem}" for problem in found]
 
     def _add(self, name: str, watch: Watch, verdict: Verdict) -> None:
@@ -134,11 +132,12 @@ class Judge:
                 )
             self._outcome.violations += await asyncio.to_thread(uncompacted, store, watch)
 
-    async def _compare_target(self, name: str, final: Tables) -> None:
+    async def _compare_target(self, name: str, history: History) -> None:
         """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
         connection = await asyncpg.connect(self._target)
-        there = self._program.published.tables(await tables.contents(connection))
+        there = self._program.published.tables(await tables.contents(connection), history)
         connection.terminate()
+        final = history.final or {}
         for table, rows in final.items():
             if rows != there[table]:
                 missing, invented = (

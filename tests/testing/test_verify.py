@@ -477,6 +477,7 @@ def test_rows_that_only_a_snapshot_has():
 
     row = change(125, -1, 0, "read", "echoes", new=dict(echo.new))
     assert [] == found()
+    assert {} == published.tables(final, published.history(history))["echoes"]
     assert [] == found(row)
     assert found(replace(row, new={"n": 1, "stamp": "3.2"}))
     assert found(replace(row, new={"n": 2, "stamp": "3.1"}))

@@ -65,7 +65,7 @@ class Publication:
         unsent = (
             set()
             if self.origins or history is None
-            else {one.stamp for one in history.transactions if one.origin}
+            else {one.stamp for one in (*history.transactions, *history.unsent) if one.origin}
         )
         found = {name: dict(rows) for name, rows in tables.items()}
         for key, row in tables.get(_TABLE, {}).items():
