@@ -126,5 +126,13 @@ async def serve(app: Starlette, bound: socket.socket, names: Iterable[str] = ())
         timeout_graceful_shutdown=1,
         server_header=False,
     )
-    with contextlib.closing(bound):
-        await _Server(config).serve(sockets=[bound])
+    server = _Server(config)
+    try:
+        await server.serve(sockets=[bound])
+    finally:
+        # uvicorn closes nothing if it is cancelled, and a loop of uvloop with an open listener does not close.
+        for listener in getattr(server, "servers", ()):
+            listener.close()
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        bound.close()
