@@ -55,13 +55,15 @@ ICEBERG = """
 catalog = "lake"
 properties = {properties}
 """
+# Read by deltalake's engine: pyarrow's threads can abort the end of a process that scanned files for deltalake.
 FILES = """
 import sys
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 table = DeltaTable(sys.argv[1])
 files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-print(table.to_pyarrow_table(columns=["id"]).num_rows, sum(file["size_bytes"] for file in files))
+rows = pa.table(QueryBuilder().register("lake", table).execute("SELECT id FROM lake"))
+print(rows.num_rows, sum(file["size_bytes"] for file in files))
 """
 SCAN = """
 import json, sys
@@ -76,8 +78,9 @@ rows = spark.readStream.format("aiorepl").option("journal", folder + "/journal")
 query = aiorepl.spark.apply_changes(rows, target=folder + "/applied", keys=["id"])
 query.processAllAvailable()
 query.stop()
-from deltalake import DeltaTable
-print(DeltaTable(folder + "/applied").to_pyarrow_table().num_rows)
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+print(pa.table(QueryBuilder().register("lake", DeltaTable(folder + "/applied")).execute("SELECT id FROM lake")).num_rows)
 """
 OBSERVE = """
 import aiorepl
