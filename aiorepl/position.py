@@ -115,7 +115,7 @@ class Trail:
             del self._ends[:index]
 
     def last(self, lsn: LSN) -> Commit | None:
-        """The last transaction that ended at or before ``lsn``; ``None`` if it is not known."""
+        """The last transaction with changes that ended at or before ``lsn``; ``None`` if it is not known."""
         index = self._index(lsn)
         header = self._ends[index][1] if index >= 0 else None
         return header if header is None or isinstance(header, Commit) else Commit.of(header)
@@ -139,7 +139,7 @@ class Position:
     :param timelines: the running stream's timelines; ``None`` in a position that was read back.
     :param database: the slot's database; ``None`` in a position that was read back.
     :param history: the timeline's ancestors; ``None`` if the server did not report them.
-    :param last: the last transaction that it covers; ``None`` if it is not known.
+    :param last: the last transaction with changes that it covers; ``None`` if it is not known.
     :param trail: the recent transactions of the sink that keeps this position.
     """
 

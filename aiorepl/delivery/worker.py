@@ -21,7 +21,7 @@ from aiorepl.position import Position
 from aiorepl.retry import Backoff
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
-from aiorepl.source.continuity import commits
+from aiorepl.source.continuity import identifies
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.slices import Slice
@@ -166,7 +166,7 @@ class SinkWorker:
                 self._trail is not None
                 and header is not None
                 and end_lsn is not None
-                and commits(new, header)
+                and identifies(new, header)
             ):
                 self._trail.add(end_lsn, header)
             try:

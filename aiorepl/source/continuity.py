@@ -6,8 +6,8 @@ position is compared in three steps:
 
 1. Timelines: the server's history must contain the position.
 2. The slot and the end of WAL: the slot must not be past the position, and the server's WAL must reach it.
-3. The last transaction before the position: the server still has every transaction that the slot has not confirmed, so
-   this transaction is requested again and must be identical (``Continuity``). If the slot has confirmed it, no
+3. The last transaction with changes before the position: the server still has every transaction that the slot has not
+   confirmed, so this transaction is requested again and must be identical (``Continuity``). If the slot has confirmed it, no
    transaction may come between the slot's position and the claimed one.
 
 A position that fails a step is a gap. ``GapPolicy`` rejects gaps, or accepts them if the user has asked for that.
@@ -160,7 +160,7 @@ class Continuity:
             claim = self._open.pop(0)
             if not self._proven(claim.position):
                 refuted.append(claim)
-        if header is not None and commits(part, header):
+        if header is not None and identifies(part, header):
             self._last = Commit.of(header)
         return refuted
 
@@ -169,12 +169,15 @@ class Continuity:
         return self._last == (position.last if position.last.commit_lsn >= self.begins else None)
 
 
-def commits(part: Slice, header: Transaction) -> bool:
-    """Whether the slice belongs to a committed transaction, not to a PREPARE, a ROLLBACK PREPARED or a snapshot.
+def identifies(part: Slice, header: Transaction) -> bool:
+    """Whether the slice belongs to a committed transaction that the server sends again in every case.
 
-    The server does not send the rows of a snapshot again, so they prove nothing about its stream.
+    It does not send the rows of a snapshot again. A transaction without changes is sent or left out as the server likes: it is
+    sent if its changes were streamed before they were rolled back. A PREPARE and a ROLLBACK PREPARED commit nothing.
     """
-    return header.xid != 0 and (not header.prepared or isinstance(part.two_phase, CommitPrepared))
+    if header.prepared or part.two_phase is not None:
+        return isinstance(part.two_phase, CommitPrepared)
+    return header.xid != 0 and not (part.first and part.last and not part.changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.received_part import ReceivedPart
 from aiorepl.position import Commit, Header, Position
-from aiorepl.source.continuity import GAP_ADVICE, Claim, commits
+from aiorepl.source.continuity import GAP_ADVICE, Claim, identifies
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 
@@ -20,14 +20,14 @@ class CaptureProgress:
     """The progress of this process in the stream.
 
     :param after: where the stream began.
-    :param last: the last transaction before ``after``, if it is known.
+    :param last: the last transaction with changes before ``after``, if it is known.
     """
 
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
         self._part: ReceivedPart | None = None
-        # These do not move back on a rewind: the end of the last whole transaction, its header, and
-        # the largest commit LSN of a transaction that was received whole or in part.
+        # These do not move back on a rewind: the end of the last whole transaction, the header
+        # of the last one with changes, and the largest commit LSN of a transaction that was received whole or in part.
         self._end = after
         self._last: Header | None = last
         self._last_commit = LSN(0)
@@ -86,7 +86,7 @@ class CaptureProgress:
                 if end is None or header.commit_lsn < end:
                     # A ROLLBACK PREPARED is identified by the end of its record.
                     self._last_commit = max(self._last_commit, header.commit_lsn)
-                if end is not None and end > self._end and commits(part, header):
+                if end is not None and end > self._end and identifies(part, header):
                     self._last = header
             if end is not None:
                 self._end = max(self._end, end)

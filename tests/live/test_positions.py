@@ -174,3 +174,28 @@ async def test_a_position_that_does_not_fit_is_refused(published, change, reason
     with pytest.raises(SlotError, match=reason):
         await Pipeline(published.source(), [sink], until="now").run()
     assert [] == sink.changes
+
+
+async def test_a_transaction_without_changes_need_not_come_again(published):
+    """The server streams changes that are rolled back later, or does not send that transaction if it has more memory."""
+    await published.create_slot()
+    (database,) = await published.connection.fetchrow("SELECT quote_ident(current_database())")
+    source = replace(published.source(), streaming="on")
+    ahead, behind = MemorySink(keeps_position=True), MemorySink(keeps_position=True)
+    await published.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '64kB'")
+    hanging = FaultySink(behind, write=[Hang()])
+    async with Pipeline(source, {"ahead": ahead, "behind": hanging}, shutdown_timeout=0):
+        await published.execute("INSERT INTO items VALUES (1)")
+        async with published.connection.transaction():
+            await published.execute(
+                "SAVEPOINT a", "INSERT INTO items SELECT generate_series(10, 5000)", "ROLLBACK TO a"
+            )
+        await ahead.wait_until_durable(await published.wal())
+    assert [1, 0] == [
+        len(part.changes) for batch in ahead.batches for part in batch.slices if part.transaction
+    ]
+    await published.execute(f"ALTER DATABASE {database} SET logical_decoding_work_mem = '1GB'")
+    await published.execute("INSERT INTO items VALUES (2)")
+    await Pipeline(source, {"ahead": ahead, "behind": behind}, until="now").run()
+    for sink in (ahead, behind):
+        assert [1, 2] == [change.key["id"] for change in sink.changes]

@@ -11,6 +11,7 @@ from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Commit, Timelines, Trail
 from aiorepl.source.continuity import Claim, Continuity
 from aiorepl.source.progress import CaptureProgress
+from aiorepl.transactions.changes import Change
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
@@ -20,9 +21,14 @@ CLAIM = Claim("sink x", HELD)
 
 
 def whole(commit, **header):
-    """A transaction in one slice."""
+    """A transaction with one change, in one slice."""
     transaction = Transaction(commit.xid, commit.commit_lsn, commit.commit_timestamp, **header)
-    return Slice(transaction, (), True, LSN(commit.commit_lsn + 10), 0)
+    return Slice(transaction, (Change(transaction, 0),), True, LSN(commit.commit_lsn + 10), 0)
+
+
+def empty(commit):
+    """A transaction without changes."""
+    return replace(whole(commit), changes=())
 
 
 def mark(lsn):
@@ -90,9 +96,30 @@ def test_several_holders():
 
 
 def test_a_commit_prepared_counts():
-    """COMMIT PREPARED ends a transaction; its PREPARE does not."""
+    """COMMIT PREPARED, which has no changes of its own, ends a transaction; its PREPARE does not."""
     message = CommitPrepared(SECOND.commit_lsn, 260, SECOND.commit_timestamp, SECOND.xid, "gid")
-    assert [] == refuted([replace(whole(SECOND, prepared=True), two_phase=message), mark(300)])
+    outcome = replace(whole(SECOND, prepared=True), changes=(), two_phase=message)
+    assert [] == refuted([outcome, mark(300)])
+
+
+def test_a_transaction_without_changes_proves_nothing():
+    """The server may leave it out the next time, or send it although it did not before."""
+    other = empty(Commit(LSN(255), 9, 9))
+    assert [] == refuted([whole(SECOND), other, mark(300)])
+    received = CaptureProgress(LSN(100))
+    received.remember([whole(FIRST), empty(SECOND)])
+    claim = received.claim(HELD)
+    assert (LSN(260), FIRST) == (claim.position.lsn, claim.position.last)
+    assert [] == refuted([whole(FIRST), mark(300)], [claim])
+    assert [] == refuted([whole(FIRST), empty(SECOND), mark(300)], [claim])
+
+
+def test_the_end_of_a_transaction_in_slices_counts():
+    """The last slice of a transaction may have no changes."""
+    begun = replace(whole(SECOND), end_lsn=None)
+    received = CaptureProgress(LSN(100))
+    received.remember([begun, replace(empty(SECOND), first=False)])
+    assert SECOND == received.claim(HELD).position.last
 
 
 def test_a_trail():
