@@ -43,7 +43,8 @@ class Source:
     :param binary: the server sends columns in binary form where their types support it.
     :param messages: the server sends logical messages (``pg_logical_emit_message``). A streamed transaction with messages and rolled-back
         savepoints may be received again without streaming; then nothing is streamed until the next start.
-    :param origin: ``"any"``, ``"none"`` (only changes without an origin), or ``None`` for the server's default.
+    :param origin: ``"any"``, ``"none"`` (only changes without an origin; snapshots read all rows), or ``None`` for the server's
+        default.
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
     :param deliver_prepared: deliver prepared transactions when they are prepared. A pipeline sets this if all of its sinks
         support it.
