@@ -273,6 +273,13 @@ def pytest_report_header() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Set up the environment that workers and every process of a test inherit."""
     today.day()
+    if not hasattr(config, "workerinput"):
+        chosen = (
+            config.args_source is not config.ArgsSource.TESTPATHS
+            or config.option.keyword
+            or config.option.markexpr
+        )
+        os.environ[today.WHOLE] = "" if chosen else "1"
     if "AIOREPL_TEST_DSN" not in os.environ:
         # To ask embedded servers for TLS, which they do not speak, is a third of a client's work to connect.
         os.environ["PGSSLMODE"] = "disable"
@@ -310,8 +317,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests of one ``xdist_group`` together: xdist notes the group in an attribute that pytest 9.2 ignores."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what another day runs, and keep tests of one ``xdist_group`` together.
+
+    xdist notes the group in an attribute that pytest 9.2 ignores.
+    """
+    if os.environ[today.WHOLE]:
+        by_day = [item for item in items if item.get_closest_marker("by_day") is not None]
+        left_out = {*by_day}.difference(today.of_today(by_day))
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         grouped = vars(item).get("_nodeid")
         if grouped is not None and grouped != item.nodeid:

@@ -1,7 +1,8 @@
 """Chooses the cases of a day, where all of them take too long for each run.
 
 A test with cases at the steps 1, 2, 3 and so on takes every third of them, beginning with one chosen by the day: each case runs on
-two or three days of a week. ``AIOREPL_TEST_DAY`` repeats the cases of another day; pytest's header shows it.
+two or three days of a week. In the same way a run of the whole suite takes every third of the tests with the marker ``by_day``; a
+run of chosen tests takes them all. ``AIOREPL_TEST_DAY`` repeats the cases of another day; pytest's header shows it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from itertools import islice
 from typing import Final, TypeVar
 
 VARIABLE: Final = "AIOREPL_TEST_DAY"
+# Whether this is a run of the whole suite; workers do not see how pytest was called.
+WHOLE: Final = "AIOREPL_TEST_WHOLE_SUITE"
 # Of a week of 7 days, each part gets at least two.
 PARTS: Final = 3
 

@@ -50,6 +50,7 @@ async def written(replicated):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
+@pytest.mark.by_day
 async def test_run(written, watched, cancelling, tmp_path, route, journal):
     """The second start delivers what the first one did not make durable, and no session is left."""
     for number in of_today(numbers()):

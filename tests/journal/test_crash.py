@@ -115,6 +115,7 @@ def source() -> Stream:
     return names["stream"]()
 
 
+@pytest.mark.by_day
 async def test_nothing_is_lost(crashed, tools) -> None:
     """A reopened journal has whole transactions up to its position, and accepts the rest."""
     whole = source()

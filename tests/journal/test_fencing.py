@@ -103,6 +103,7 @@ async def test_a_second_writer(object_store, stream, tools):
 
 
 @pytest.mark.parametrize("way", ["asleep", "killed before", "killed after", "answer lost"])
+@pytest.mark.by_day
 async def test_every_request(bucket, layer, fault, stream, tools, way):
     """Whichever request a writer sleeps in, is killed at or gets no answer to, the journal has everything once."""
     changes = "PUT|POST|DELETE"

@@ -159,6 +159,7 @@ def test_uploads(store, size):
     ],
     ids=["busy", "refused", "lost", "completed and lost", "aborted by another"],
 )
+@pytest.mark.by_day
 def test_uploads_that_fail(faulty, layer, fault, bucket, faults):
     """An upload whose sending failed is sent again when it is published; no part remains."""
     layer.faults += [fault(method, path, **options) for method, path, options in faults]

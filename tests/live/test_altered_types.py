@@ -9,9 +9,11 @@ import asyncpg
 import pytest
 
 import aiorepl
-from aiorepl import DataError, Pipeline, Source
+from aiorepl import BatchPolicy, DataError, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
 
+# A journal is flushed soon, which sinks wait for.
+SOON = BatchPolicy(flush_seconds=0.05)
 BEFORE = {"a": "7", "b": "x"}
 # Alterations of (a text, b text), and the value ('7', 'x') of a row that is written afterwards.
 ALTERATIONS = {
@@ -240,7 +242,7 @@ async def test_within_one_transaction(published, composites, name, journal, stop
     if stopped:
         unknown = {"added twice": 1, "dropped": 0}
         expected = [REFUSED if unknown.get(name) == index else value for index, value in enumerate(expected)]
-    options = {"journal": str(tmp_path / "journal")} if journal else {}
+    options = {"journal": str(tmp_path / "journal"), "batches": SOON} if journal else {}
     sink = ReadingSink()
 
     async def count():

@@ -69,6 +69,7 @@ class WaitingSink(MemorySink):
         await super().write(batch)
 
 
+@pytest.mark.by_day
 async def test_a_slot_that_keeps_too_much_wal(published, tmp_path, monkeypatch, caplog):
     """Past max_wal_bytes the stream begins, and the rest of the rows is read beside it once less WAL is kept."""
     monkeypatch.setattr(snapshot_monitor, "WalWatch", partial(WalWatch, seconds=0.02))

@@ -13,6 +13,7 @@ MEMORY = 1024 * 1024
 
 
 @pytest.mark.both_loops
+@pytest.mark.by_day
 async def test_a_stalled_sink_keeps_its_connection_and_a_bounded_window(published):
     """After a stall longer than wal_sender_timeout, with 30 times the budget waiting, nothing is lost."""
     await published.execute(

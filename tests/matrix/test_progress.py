@@ -89,6 +89,7 @@ async def test_an_abort_of_what_was_streamed(database, slot_name, client, other,
 @pytest.mark.parametrize("version", [15, 16, 17, 18])
 @pytest.mark.parametrize("streaming", ["off", "on"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.by_day
 async def test_a_decision_that_comes_alone(database, slot_name, client, end, streaming):
     """The outcome of a prepared transaction is delivered, even if no other message follows."""
     sink = MemorySink()

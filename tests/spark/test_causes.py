@@ -112,6 +112,7 @@ def test_a_full_disk_of_an_executor(tmp_path, journal, monkeypatch) -> None:
     [OSError(errno.ENOSPC, "No space left on device"), JournalError("away"), MemoryError()],
     ids=["disk", "own", "memory"],
 )
+@pytest.mark.by_day
 def test_a_real_executor(spark, error) -> None:
     """Spark passes on errors in the form that is expected here."""
 

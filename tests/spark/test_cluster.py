@@ -113,6 +113,7 @@ def wait_for(found: Callable[[], Any], process: subprocess.Popen[bytes], log: Pa
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
+@pytest.mark.by_day
 def test_executors_that_are_killed(journal, worker_python, tmp_path, free_port) -> None:
     """An executor that is killed in the middle of a batch loses no row and gives none twice."""
     t = journal.stream.table("t", column("id", 23, key=True), column("note"))

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.xdist_group("spark-programs"), pytest.mark.usefixtures
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
 
 
+@pytest.mark.by_day
 def test_a_connect_server(journal, worker_python, tmp_path, monkeypatch) -> None:
     """A server reads a journal, creates a table over it and mirrors it; the example's pipeline appends its changes."""
     t = journal.stream.table("t", column("id", 23, key=True), column("note"))

@@ -99,6 +99,7 @@ def test_duckdb(marked) -> None:
 
 
 @pytest.mark.xdist_group("spark")
+@pytest.mark.by_day
 def test_spark(spark, marked) -> None:
     """Spark reads the vectors, and marks and compacts on top; this package reads Spark's."""
     if "io.delta" not in spark.conf.get("spark.sql.extensions", ""):

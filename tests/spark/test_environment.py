@@ -26,6 +26,7 @@ print("rows:", count, bool(spark.read.parquet(sys.argv[1] + "/rows").count()))
 
 @pytest.mark.xdist_group("spark-programs")
 @pytest.mark.usefixtures("quick_java")
+@pytest.mark.by_day
 def test_a_session_beside_another_spark(tmp_path) -> None:
     """A session runs with the variables of another Spark, its file system, no HOME, and a locale that is not installed."""
     other, folder = tmp_path / "other", tmp_path / "é x"

@@ -189,6 +189,7 @@ session.stop()
 
 
 @pytest.mark.xdist_group("spark-programs")
+@pytest.mark.by_day
 def test_spark_on_a_machine_without_java(tmp_path):
     """Without another Java, a session runs on the wheel's."""
     programs = tmp_path / "bin"

@@ -51,6 +51,7 @@ main(["spark", "mirror", sys.argv[1]])
 """
 
 
+@pytest.mark.by_day
 def test_killed_and_stopped(journal, fork_server, worker_python, tmp_path, monkeypatch) -> None:
     """A kill between the commits of two tables loses nothing and repeats nothing; SIGTERM ends the restarted mirror with 0."""
     monkeypatch.setenv("PYSPARK_PYTHON", str(worker_python))

@@ -87,6 +87,7 @@ def test_latest(spark, five, tmp_path) -> None:
 
 @pytest.mark.parametrize("table", ["public.t", None])
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.by_day
 def test_within_a_segment(spark, journal, table, block_bytes) -> None:
     """A query may begin after any transaction or message."""
     rows = journal.stream.table("t", ID)

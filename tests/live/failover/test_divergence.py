@@ -102,6 +102,7 @@ async def siblings(pair, sibling):
 
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
+@pytest.mark.by_day
 async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
     """A position on one of two promoted standbys is refused on the other, though both are on timeline 2 from the same LSN."""
     sink = MemorySink(keeps_position=True)
@@ -184,6 +185,7 @@ class Backup:
 @pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
+@pytest.mark.by_day
 async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, interface):
     """A restored server reuses LSNs on the same timeline; its new transactions are not mistaken for delivered ones."""
     sink = MemorySink(keeps_position=True)

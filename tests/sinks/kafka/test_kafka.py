@@ -31,6 +31,7 @@ async def ids(broker, name, **options):
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+@pytest.mark.by_day
 async def test_killed_under_load(items, broker, name, exactly_once):
     """After three kills every row is there, in order within its partition, and with ``exactly_once`` once."""
     topic = f"{name}-{{table}}"
@@ -47,6 +48,7 @@ async def test_killed_under_load(items, broker, name, exactly_once):
     assert not exactly_once or set(found.values()) == {1}
 
 
+@pytest.mark.by_day
 async def test_a_restart_of_the_broker(items, broker, name):
     """During a load the pipeline continues, and no row is lost or, with ``exactly_once``, repeated."""
     topics = {"least": f"least-{name}", "exactly": f"exactly-{name}"}
@@ -176,6 +178,7 @@ async def test_a_broker_that_does_not_answer(source, broker, name):
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 @pytest.mark.parametrize("partitions", [None, 1], ids=["made by the broker", "with fewer partitions"])
+@pytest.mark.by_day
 async def test_a_topic_that_is_deleted(items, broker, name, exactly_once, partitions):
     """Records that follow the deletion are in the topic that replaces it."""
     exactly = {"exactly_once": True, "position_topic": f"positions-{name}"} if exactly_once else {}

@@ -54,6 +54,7 @@ class Load:
 
 
 @pytest.mark.parametrize("transactions", ["batch", "source"])
+@pytest.mark.by_day
 async def test_killed_at_random(pair, transactions, fork_server):
     """SIGKILL under load, many times, wherever it is."""
     await pair.both(LOG)

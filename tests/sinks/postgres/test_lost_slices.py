@@ -110,6 +110,7 @@ async def watched(pair, names=("mirror",)):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("way", ["plain", "streamed", "sql"])
+@pytest.mark.by_day
 async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
     """Repeated losses at several slices of two transactions, with others before, between and after them."""
     await pair.both(LOG)
@@ -286,6 +287,7 @@ async def test_beside_a_journal_nobody_else_notices(pair, tmp_path):
 
 @pytest.mark.parametrize("supports_prepared", [True, False], ids=["prepared", "held"])
 @pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
+@pytest.mark.by_day
 async def test_within_a_prepared_transaction(pair, supports_prepared, decision):
     """Before its PREPARE on the target, at it, and before its end."""
     await pair.both(LOG)

@@ -92,6 +92,7 @@ async def work(source: asyncpg.Connection, chance: random.Random, transactions: 
         (9, (17, 15), {"mode": "strict", "replica": True}, {}, 1 << 20),
     ],
 )
+@pytest.mark.by_day
 async def test_a_random_workload(pairs, seed, versions, options, source, batch):
     """Equal after each stretch, every row as often as on the source.
 

@@ -85,6 +85,7 @@ async def run(fork_server, pair, folder, way, moment, passes):
 
 
 @pytest.mark.parametrize(("way", "first"), [("direct", 0), ("journal", 3)])
+@pytest.mark.by_day
 async def test_killed_at_every_chunk(fork_server, filled, tmp_path, way, first):
     """Each process dies before or after the second chunk that it makes durable, until none is left."""
     folder = str(tmp_path / "folder")

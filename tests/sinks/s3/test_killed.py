@@ -71,6 +71,7 @@ def once(read, bucket, names) -> set[tuple[str, int]]:
     [("writers/", 1), ("writers/", 2), ("writers/", 3), ("manifest/", 1), ("manifest/", 2), ("manifest/", 3)]
     + [("schema", nth) for nth in (1, 2, 3, 8)],
 )
+@pytest.mark.by_day
 def test_killed_at_a_write(fork_server, bucket, layer, read, path, nth, lost):
     """No event is visible twice at any time; the next process completes the stream."""
     lives: list[Life] = []
@@ -96,6 +97,7 @@ def test_killed_at_a_write(fork_server, bucket, layer, read, path, nth, lost):
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("method", "path"), [("PUT", "partNumber=3&"), ("POST", "uploadId=")])
+@pytest.mark.by_day
 def test_killed_in_the_middle_of_an_upload(fork_server, bucket, layer, read, monkeypatch, method, path, lost):
     """The next process aborts the parts of this upload, and of no other."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", layer.endpoint)

@@ -22,6 +22,7 @@ def delivered(folder, files, tables, rows, *options):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
+@pytest.mark.by_day
 def test_one_huge_object(tmp_path, read, files):
     """80 MiB in one object: the process, half of which is the interpreter, stays below 130 MiB, and the object is complete."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=1073741824")
@@ -45,6 +46,7 @@ def test_one_huge_object(tmp_path, read, files):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
+@pytest.mark.by_day
 def test_many_tables(tmp_path, read, files):
     """200 open tables take as little memory as one, and each is one object."""
     peak = delivered(tmp_path, files, 200, 40_000)
@@ -58,6 +60,7 @@ def test_many_tables(tmp_path, read, files):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
+@pytest.mark.by_day
 def test_a_huge_transaction_in_small_objects(tmp_path, read, files):
     """Objects are uploaded as they fill, memory does not grow with their number, and the manifest lists all of them."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=4194304")

@@ -425,6 +425,7 @@ def case_of(sink: type, base: type) -> type:
         ),
     ],
 )
+@pytest.mark.by_day
 def test_what_is_wrong_is_found(failures, sink, base, tests, says):
     """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink, base))
