@@ -153,7 +153,9 @@ def _served(
 )
 @click.option("--keys", "show_keys", is_flag=True, help="Print the keys of rows that differ.")
 @click.option(
-    "--repair", is_flag=True, help="Ask the pipeline to read rows again that are missing or different."
+    "--repair",
+    is_flag=True,
+    help="Ask the pipeline to read rows again that are missing, different or there twice; delete rows that the source lacks.",
 )
 def verify(
     file: Path,

@@ -12,6 +12,7 @@ from typing import Any
 
 import asyncpg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -23,6 +24,7 @@ from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.store import LocalStore
 from aiorepl.spark import mirror, verify
+from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Commit
@@ -50,6 +52,9 @@ class Mirrored:
 
     def newest(self, table: str) -> Any:
         return DeltaRows.newest(self.paths[table], None)
+
+    def target(self, table: str, mode: Any) -> DeltaTarget:
+        return DeltaTarget(self.paths[table], mode=mode)
 
 
 def execute(dsn: str, *statements: str) -> None:
@@ -158,6 +163,9 @@ def test_differences(database, slot_name, tmp_path) -> None:
 
     mirrored.looked = looked
     (result,) = verified(database, slot_name, mirrored, range_rows=50, show_keys=True, repair=True)
+    assert {"1000"} == {
+        str(each) for each in DeltaTable(target).to_pyarrow_table()["id"].to_pylist() if each > 300
+    }
     found = {
         (each.lower, each.upper): (each.missing, each.different, each.extra) for each in result.differences
     }
@@ -167,7 +175,13 @@ def test_differences(database, slot_name, tmp_path) -> None:
         ("190", "240"): (1, 0, 0),
         ("290", None): (0, 0, 2),
     }
-    assert (result.rows, result.ranges, result.changing, result.requested) == (310, 7, 2, 3)
+    assert (result.rows, result.ranges, result.changing, result.requested, result.deleted) == (
+        310,
+        7,
+        2,
+        3,
+        2,
+    )
     assert sorted(key for each in result.differences for key in each.keys) == [
         "150", "151", "20", "200", "22", "500", "501",
     ]  # fmt: skip
@@ -224,7 +238,8 @@ def test_composite_keys(spark, database, slot_name, tmp_path, monkeypatch) -> No
     for session in (None, lambda: spark):
         # With so few rows at once, this process compares each range in two shares.
         monkeypatch.setattr(verification, "_ROWS_AT_ONCE", 40 if session is None else 1000)
-        options = {"range_rows": 50, "show_keys": True, "repair": True, "session": session}
+        # The second run repairs: that deletes the extra row.
+        options = {"range_rows": 50, "show_keys": True, "repair": session is not None, "session": session}
         (result,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), **options)
         found.append([(each.missing, each.different, each.extra, each.keys) for each in result.differences])
     assert found[0] == found[1] == [(1, 1, 0, ("1, l7", "1, l8")), (1, 0, 1, ("2, l95", "2, l101"))]
@@ -402,14 +417,20 @@ def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, caps
                 time.sleep(0.05)
             mirror(spark, journal, ["public.*"], lake, trigger={"availableNow": True}).awaitTermination(240)
             DeltaTable(lake / "public" / "t").delete("id BETWEEN 10 AND 12 OR id = 90")
+            # Rows that the source does not have, and second rows of keys that it has.
+            there = DeltaTable(lake / "public" / "t").to_pyarrow_table()
+            found = there.filter(pc.less(there["id"], 4))
+            gone = found.set_column(0, "id", pc.add(found["id"], pa.scalar(-100, pa.int32())))
+            write_deltalake(lake / "public" / "t", pa.concat_tables([found, gone]), mode="append")
             query = mirror(spark, journal, ["public.*"], lake)
 
             asked = ["--range-rows", "50", "--timeout", "60", "--repair"]
             assert command(*asked) == 1
             said = capsys.readouterr().out
             assert "public.t: 2 of 3 key ranges differ" in said
-            assert "range 1 (below 50): 3 missing, 0 different, 0 extra" in said
+            assert "range 1 (below 50): 3 missing, 0 different, 6 extra" in said
             assert "2 snapshots requested" in said
+            assert "rows with 3 keys deleted from the lake" in said
             for _ in range(50):
                 (result,) = verify(database, journal, lake, slot=slot_name, publication="p", timeout=60)
                 if result.same:

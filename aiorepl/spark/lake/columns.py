@@ -28,7 +28,7 @@ OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS, UNCHANGED = META.names
 
 _POSITION: Final = [pa.field(COMMIT_LSN, pa.int64()), pa.field(ORDINAL, pa.int64())]
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
+ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
     "current": _POSITION,
     "soft_delete": [*_POSITION, pa.field(DELETED, pa.bool_())],
     "history": [
@@ -41,6 +41,7 @@ _ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
     ],
     "changelog": [field.with_nullable(True) for field in META],
 }
+"""The columns that a mode adds to the source's."""
 
 
 def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
@@ -49,7 +50,7 @@ def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
     :param source: the source's columns; its metadata columns are left out.
     :raises ConfigurationError: a column has the name of a column that the mode adds.
     """
-    added = _ADDED[mode]
+    added = ADDED[mode]
     fields = [field.with_nullable(True) for field in source if field.name not in META.names]
     reserved = {field.name for field in (*added, *META)} | {KEPT, ORIGIN}
     seen: set[str] = set()

@@ -151,6 +151,8 @@ class DeltaTarget:
     ) -> None:
         for _ in range(_ATTEMPTS):
             snapshot = self._snapshot()
+            if snapshot is None and schema is None:
+                raise ConfigurationError(f"there is no Delta table {self.target}, and no schema to create it")
             found = self._attempt(snapshot, commit, runs, schema, defaults)
             if found is not None:
                 self._known = found
@@ -162,7 +164,16 @@ class DeltaTarget:
                     f"another process has written a batch to {self} meanwhile: only one query may write a table. Stop the other one, "
                     "then start this one again"
                 )
-        raise TableUnavailable(f"other programs change {self} all the time. Apply the batch again")
+        raise TableUnavailable(f"other programs change {self} all the time. Try again")
+
+    def correct(self, run: Run) -> None:
+        for _ in range(_ATTEMPTS):
+            snapshot = self._snapshot()
+            if snapshot is None:
+                raise ConfigurationError(f"there is no Delta table {self.target}")
+            if self._attempt(snapshot, None, [run]) is not None:
+                return
+        raise TableUnavailable(f"other programs change {self} all the time. Try again")
 
     def newest(self) -> DeltaRows | None:
         snapshot = self._snapshot()
@@ -190,13 +201,15 @@ class DeltaTarget:
     def _attempt(
         self,
         snapshot: Snapshot | None,
-        commit: Commit,
+        commit: Commit | None,
         runs: Sequence[Run],
-        schema: pa.Schema | None,
-        defaults: Mapping[str, pa.Scalar] | None,
+        schema: pa.Schema | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> Snapshot | None:
-        if snapshot is None and schema is None:
-            raise ConfigurationError(f"there is no Delta table {self.target}, and no schema to create it")
+        """Commit changes after a version; ``None`` if another commit came first.
+
+        :param commit: ``None``: they belong to no batch.
+        """
         if snapshot is not None:
             require_finished(snapshot)
         batch = DeltaTransaction(self._folder, snapshot, self._mode, self._layout, self._vectors)
@@ -205,6 +218,8 @@ class DeltaTarget:
                 batch.evolve(schema, defaults)
             for run in runs:
                 merge(batch, run)
+            if commit is None:
+                return batch.commit({"operation": "MERGE"})
             batch.set_transaction(commit.application, commit.number)
             return batch.commit({"operation": "MERGE", **metadata_of(commit)})
         finally:

@@ -59,6 +59,7 @@ from aiorepl.spark.lake.table import (
 _log = logger("aiorepl.spark")
 
 _PART_BYTES: Final = 64 * 1024 * 1024
+_ATTEMPTS: Final = 5
 _BATCH: Final = "aiorepl.batch."
 # Each batch adds a manifest, which every scan reads, and a metadata file, which lists all snapshots.
 _TABLE_PROPERTIES: Final = {
@@ -232,6 +233,21 @@ class IcebergTarget:
         if truncates:
             batch.truncate(truncates)
 
+    def correct(self, run: Run) -> None:
+        for left in reversed(range(_ATTEMPTS)):
+            table = self._open()
+            if table is None:
+                raise ConfigurationError(f"there is no Iceberg table {'.'.join(self.identifier)}")
+            require_finished(table)
+            try:
+                with self._transaction(table, None) as transaction:
+                    self._merge(transaction, run, {})
+                return
+            except TableUnavailable:
+                # Whether or not this attempt was committed, another one deletes the same rows.
+                if not left:
+                    raise
+
     def newest(self) -> IcebergRows | None:
         table = self._open()
         return None if table is None else IcebergRows(table.metadata_location, dict(table.io.properties))
@@ -307,7 +323,7 @@ class IcebergTarget:
         except _TRANSIENT as error:
             raise TableUnavailable(
                 f"the Iceberg table {'.'.join(self.identifier)} could not be read or committed ({type(error).__name__}): its catalog "
-                "failed, or another program has changed it meanwhile. Apply the batch again"
+                "failed, or another program has changed it meanwhile. Try again"
             ) from error
         except NotImplementedError as error:
             raise ConfigurationError(

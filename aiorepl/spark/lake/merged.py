@@ -67,25 +67,25 @@ class _Merge:
         self._values: dict[str, dict[int, Any]] = {}
 
     def rows(self, mode: Mode, masks: dict[str, pa.Array], *, rest: bool) -> None:
-        there = {self._keys[row]: row for row in range(self._count)}
+        there: dict[Key, list[int]] = {}
+        for row in range(self._count):
+            there.setdefault(self._keys[row], []).append(row)
         flags = {name: mask.to_pylist() for name, mask in masks.items()}
         gone: set[int] = set()
         matched: set[int] = set()
         for number, op in enumerate(self._ops):
             change = self._count + number
-            row = there.get(self._keys[change])
-            if row is not None:
-                matched.add(row)
-                if self._places[change] <= self._places[row]:
-                    continue
-                gone.add(row)
-            if mode == "current" and op == "delete":
+            # Only a table that another program or an earlier version has written can have a key twice.
+            present = there.get(self._keys[change], ())
+            matched.update(present)
+            older = [row for row in present if self._places[row] < self._places[change]]
+            gone.update(older)
+            if len(older) < len(present) or (mode == "current" and op == "delete"):
                 continue
             self._kept.append(change)
-            if row is not None:
-                for name, flag in flags.items():
-                    if flag[number]:
-                        self._from.setdefault(name, {})[change] = row
+            for name, flag in flags.items():
+                if older and flag[number]:
+                    self._from.setdefault(name, {})[change] = older[-1]
         deleted = self._both[DELETED].to_pylist() if mode == "soft_delete" else []
         for row in range(self._count):
             truncate = self._truncate_after(row) if rest and row not in matched else None

@@ -223,6 +223,12 @@ class Table(Protocol):
         :raises TableUnavailable: another program has changed the table meanwhile.
         """
 
+    def correct(self, run: Run) -> None:
+        """Apply changes that belong to no batch: the table keeps its position, and no end of a batch is this version.
+
+        :raises TableUnavailable: another program has changed the table meanwhile.
+        """
+
     def newest(self) -> Rows | None:
         """Return the rows of the newest version; ``None``: no table yet."""
 

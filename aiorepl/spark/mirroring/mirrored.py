@@ -11,7 +11,7 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Lake, Rows, Version
+from aiorepl.spark.lake.table import Lake, Mode, Rows, Version
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
@@ -108,6 +108,15 @@ class MirroredTables:
         if rows is None:
             raise ConfigurationError(f"the target of {table} is gone: put it back")
         return rows
+
+    def target(self, table: str, mode: Mode) -> Target:
+        """Return the target of a table, to be corrected.
+
+        :param table: ``schema.table``.
+        :param mode: which rows the table has.
+        """
+        found = next(each for each in self._require().tables if str(each) == table)
+        return self._lake.table((found.schema, found.name), (), mode)
 
     def _versions(self, state: State) -> dict[Table, list[Version]]:
         tables = sorted(state.tables.keys() - state.aside.keys())

@@ -161,13 +161,15 @@ class Differences:
 
     :param missing: rows that the lake does not have; may include rows that were deleted since the snapshot.
     :param different: rows that have other values in the lake; with the source's values.
-    :param extra: rows that only the lake has.
+    :param extra: rows that only the lake has, and second rows with a key of the source.
+    :param doubled: the source's rows whose key the lake has more than once.
     :param changing: the number of rows that were changed since the snapshot, and are not compared.
     """
 
     missing: tuple[Row, ...] = ()
     different: tuple[Row, ...] = ()
     extra: tuple[Row, ...] = ()
+    doubled: tuple[Row, ...] = ()
     changing: int = 0
 
 
@@ -196,11 +198,13 @@ class LakeRows:
 
 def differences(source: Iterable[Row], lake: LakeRows) -> Differences:
     """Compare the rows of a range."""
-    missing, different, seen = [], [], set()
+    missing, different, doubled, seen = [], [], [], set()
     for row in source:
         seen.add(row.key)
         if row.key in lake.since:
             continue
+        if row.key in lake.doubled:
+            doubled.append(row)
         if row.key not in lake.hashes:
             missing.append(row)
         elif row.hash not in (lake.hashes[row.key], *lake.doubled.get(row.key, ())):
@@ -208,4 +212,4 @@ def differences(source: Iterable[Row], lake: LakeRows) -> Differences:
     extra = [Row(key, digest, None, None) for key, digest in lake.hashes.items() if key not in seen]
     extra += [Row(key, digest, None, None) for key, each in lake.doubled.items() for digest in each]
     extra = [row for row in extra if row.key not in lake.since]
-    return Differences(tuple(missing), tuple(different), tuple(extra), len(lake.since))
+    return Differences(tuple(missing), tuple(different), tuple(extra), tuple(doubled), len(lake.since))

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import ColumnRange, Rows
+from aiorepl.spark.verifying.canonical import joined
 from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share
 
 COMMIT_LSN: Final = "_commit_lsn"
@@ -62,6 +63,21 @@ class LakeTable:
         for place, row, since in self._rows(compared, lsn, self._within(compared, places), files):
             if place in places and share.has(row.key):
                 yield place, row, since
+
+    def keys(self, compared: Comparison, places: Collection[int], wanted: Collection[str]) -> pa.Table:
+        """Return the values of the key's columns in the rows of ranges.
+
+        :param wanted: the texts of the keys.
+        """
+        fields = [self.schema().field(name) for name in compared.keys]
+        texts = pa.array(wanted, pa.string())
+        found = []
+        for batch in self.version.batches(compared.keys, self._within(compared, places)):
+            joint = joined(
+                [compared.columns[name].texts(batch[name]) for name in compared.keys], batch.num_rows
+            )
+            found.append(batch.select(compared.keys).filter(pc.is_in(joint, value_set=texts)))
+        return pa.Table.from_batches(found, pa.schema(fields)) if found else pa.schema(fields).empty_table()
 
     def files(self) -> tuple[list[str], int]:
         """As ``Rows.files``."""

@@ -26,7 +26,7 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
-from aiorepl.spark.lake.table import Rows
+from aiorepl.spark.lake.table import Mode, Rows, Table
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
     Comparison,
@@ -38,6 +38,7 @@ from aiorepl.spark.verifying.checksums import (
 )
 from aiorepl.spark.verifying.executors import DistributedTable, distributed
 from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_changelog
+from aiorepl.spark.verifying.removal import mode_of, removal
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 
@@ -79,6 +80,9 @@ class Mirrored(Protocol):
     def newest(self, table: str) -> Rows:
         """Return the newest version of a table."""
 
+    def target(self, table: str, mode: Mode) -> Table:
+        """Return a table, to correct it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RangeDifference:
@@ -89,7 +93,7 @@ class RangeDifference:
     :param upper: its upper bound, exclusive, as ``lower``.
     :param missing: the number of rows that the lake does not have.
     :param different: the number of rows with other values in the lake.
-    :param extra: the number of rows that only the lake has.
+    :param extra: the number of rows that only the lake has, and of second rows with a key of the source.
     :param keys: the keys of these rows, if requested: the texts of their columns, dates and times as numbers.
     """
 
@@ -119,6 +123,7 @@ class TableResult:
     :param changing: the number of rows that were not compared, because they changed during each comparison.
     :param not_compared: the columns that were not compared.
     :param requested: the number of snapshots that were requested.
+    :param deleted: the number of keys whose rows were deleted from the lake.
     :param problem: why the table was not compared.
     """
 
@@ -130,6 +135,7 @@ class TableResult:
     changing: int = 0
     not_compared: tuple[str, ...] = ()
     requested: int = 0
+    deleted: int = 0
     problem: str | None = None
 
     @property
@@ -155,6 +161,8 @@ class TableResult:
             lines.append(f"  columns that were not compared: {', '.join(self.not_compared)}")
         if self.requested:
             lines.append(f"  {_counted(self.requested, 'snapshot')} requested")
+        if self.deleted:
+            lines.append(f"  rows with {_counted(self.deleted, 'key')} deleted from the lake")
         return "\n".join(lines)
 
 
@@ -169,6 +177,7 @@ class _Table:
     :param pending: the ranges to be compared in the next round; ``None``: all.
     :param counts: by range, the number of the source's rows.
     :param missing: by range, the keys that were missing in the last round.
+    :param found: by range, the differences, and the LSN at which they were found.
     """
 
     name: str
@@ -180,7 +189,7 @@ class _Table:
     pending: set[int] | None = None
     counts: dict[int, int] = field(default_factory=dict)
     missing: dict[int, set[str]] = field(default_factory=dict)
-    found: dict[int, Differences] = field(default_factory=dict)
+    found: dict[int, tuple[LSN, Differences]] = field(default_factory=dict)
     problem: str | None = None
 
 
@@ -234,7 +243,8 @@ class Verification:
 
         :param tables: ``schema.table``; ``None``: all that are mirrored.
         :param show_keys: name the keys of rows that differ.
-        :param repair: ask the pipeline for snapshots of the missing and the different rows.
+        :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, and delete the rows that
+            only the lake has.
         :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
         :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
         """
@@ -347,7 +357,7 @@ class Verification:
         for places in _groups(sorted(state.pending), state.counts):
             shares = -(-sum(state.counts.get(place, 0) for place in places) // _ROWS_AT_ONCE) or 1
             for place in places:
-                state.found[place] = Differences()
+                state.found[place] = snapshot.lsn, Differences()
             for share in (Share(number, shares) for number in range(shares)):
                 there = await asyncio.to_thread(lake.rows, compared, snapshot.lsn, places, share)
                 rows: dict[int, list[Row]] = {place: [] for place in places}
@@ -357,12 +367,16 @@ class Verification:
                     found = differences(rows[place], there[place])
                     known = before.get(place, set())
                     missing = {row.key for row in found.missing}
-                    so_far = state.found[place]
-                    state.found[place] = Differences(
-                        (*so_far.missing, *(row for row in found.missing if row.key in known)),
-                        (*so_far.different, *found.different),
-                        (*so_far.extra, *found.extra),
-                        so_far.changing + found.changing + len(missing - known),
+                    _, so_far = state.found[place]
+                    state.found[place] = (
+                        snapshot.lsn,
+                        Differences(
+                            (*so_far.missing, *(row for row in found.missing if row.key in known)),
+                            (*so_far.different, *found.different),
+                            (*so_far.extra, *found.extra),
+                            (*so_far.doubled, *found.doubled),
+                            so_far.changing + found.changing + len(missing - known),
+                        ),
                     )
                     if found.changing or missing - known:
                         again.setdefault(place, set()).update(missing)
@@ -379,7 +393,8 @@ class Verification:
             return TableResult(state.name, state.lsn, problem=state.problem)
         shown = show_keys or compared.columns[compared.keys[0]].number
         found, requested = [], 0
-        for place, each in sorted(state.found.items()):
+        gone: dict[LSN, dict[int, set[str]]] = {}
+        for place, (lsn, each) in sorted(state.found.items()):
             if not (each.missing or each.different or each.extra):
                 continue
             rows = [*each.missing, *each.different, *each.extra]
@@ -394,12 +409,18 @@ class Verification:
                     tuple(readable(row.key) for row in rows) if show_keys else (),
                 )
             )
-            if repair and (each.missing or each.different):
+            again = [*each.missing, *each.different, *each.doubled]
+            if repair and again:
                 ordered = compared.columns[compared.keys[0]].number
-                wheres = conditions(compared.keys, [*each.missing, *each.different], ordered=ordered)
+                wheres = conditions(compared.keys, again, ordered=ordered)
                 await request(self._source, state.name, wheres)
                 requested += len(wheres)
-        changing = sum(each.changing for each in state.found.values())
+            if repair and (keys := {row.key for row in each.extra} - {row.key for row in each.doubled}):
+                gone.setdefault(lsn, {})[place] = keys
+        deleted = 0
+        for lsn, keys_of in gone.items():
+            deleted += await asyncio.to_thread(self._delete, state.name, compared, lsn, keys_of)
+        changing = sum(each.changing for _, each in state.found.values())
         _log.info("%s: %d of %d key ranges differ at %s", state.name, len(found), state.ranges, state.lsn)
         return TableResult(
             state.name,
@@ -410,5 +431,19 @@ class Verification:
             changing,
             state.not_compared,
             requested,
+            deleted,
             state.problem,
         )
+
+    def _delete(self, table: str, compared: Comparison, lsn: LSN, keys: Mapping[int, Collection[str]]) -> int:
+        """Delete the rows that the source did not have at an LSN, and return the number of their keys.
+
+        :param keys: by range, the texts of the keys.
+        """
+        newest = LakeTable(self._mirrored.newest(table))
+        mode = mode_of(compared.modes)
+        there = newest.keys(compared, keys, sorted(key for each in keys.values() for key in each))
+        run = removal(newest.schema(), there, mode, lsn)
+        if run.parts:
+            self._mirrored.target(table, mode).correct(run)
+        return sum(part.read().num_rows for part in run.parts)

@@ -47,8 +47,9 @@ def verify(
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
-    :param repair: ask the pipeline for snapshots of the missing and the different rows, which the mirror then applies. Rows that
-        only the lake has stay, because a snapshot deletes nothing.
+    :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, which the mirror then
+        applies. Delete the rows that only the lake has, in one commit of their table (in the mode soft_delete, mark them as deleted;
+        in the mode history, end their versions).
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
