@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from aiorepl import LSN
 from aiorepl.errors import ConfigurationError, DamagedJournal, PermanentError, SlotError
 from aiorepl.journal import store
+from aiorepl.lsn import ZERO
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
+from aiorepl.snapshot.ledger import ledger as ledger_module
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, initial_ledger, load
 
@@ -114,6 +117,44 @@ def test_the_file_says_the_same(ledger):
         assert each == load(dump(each), "here")
     with pytest.raises(DamagedJournal, match=r"here is damaged.*resnapshot"):
         load(dump(ledger).replace(b'"base"', b'"bass"'), "here")
+
+
+def test_what_was_written_before_is_not_written_again(ledger):
+    """A table that was written and then changed is written as it is now."""
+    now = ledger.hand_over(LSN(BASE + 4))
+    number = now.tables[0].id
+    for change in (
+        lambda table: table.with_sweep(),
+        lambda table: table.with_chunk(2, LSN(POINT + 500)),
+        lambda table: table.rewound(POINT),
+        lambda table: table.with_chunk(2, LSN(POINT + 600)),
+        lambda table: table.durable(LSN(POINT + 601)),
+        lambda table: table.failed("x"),
+        lambda table: table.planned(B),
+        lambda table: replace(table, plan=None),
+    ):
+        dump(now)
+        now = now.with_progress(change(now.table(number)))
+        assert now == load(dump(now), "here")
+
+
+def test_a_write_encodes_only_what_changed(monkeypatch):
+    """Many small tables cost as many encodings, not as many for each of them: the ledger is written for each table."""
+    encoded = Counter()
+    encode = ledger_module._dump_table
+
+    def counted(table):
+        encoded[table.oid] += 1
+        return encode(table)
+
+    monkeypatch.setattr(ledger_module, "_dump_table", counted)
+    plan = SnapshotPlan(tuple(TablePlan(oid, "public", f"t{oid}", 1, 1, (None,)) for oid in range(1, 301)))
+    now = initial_ledger(SOURCE, plan, POINT).hand_over(ZERO)
+    dump(now)
+    for table in now.tables:
+        now = now.with_progress(table.with_chunk(1, LSN(POINT + table.id))).durable(LSN(POINT + table.id))
+        dump(now)
+    assert {2} == set(encoded.values())
 
 
 async def test_it_is_kept_in_a_private_file(ledger, tmp_path):

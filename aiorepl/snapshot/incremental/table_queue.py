@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -88,18 +88,13 @@ class TableQueue:
     @property
     def left(self) -> list[TableProgress]:
         """The tables that have chunks to be read."""
-        return [
-            table
-            for table in self.ledger.unfinished
-            if (table.plan is None or table.left)
-            and table.id in self.counters
-            and self.counters[table.id].state != "cancelled"
-        ]
+        return list(self._each_left())
 
     def is_last(self, number: int) -> bool:
         """Whether all tables are complete with this one."""
-        failed = any(table.status == "failed" for table in self.ledger.tables)
-        return not failed and all(table.id == number for table in self.left)
+        if any(table.id != number for table in self._each_left()):
+            return False
+        return all(table.status != "failed" for table in self.ledger.tables)
 
     def is_cancelled(self, number: int) -> bool:
         """Whether a table was cancelled meanwhile; it may even have been requested again."""
@@ -227,10 +222,15 @@ class TableQueue:
         return counters is not None and counters.state == "queued"
 
     def _settle(self) -> None:
-        if self.ledger.unfinished:
-            self.settled.clear()
-        else:
+        if next(self.ledger.each_unfinished(), None) is None:
             self.settled.set()
+        else:
+            self.settled.clear()
+
+    def _each_left(self) -> Iterator[TableProgress]:
+        for table in self.ledger.each_unfinished():
+            if (table.plan is None or table.left) and not self.is_cancelled(table.id):
+                yield table
 
     def _count_new(self, ledger: ChunkLedger, ids: set[int]) -> None:
         for table in ledger.tables:

@@ -10,9 +10,11 @@ the chunk is delivered. A chunk is done once the durable position of every consu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
+
+import orjson
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
@@ -72,9 +74,19 @@ class TableProgress:
     delivered: Mapping[int, LSN] | None = None
     status: Status = "reading"
     error: str | None = None
+    # The table in the ledger's file, once it was written: a write encodes only the tables that changed.
+    _encoded: orjson.Fragment | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def encoded(self) -> orjson.Fragment:
+        """The JSON of the table in the ledger's file."""
+        if self._encoded is None:
+            object.__setattr__(self, "_encoded", orjson.Fragment(orjson.dumps(_dump_table(self))))
+            assert self._encoded is not None
+        return self._encoded
 
     @property
     def parts(self) -> list[int]:
@@ -92,7 +104,8 @@ class TableProgress:
     @property
     def complete(self) -> bool:
         """Whether all chunks are durable."""
-        return self.plan is not None and len(self.done) == len(self.plan.ranges)
+        # A plan has at least one chunk.
+        return bool(self.done) and self.plan is not None and len(self.done) == len(self.plan.ranges)
 
     def planned(self, plan: TablePlan) -> TableProgress:
         """Begin with these chunks; those that were delivered before are read again."""
@@ -184,7 +197,11 @@ class ChunkLedger:
     @property
     def unfinished(self) -> list[TableProgress]:
         """The tables to be read while the stream runs."""
-        return [table for table in self.tables if table.status == "reading" and not table.complete]
+        return list(self.each_unfinished())
+
+    def each_unfinished(self) -> Iterator[TableProgress]:
+        """Iterate over the tables to be read while the stream runs."""
+        return (table for table in self.tables if table.status == "reading" and not table.complete)
 
     @property
     def _settled(self) -> set[int]:
@@ -199,23 +216,23 @@ class ChunkLedger:
         :param position: every consumer is there, or after it.
         :param delivered: the chunks before this number were delivered; they may not be durable yet.
         """
-        ledger, done = self, self.chunks_done(position)
-        settled = self._settled
+        done, settled, number = self.chunks_done(position), self._settled, self.last_id
         left: dict[int, TableProgress] = {}
         for chunk in self.plan.chunks(done):
             plan = chunk.table
             if plan.oid in settled:
                 continue
             if plan.oid not in left:
-                ledger = ledger.with_table(plan.oid, plan.schema, plan.name)
+                number += 1
                 before = frozenset(range(1, chunk.part))
-                left[plan.oid] = replace(ledger.tables[-1], plan=plan, done=before)
+                left[plan.oid] = TableProgress(
+                    number, plan.oid, plan.schema, plan.name, plan=plan, done=before
+                )
             if chunk.number < delivered and self.initial is not None:
                 table = left[plan.oid]
                 left[plan.oid] = table.with_chunk(chunk.part, LSN(self.initial.base + chunk.number))
-        for table in left.values():
-            ledger = ledger.with_progress(table)
-        return replace(ledger, plan=SnapshotPlan(()))
+        kept = (table for table in self.tables if table.oid not in left or table.status != "failed")
+        return replace(self, plan=SnapshotPlan(()), tables=(*kept, *left.values()), last_id=number)
 
     def with_table(self, oid: int, schema: str, name: str, where: str | None = None) -> ChunkLedger:
         """Add a table that is to be read; it is the last of ``tables``. A failed one of the same oid is replaced."""
@@ -266,7 +283,8 @@ class ChunkLedger:
         return self._each(lambda table: table.rewound(position))
 
     def _each(self, change: Callable[[TableProgress], TableProgress]) -> ChunkLedger:
-        tables = tuple(table for table in map(change, self.tables) if not table.complete)
+        changed = (table if table.delivered is None else change(table) for table in self.tables)
+        tables = tuple(table for table in changed if not table.complete)
         return self if tables == self.tables else replace(self, tables=tables)
 
 
@@ -284,7 +302,7 @@ def dump(ledger: ChunkLedger) -> bytes:
                 "truncates": initial.truncates,
             },
             "plan": ledger.plan.to_json(),
-            "tables": [_dump_table(table) for table in ledger.tables],
+            "tables": [table.encoded for table in ledger.tables],
             "durable": str(ledger.durable_lsn),
             "last_id": ledger.last_id,
             "signal": str(ledger.signal_lsn),
