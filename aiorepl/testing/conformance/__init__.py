@@ -26,6 +26,13 @@ and ``read`` must not keep a client from one call to the next.
 
 from __future__ import annotations
 
+try:
+    import pytest  # noqa: F401 - the modules below need it
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "aiorepl.testing.conformance needs pytest: pip install 'aiorepl[testing]'", name="pytest"
+    ) from None
+
 from aiorepl.testing.conformance.event import Event, native_events
 from aiorepl.testing.conformance.log import SinkConformance
 from aiorepl.testing.conformance.mirror import MirrorConformance
