@@ -63,10 +63,12 @@ def raised(error: BaseException) -> str:
 def quotes_no_row(error: BaseException) -> bool:
     """Whether the text of an error names packages, files or addresses, and never a row: it may be shown.
 
-    An error of access or of a connection has the operating system's text if it has an ``errno``; otherwise its text is anyone's.
+    An error of the operating system has the system's text if it has an ``errno``; otherwise its text is anyone's.
     pyiceberg's ``NotInstalledError`` names the extra of pyiceberg that is missing; it is no ImportError.
     """
-    if isinstance(error, (PermissionError, ConnectionError)):
+    if isinstance(error, OSError) and (
+        type(error).__module__ == "builtins" or isinstance(error, (PermissionError, ConnectionError))
+    ):
         return error.errno is not None
     return isinstance(error, (AioreplError, ImportError)) or (
         type(error).__name__ == "NotInstalledError" and type(error).__module__.startswith("pyiceberg")

