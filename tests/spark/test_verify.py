@@ -333,6 +333,22 @@ def test_rows_that_no_mirror_writes(database, slot_name, tmp_path) -> None:
     assert sorted(each.keys) == ["3", "4", "5", "7", "99"]
 
 
+@pytest.mark.parametrize("publish", ["insert, update", "insert, update, delete", "insert, update, truncate"])
+def test_rows_that_the_lake_keeps_on_purpose(database, slot_name, tmp_path, publish) -> None:
+    """Rows that the source has deleted stay if the publication leaves out deletes or truncates, also in a repair."""
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, name varchar); INSERT INTO t SELECT i, 'n' || i FROM generate_series(1, 5) i",
+        f"CREATE PUBLICATION p FOR TABLE t WITH (publish = '{publish}')",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    write_deltalake(tmp_path / "t", rows(range(1, 11)))
+    (result,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), repair=True)
+    assert (result.deleted, result.kept) == (0, 5)
+    assert "rows with 5 keys stay in the lake" in str(result)
+    assert 10 == len(DeltaTable(tmp_path / "t").to_pyarrow_table())
+
+
 def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
     """Tables without a key, logs of changes and columns of other types are named; a mirror that stands still is an error."""
     execute(

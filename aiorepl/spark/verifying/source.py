@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -12,7 +12,7 @@ from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.snapshot.merging.watermarks import emit
 from aiorepl.snapshot.reading_transaction import begin_reading, lock_table, translating
-from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
 from aiorepl.spark.verifying.checksums import ALL, Comparison, Row, Share, Sum
@@ -25,6 +25,12 @@ MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 )
+# A table's publications are added up: one of them may publish its deletes.
+_DELETES: Final = """
+SELECT bool_or(p.pubdelete) AND bool_or(p.pubtruncate) FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+ WHERE t.pubname = ANY ($1) AND t.schemaname = $2 AND t.tablename = $3
+"""
 _FETCHED: Final = 10_000
 _CURSOR: Final = "aiorepl_verify"
 
@@ -36,8 +42,15 @@ class SourceSnapshot:
     :ivar tables: the published tables, by schema and name.
     """
 
-    def __init__(self, connection: Any, lsn: LSN, tables: dict[tuple[str, str], DescribedTable]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        lsn: LSN,
+        publications: Sequence[str],
+        tables: dict[tuple[str, str], DescribedTable],
+    ) -> None:
         self._connection = connection
+        self._publications = publications
         self.lsn = lsn
         self.tables = tables
 
@@ -68,7 +81,7 @@ class SourceSnapshot:
         finally:
             await capture.stop()
         named = {(each.table.schema, each.table.name): each for each in described.values()}
-        return cls(connection, result.created.consistent_point, named)
+        return cls(connection, result.created.consistent_point, publications, named)
 
     def close(self) -> None:
         """End the snapshot."""
@@ -83,6 +96,17 @@ class SourceSnapshot:
         with translating():
             role = await self._connection.fetchval("SELECT current_user::text")
             await lock_table(self._connection, table, role, lock_timeout)
+
+    async def publishes_deletes(self, table: PublishedTable) -> bool:
+        """Return whether every delete and truncate of a table is in the stream. Otherwise the lake keeps such rows on purpose.
+
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        with translating():
+            ((published,),) = await fetch_published(
+                self._connection, _DELETES, list(self._publications), table.schema, table.name
+            )
+        return bool(published)
 
     async def bounds(self, table: PublishedTable, compared: Comparison, rows: int) -> Comparison:
         """Return the comparison with bounds of ranges of about ``rows`` rows.

@@ -124,6 +124,8 @@ class TableResult:
     :param not_compared: the columns that were not compared.
     :param requested: the number of snapshots that were requested.
     :param deleted: the number of keys whose rows were deleted from the lake.
+    :param kept: the number of keys whose rows only the lake has, and which the repair left there, because no publication publishes
+        the table's deletes and truncates.
     :param problem: why the table was not compared.
     """
 
@@ -136,6 +138,7 @@ class TableResult:
     not_compared: tuple[str, ...] = ()
     requested: int = 0
     deleted: int = 0
+    kept: int = 0
     problem: str | None = None
 
     @property
@@ -163,6 +166,10 @@ class TableResult:
             lines.append(f"  {_counted(self.requested, 'snapshot')} requested")
         if self.deleted:
             lines.append(f"  rows with {_counted(self.deleted, 'key')} deleted from the lake")
+        if self.kept:
+            lines.append(
+                f"  rows with {_counted(self.kept, 'key')} stay in the lake: no publication publishes the table's deletes and truncates"
+            )
         return "\n".join(lines)
 
 
@@ -175,6 +182,7 @@ class _Table:
     """A table while it is compared.
 
     :param pending: the ranges to be compared in the next round; ``None``: all.
+    :param deletes: whether its deletes and truncates are published.
     :param counts: by range, the number of the source's rows.
     :param missing: by range, the keys that were missing in the last round.
     :param found: by range, the differences, and the LSN at which they were found.
@@ -187,6 +195,7 @@ class _Table:
     rows: int = 0
     ranges: int = 0
     pending: set[int] | None = None
+    deletes: bool = False
     counts: dict[int, int] = field(default_factory=dict)
     missing: dict[int, set[str]] = field(default_factory=dict)
     found: dict[int, tuple[LSN, Differences]] = field(default_factory=dict)
@@ -276,6 +285,7 @@ class Verification:
                 continue
             await snapshot.lock(found.table)
             each.lsn = snapshot.lsn
+            each.deletes = await snapshot.publishes_deletes(found.table)
             if each.pending is None:
                 self._choose(each, found, self._mirrored.newest(each.name).schema())
                 if each.compared is not None:
@@ -417,9 +427,12 @@ class Verification:
                 requested += len(wheres)
             if repair and (keys := {row.key for row in each.extra} - {row.key for row in each.doubled}):
                 gone.setdefault(lsn, {})[place] = keys
-        deleted = 0
+        deleted = kept = 0
         for lsn, keys_of in gone.items():
-            deleted += await asyncio.to_thread(self._delete, state.name, compared, lsn, keys_of)
+            if state.deletes:
+                deleted += await asyncio.to_thread(self._delete, state.name, compared, lsn, keys_of)
+            else:
+                kept += sum(map(len, keys_of.values()))
         changing = sum(each.changing for _, each in state.found.values())
         _log.info("%s: %d of %d key ranges differ at %s", state.name, len(found), state.ranges, state.lsn)
         return TableResult(
@@ -432,6 +445,7 @@ class Verification:
             state.not_compared,
             requested,
             deleted,
+            kept,
             state.problem,
         )
 

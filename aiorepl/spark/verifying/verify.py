@@ -49,7 +49,7 @@ def verify(
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
     :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, which the mirror then
         applies. Delete the rows that only the lake has, in one commit of their table (in the mode soft_delete, mark them as deleted;
-        in the mode history, end their versions).
+        in the mode history, end their versions), unless the publications leave out deletes or truncates.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
