@@ -73,7 +73,15 @@ command.add_command(server)
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script."""
-    sys.exit(_run(arguments))
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Nobody reads it any more (aiorepl … | head), or the disk is full. Without this, Python fails again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            code = _fail(Log(), f"cannot write to standard output: {reason(error)}", code=1)
+    sys.exit(code)
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -159,7 +159,5 @@ def tail(
         return 130 if run_async(run_pipeline(pipeline)) else 0
     except SinkError as error:
         if isinstance(error.__cause__, BrokenPipeError):
-            # `aiorepl tail | head` ends with head. Without this, Python fails again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            return 0  # `aiorepl tail | head` ends with head
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,15 +61,31 @@ def test_conformance_tests_without_pytest():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here: Linux has it")
-def test_output_that_cannot_be_written():
-    """The operating system's text is shown."""
-    program = "from aiorepl.cli import main; main(['run', '--example'])"
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("main(['run', '--example'])", "the operating system refused a call: No space left on device"),
+        # Of a command that leaves its output in the buffer.
+        (
+            "cli._run = lambda _: print('written late') or 0; main()",
+            "cannot write to standard output: No space left on device",
+        ),
+    ],
+)
+def test_output_that_cannot_be_written(program, told):
+    """The operating system's text is shown, once."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-c", f"from aiorepl import cli; from aiorepl.cli import main; {program}"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         )
-    assert done.returncode == 1
-    assert "the operating system refused a call: No space left on device" in done.stderr
+    assert 1 == done.returncode
+    assert told in done.stderr
+    assert "Exception ignored" not in done.stderr
 
 
 def test_an_internal_error_says_where(monkeypatch, capsys, tmp_path):

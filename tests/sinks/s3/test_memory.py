@@ -24,9 +24,9 @@ def delivered(folder, files, tables, rows, *options):
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 @pytest.mark.by_day
 def test_one_huge_object(tmp_path, read, files):
-    """80 MiB in one object: the process, half of which is the interpreter, stays below 130 MiB, and the object is complete."""
+    """80 MiB in one object: the process, half of which is the interpreter, stays below 140 MiB, and the object is complete."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=1073741824")
-    assert peak < 130
+    assert peak < 140
 
     store = read.folder(tmp_path)
     claim, entry = read.entries(store)
@@ -50,7 +50,7 @@ def test_one_huge_object(tmp_path, read, files):
 def test_many_tables(tmp_path, read, files):
     """200 open tables take as little memory as one, and each is one object."""
     peak = delivered(tmp_path, files, 200, 40_000)
-    assert peak < 130
+    assert peak < 140
 
     store = read.folder(tmp_path)
     objects = read.entries(store)[-1]["objects"]
@@ -64,7 +64,7 @@ def test_many_tables(tmp_path, read, files):
 def test_a_huge_transaction_in_small_objects(tmp_path, read, files):
     """Objects are uploaded as they fill, memory does not grow with their number, and the manifest lists all of them."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=4194304")
-    assert peak < 130
+    assert peak < 140
 
     store = read.folder(tmp_path)
     assert [0] == [len(entry["objects"]) for entry in read.entries(store)[:-1]]

@@ -107,7 +107,7 @@ async def test_requests_of_limited_bytes(receiver, source):
 
 async def test_signatures(receiver, source, secret):
     """The standard's library verifies each secret's signature of the uncompressed body."""
-    other = "whsec_" + "b3RoZXI" * 6 + "bw=="
+    other = "whsec_" + "b3RoZXIh" * 6
     sink = await opened(source, receiver.url, secrets=[secret, other], gzip=True)
     await sink.write(source.batch([1, 2]))
     await sink.close()
