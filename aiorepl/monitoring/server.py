@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import resource
 import socket
 from collections.abc import Iterable, Iterator
@@ -43,11 +44,12 @@ class _Connection(H11Protocol):
     """
 
     _deadline: asyncio.TimerHandle | None = None
-    _since = 0.0
+    _numbers = itertools.count(1)
+    _number = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._since = self.loop.time()
+        self._number = next(self._numbers)
         self._expect_request()
         others = [
             each
@@ -55,7 +57,7 @@ class _Connection(H11Protocol):
             if isinstance(each, _Connection) and not each.transport.is_closing()
         ]
         if len(others) > _limit():
-            min(others, key=lambda each: (each is self, each.answers(), each._since)).transport.abort()
+            min(others, key=lambda each: (each is self, each.answers(), each._number)).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()

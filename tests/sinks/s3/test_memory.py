@@ -21,12 +21,18 @@ def delivered(folder, files, tables, rows, *options):
     return int(said.stdout)
 
 
+@pytest.fixture
+def limit(tmp_path_factory, files):
+    """50 MiB more than one row takes: about 50 MiB for the interpreter, and 60 for Arrow."""
+    return delivered(tmp_path_factory.mktemp("one"), files, 1, 1) + 50
+
+
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 @pytest.mark.by_day
-def test_one_huge_object(tmp_path, read, files):
-    """80 MiB in one object: the process, half of which is the interpreter, stays below 140 MiB, and the object is complete."""
+def test_one_huge_object(tmp_path, read, files, limit):
+    """80 MiB in one object: they are never in memory at once, and the object is complete."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=1073741824")
-    assert peak < 140
+    assert peak < limit
 
     store = read.folder(tmp_path)
     claim, entry = read.entries(store)
@@ -47,10 +53,10 @@ def test_one_huge_object(tmp_path, read, files):
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 @pytest.mark.by_day
-def test_many_tables(tmp_path, read, files):
+def test_many_tables(tmp_path, read, files, limit):
     """200 open tables take as little memory as one, and each is one object."""
     peak = delivered(tmp_path, files, 200, 40_000)
-    assert peak < 140
+    assert peak < limit
 
     store = read.folder(tmp_path)
     objects = read.entries(store)[-1]["objects"]
@@ -61,10 +67,10 @@ def test_many_tables(tmp_path, read, files):
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
 @pytest.mark.by_day
-def test_a_huge_transaction_in_small_objects(tmp_path, read, files):
+def test_a_huge_transaction_in_small_objects(tmp_path, read, files, limit):
     """Objects are uploaded as they fill, memory does not grow with their number, and the manifest lists all of them."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=4194304")
-    assert peak < 140
+    assert peak < limit
 
     store = read.folder(tmp_path)
     assert [0] == [len(entry["objects"]) for entry in read.entries(store)[:-1]]
