@@ -8,6 +8,10 @@
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
   PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
+# Packages go into .venv, wherever the environment or pip's configuration installs others.
+export PIP_USER = 0
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT
+
 VENV = .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/installed

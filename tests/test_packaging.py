@@ -337,6 +337,18 @@ def test_every_download_is_verified():
     assert all(step.startswith("--require-hashes -r ") or step == "--no-deps -e ." for step in steps), steps
 
 
+def test_packages_go_into_the_virtual_environment(tmp_path):
+    """Commands of ``make`` get no other place for packages from the environment."""
+    (tmp_path / "Makefile").write_text(
+        (ROOT / "Makefile").read_text() + "\nshown:\n\t@env | grep -E '^PIP_(USER|TARGET|PREFIX|ROOT)='\n"
+    )
+    other = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x"}
+    shown = subprocess.run(
+        ["make", "shown"], cwd=tmp_path, env=os.environ | other, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "PIP_USER=0\n"
+
+
 def test_workflows_pin_actions_by_commit():
     """A tag can be moved to other code; a commit cannot."""
     used = [

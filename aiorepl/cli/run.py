@@ -74,7 +74,7 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    beside = {"the progress of snapshots": _report(loaded)} | _served(loaded, http, http_host)
+    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded)}
     run_async(run_pipeline(loaded.pipeline, beside))
     _log.info("stopped")
     return 0

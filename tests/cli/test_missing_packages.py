@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import subprocess
@@ -51,6 +52,26 @@ def test_the_demo_without_its_packages(monkeypatch, capsys, options, named):
     )
     assert run("demo", *options) == 2
     assert f"the demo needs {named}: pip install 'aiorepl[demo]'" in capsys.readouterr().err
+
+
+def test_the_status_page_without_its_packages(monkeypatch, capsys, tmp_path):
+    """``aiorepl run --http`` names the extra, and no coroutine is left behind, because a warning is an error here."""
+    monkeypatch.setitem(sys.modules, "aiorepl.monitoring.app", None)
+    file = tmp_path / "aiorepl.toml"
+    file.write_text(
+        '[source]\ndsn = "postgresql://h/d"\nslot = "s"\npublication = "p"\n[[sinks]]\ntype = "stdout"\n'
+    )
+    assert run("run", str(file), "--http", "127.0.0.1:0") == 2
+    gc.collect()
+    assert "pip install 'aiorepl[http]'" in capsys.readouterr().err
+
+
+@pytest.mark.server
+def test_the_demo_with_tls_in_the_environment(monkeypatch, capsys, tmp_path):
+    """The demo's own server has no TLS, whatever the environment asks of other servers."""
+    monkeypatch.setenv("PGSSLMODE", "require")
+    assert run("demo", "--no-spark", "--seconds", "1", "--path", str(tmp_path / "demo")) == 0
+    assert "Equal." in capsys.readouterr().out
 
 
 def test_conformance_tests_without_pytest():

@@ -53,7 +53,8 @@ def run_demo(path: Path, *, seconds: int, spark: bool, keep: bool, dsn: str | No
             console.print(
                 f"PostgreSQL {server.version} is running on port {server.port}, for this demo only."
             )
-            equal = run_async(demo.run(server.dsn))
+            # PGSSLMODE of the environment is for other servers; this one has no TLS.
+            equal = run_async(demo.run(f"{server.dsn}?sslmode=disable"))
             if keep:
                 stop = server.leave()
                 console.print(
