@@ -5,6 +5,9 @@ from aiorepl.pgoutput.tuples cimport any_unchanged, columns_of, kinds_of
 from aiorepl.transactions.rows cimport Layout
 
 
+cdef Py_ssize_t _MOST_KEPT
+
+
 cdef class Change:
     cdef readonly object transaction
     cdef readonly Py_ssize_t ordinal
@@ -16,6 +19,8 @@ cdef class RowChange(Change):
     cdef list _new
     cdef list _old
 
+    cdef list _keep_new(self, list columns)
+    cdef list _keep_old(self, list columns)
     cpdef void fill(self, object transaction, Py_ssize_t ordinal, Layout layout, RowMessage message)
 
 

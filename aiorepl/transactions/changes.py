@@ -6,7 +6,7 @@ A change holds bytes; its rows decode the values when they are read (``rows``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -18,6 +18,10 @@ from aiorepl.pgoutput.tuples import TOAST, UNCHANGED, any_unchanged, columns_of,
 from aiorepl.transactions.rewriting import with_columns
 from aiorepl.transactions.rows import Layout, Raw, Row
 from aiorepl.transactions.transaction import Transaction
+
+# Columns are kept with a change up to this size of its message; larger ones are cut out of the message each time. Otherwise
+# each row would be in memory twice while its last sink writes it.
+_MOST_KEPT: Final = 1 << 20
 
 
 class Change:
@@ -127,8 +131,18 @@ class RowChange(Change):
     def raw_old(self) -> list[Raw] | None:
         """The old row's columns as sent; under ``K`` only those at ``old_indexes`` are valid."""
         if self._old is None and self.message.old_kind:
-            self._old = columns_of(self.message.payload, self.message.old_at)
+            return self._keep_old(columns_of(self.message.payload, self.message.old_at))
         return self._old
+
+    def _keep_new(self, columns: list[Raw]) -> list[Raw]:
+        if len(self.message.payload) <= _MOST_KEPT:
+            self._new = columns
+        return columns
+
+    def _keep_old(self, columns: list[Raw]) -> list[Raw]:
+        if len(self.message.payload) <= _MOST_KEPT:
+            self._old = columns
+        return columns
 
     @property
     def old_indexes(self) -> tuple[int, ...]:
@@ -166,7 +180,7 @@ class Insert(RowChange):
     @property
     def raw_new(self) -> list[Raw]:
         if self._new is None:
-            self._new = columns_of(self.message.payload, self.message.new_at)
+            return self._keep_new(columns_of(self.message.payload, self.message.new_at))
         return self._new
 
     @property
@@ -204,7 +218,7 @@ class Update(RowChange):
             if self.message.old_kind == "O" and any_unchanged(columns) and self.raw_old is not None:
                 pairs = zip(columns, self.raw_old, strict=True)
                 columns = [old if new is UNCHANGED else new for new, old in pairs]
-            self._new = columns
+            return self._keep_new(columns)
         return self._new
 
     @property
@@ -238,7 +252,7 @@ class Delete(RowChange):
     @property
     def raw_old(self) -> list[Raw]:
         if self._old is None:
-            self._old = columns_of(self.message.payload, self.message.old_at)
+            return self._keep_old(columns_of(self.message.payload, self.message.old_at))
         return self._old
 
 

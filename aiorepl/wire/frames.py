@@ -176,8 +176,11 @@ class FrameBuffer:
         self._start = at
         if at == end:
             self._start = self._end = 0
-            if len(memory) > self._least and not self._keeps_capacity():
-                self._memory = bytearray(self._least)
+        if len(memory) > self._least and end - at <= self._least // 2 and not self._keeps_capacity():
+            # The memory of a large frame is freed, although the next frame has begun in it.
+            self._memory = bytearray(self._least)
+            self._memory[: end - at] = memory[at:end]
+            self._start, self._end = 0, end - at
         return others
 
     def _skip_surplus(self, count: int) -> None:

@@ -137,3 +137,16 @@ def test_what_a_repr_shows(one_change):
     assert "<Insert 0 at 0/10 on public.orders>" == repr(change)
     assert "<Row of public.orders, 2 columns>" == repr(change.new)
     assert "<Message 0 at 0/10>" == repr(one_change(build.message(lsn=1)))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(10, True), (1 << 20, False)])
+def test_columns_of_large_rows_are_not_kept(one_change, size, kept):
+    """They are cut out of the message each time, so that the row is not in memory twice."""
+    note = "x" * size
+    change = one_change(
+        build.update(relation=7, new=["2", UNCHANGED], old=["1", note], old_kind="O"), identity="f"
+    )
+
+    assert ({"id": 1, "note": note}, {"id": 2, "note": note}) == (change.old, change.new)
+    assert kept == (change.raw_new is change.raw_new)
+    assert kept == (change.raw_old is change.raw_old)

@@ -179,6 +179,17 @@ def test_room_for_the_largest_does_not_stay(backend):
     assert usual == len(buffer.space())
 
 
+def test_room_for_the_largest_does_not_stay_for_the_next_frame(backend):
+    """Its memory is freed, although the beginning of the next frame is in it."""
+    buffer = FrameBuffer()
+    usual = len(buffer.space())
+    following = backend.xlog(b"small")
+
+    assert 1 == len(feed(buffer, backend.xlog(bytes(9 * MIB)) + following[:7]))
+    assert usual - 7 == len(buffer.space())
+    assert [b"small"] == [frame.payload for frame in feed(buffer, following[7:])]
+
+
 def test_memory_follows_what_arrived():
     """A frame that claims a gigabyte uses memory for the bytes that have arrived."""
     buffer = FrameBuffer()
