@@ -336,13 +336,14 @@ class Round:
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
             with contextlib.suppress(*UNAVAILABLE):
-                text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
-                self._confirmed = None if text is None else LSN.parse(text)
-                for watch in self._watches.values() if self._looking else ():
-                    watch.look()
-                for watch in self._watches.values():
-                    if isinstance(watch, TableWatch):
-                        await watch.poll(await self._connected(self._target))
+                async with self._striker.restarting:
+                    text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
+                    self._confirmed = None if text is None else LSN.parse(text)
+                    for watch in self._watches.values() if self._looking else ():
+                        watch.look()
+                    for watch in self._watches.values():
+                        if isinstance(watch, TableWatch):
+                            await watch.poll(await self._connected(self._target))
             await asyncio.sleep(0.03)
 
     async def _connected(self, dsn: str) -> Any:

@@ -282,6 +282,22 @@ def trust_waiting_commits() -> None:
     MirrorState.open = trusting
 
 
+def forget_parents() -> None:
+    """A selection goes on with its first judgement of a table, whichever parents the table gets later."""
+    from aiorepl.transforms.filter import StreamFilter
+
+    create = StreamFilter._create
+
+    def first(self: Any, relation: Any) -> Any:
+        kept = self.__dict__.setdefault("_first", {})
+        key = (relation.oid, relation.schema, relation.name, relation.columns)
+        if key not in kept:
+            kept[key] = create(self, relation)
+        return kept[key]
+
+    StreamFilter._create = first
+
+
 def _strikes(kind: str, least: float = 0.0) -> Callable[[Program], bool]:
     """Whether a fault from outside is in a program, with at least this size."""
     return lambda program: any(
@@ -297,6 +313,22 @@ def _has(option: str) -> Callable[[Program], bool]:
 def _writes_lines(program: Program) -> bool:
     return not program.pipeline.get("connect") and any(
         sink["type"] == "jsonl" for sink in program.sinks.values()
+    )
+
+
+def messages_as_sent() -> None:
+    """Logical messages keep the place among rows that the server gave them, which another connection may change."""
+    from aiorepl.pgoutput.message_order import MessageOrder
+
+    MessageOrder.feed = lambda order, frames: list(frames)
+
+
+def keep_doubtful_messages() -> None:
+    """Logical messages of a streamed transaction are delivered although their savepoint may have been rolled back."""
+    from aiorepl.transactions.assembler import Assembler
+
+    Assembler._take_stream = lambda assembler, message, name: assembler.in_progress.take_stream(
+        message.xid, name
     )
 
 
@@ -338,6 +370,14 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
         program.target_standby == "synchronous" and _strikes("promote the target", 0.3)(program)
     ),
     "compact fewer blocks": lambda program: "compact" in program.pipeline,
+    "messages as sent": lambda program: bool(program.mixture.get("notices")),
+    "keep doubtful messages": lambda program: (
+        bool(program.mixture.get("notices")) and program.mixture["streamed"] > 0
+    ),
+    "forget parents": lambda program: any(
+        "tree.secret" in sink.get("mask", ()) or "tree" in sink.get("tables", ())
+        for sink in program.sinks.values()
+    ),
 }
 
 
@@ -369,5 +409,8 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         judge_early,
         compact_fewer_blocks,
         trust_waiting_commits,
+        messages_as_sent,
+        keep_doubtful_messages,
+        forget_parents,
     )
 }

@@ -48,6 +48,8 @@ class Striker:
     :param forget: called while the server is down, because it may have lost confirmed positions.
     :param struck: called with each fault.
     :param second: runs a second pipeline on the same slot and journal, for some seconds; returns whether it got the slot.
+    :ivar restarting: held while the server restarts. Who reads positions holds it, too, because those of before and after a restart
+        cannot be compared.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Striker:
         self._database = database
         self._forget = forget
         self._struck = struck
+        self.restarting = asyncio.Lock()
 
     async def strike(self, kind: str, size: float, process: Process) -> None:
         """Strike once.
@@ -100,9 +103,10 @@ class Striker:
             self._layer.away = False
         elif kind in ("restart", "crash"):
             server = self._cluster.server
-            await asyncio.to_thread(server.restart if kind == "restart" else server.kill)
-            # Before version 17, even an orderly shutdown may lose confirmed positions.
-            self._forget()
+            async with self.restarting:
+                await asyncio.to_thread(server.restart if kind == "restart" else server.kill)
+                # Before version 17, even an orderly shutdown may lose confirmed positions.
+                self._forget()
             if kind == "crash":
                 await asyncio.to_thread(server.start)
         else:

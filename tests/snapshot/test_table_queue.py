@@ -156,6 +156,21 @@ async def test_cancelled_while_it_is_looked_up(queue, monkeypatch):
     assert [6] == [table.id for table in queue.ledger.tables]
 
 
+async def test_a_ledger_that_cannot_be_written(queue, store, monkeypatch):
+    """An error of the ledger that will not pass ends the reading; no table has failed, so the next start reads them."""
+
+    async def read_table(source, progress, update, *rest: Any) -> None:
+        store.errors = [PermanentError("Input/output error", fatal=True)]
+        await update(delivered)
+
+    monkeypatch.setattr(table_turns, "read_table", read_table)
+    turns = TableTurns(queue, RetryPolicy(), SimpleNamespace(), lambda: ZERO, lambda: None)
+    turns.pause(False)
+    with pytest.raises(PermanentError, match="Input/output error"):
+        await asyncio.wait_for(turns.run(), 60)
+    assert [A, B, C] == [(table.schema, table.name) for table in queue.ledger.unfinished]
+
+
 async def test_turns(queue, monkeypatch):
     """A table whose reading fails again and again lets the others go first, and is read in the end."""
     attempts: list[str] = []

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, PermanentError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy, may_pass
@@ -181,7 +181,10 @@ class TableTurns:
         """Try a table again later, unless its error will not pass.
 
         :param alone: whether no other table can be read meanwhile.
+        :raises PermanentError: the ledger cannot be written. The table has not failed: the next start reads it.
         """
+        if isinstance(error, PermanentError) and error.fatal:
+            raise error
         if self._queue.is_cancelled(table.id):
             return
         counters = self._queue.counters[table.id]
