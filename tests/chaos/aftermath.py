@@ -186,6 +186,10 @@ class Aftermath:
         if (damage, remedy) == ("invalidate", "accept_gap"):
             # As the error of the refused start says.
             await connection.fetch("SELECT pg_drop_replication_slot($1)", self._slot)
+        # A late standby may lack the end of a prepared transaction, and the creation of a slot waits for it.
+        ours = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+        for (gid,) in await connection.fetch(ours):
+            await connection.execute(f"ROLLBACK PREPARED '{gid}'")
         connection.terminate()
         process = await self._start({remedy: True, "create_slot": True})
         following = asyncio.create_task(watch.follow(after))

@@ -320,7 +320,11 @@ class Writer:
         if scope.chance.random() < mixture.streamed:
             for savepoint in range(scope.chance.choice([1, 3])):
                 await scope.connection.execute(f"SAVEPOINT large{savepoint}")
-                added = await actions.add_entries(scope, _STREAMED)
+                added = list[Operation]()
+                if mixture.messages and scope.chance.random() < 0.5:
+                    # Of a message before the first row of a savepoint, a stream does not tell whether it was rolled back.
+                    added += await actions.emit_message(scope)
+                added += await actions.add_entries(scope, _STREAMED)
                 if scope.chance.random() < 0.5:
                     await scope.connection.execute(f"ROLLBACK TO SAVEPOINT large{savepoint}")
                 else:
