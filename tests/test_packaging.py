@@ -344,7 +344,12 @@ def test_packages_go_into_the_virtual_environment(tmp_path):
     )
     other = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x"}
     shown = subprocess.run(
-        ["make", "shown"], cwd=tmp_path, env=os.environ | other, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "shown"],
+        cwd=tmp_path,
+        env=os.environ | other,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert shown.stdout == "PIP_USER=0\n"
 
