@@ -347,6 +347,10 @@ def operations(change: Delivered) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str | None:
+    """Return PostgreSQL's text, which puts parts of a composite that have spaces in quotes."""
+    if isinstance(value, dict):
+        parts = [f'"{part}"' if " " in part else part for part in map(str, value.values())]
+        return f"({','.join(parts)})"
     return None if value is None else str(value)
 
 
