@@ -66,14 +66,6 @@ def test_the_status_page_without_its_packages(monkeypatch, capsys, tmp_path):
     assert "pip install 'aiorepl[http]'" in capsys.readouterr().err
 
 
-@pytest.mark.server
-def test_the_demo_with_tls_in_the_environment(monkeypatch, capsys, tmp_path):
-    """The demo's own server has no TLS, whatever the environment asks of other servers."""
-    monkeypatch.setenv("PGSSLMODE", "require")
-    assert run("demo", "--no-spark", "--seconds", "1", "--path", str(tmp_path / "demo")) == 0
-    assert "Equal." in capsys.readouterr().out
-
-
 def test_conformance_tests_without_pytest():
     """Their import names the package and the extra."""
     program = "import sys; sys.modules['pytest'] = None; import aiorepl.testing.conformance"

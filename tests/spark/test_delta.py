@@ -8,6 +8,7 @@ import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,6 +62,28 @@ def apply(
     commit = Commit(application, lsn, LSN(lsn))
     reduced = reduce_changes(changes, target.keys, target.mode, truncates)
     target.apply(commit, [Run(target.keys, reduced.parts(part), reduced.truncates)], schema, defaults)
+
+
+@pytest.mark.parametrize("character", ["%", "\\", "\n", "\x7f", "[", "]", "^", "|"])
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_paths_that_deltalake_cannot_use(tmp_path, character, form):
+    """They are refused before anything is written, also as part of a longer path and encoded in a URI."""
+    folder = f"{tmp_path}/a{character}b"
+    target = form.format(folder if form == "{}" else quote(folder))
+    for make in (DeltaLake, DeltaTarget):
+        with pytest.raises(
+            ConfigurationError, match=r"Delta tables cannot be in the folder .*takes no path with"
+        ):
+            make(f"{target}/t")
+
+
+def test_other_paths(tmp_path, monkeypatch):
+    """All other characters can be in a path, also of the working directory."""
+    folder = tmp_path / "ü #?*{}<>~$:\"'`;&+=,@ "
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    apply(target := DeltaTarget("t", ("id",)), FIRST, 1, {"id": 1, "note": "one", "n": 10})
+    assert 1 == DeltaTable(target.target).to_pyarrow_table().num_rows
 
 
 def evolve(target: DeltaTarget, schema: pa.Schema, defaults=None) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import shlex
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from anyio import to_thread
@@ -45,27 +46,29 @@ def run_demo(path: Path, *, seconds: int, spark: bool, keep: bool, dsn: str | No
     """
     console = Console(highlight=False, soft_wrap=True)
     began = time.monotonic()
-    demo = _Demo(console, _fresh(path), seconds=seconds, spark=spark, keep=keep)
-    if dsn is not None:
-        equal = run_async(demo.run(dsn))
-    else:
-        with EmbeddedServer() as server:
-            console.print(
-                f"PostgreSQL {server.version} is running on port {server.port}, for this demo only."
-            )
-            # PGSSLMODE of the environment is for other servers; this one has no TLS.
-            equal = run_async(demo.run(f"{server.dsn}?sslmode=disable"))
-            if keep:
-                stop = server.leave()
-                console.print(
-                    f"\nThe server keeps running: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
-                )
+    with _fresh(path) as folder:
+        equal = _run(_Demo(console, folder, seconds=seconds, spark=spark, keep=keep), console, dsn, keep=keep)
     if not compiled.ACTIVE:
         console.print(
             "\nThis was plain Python. Compiled code is several times faster: `make compiled` in a clone, with a C compiler."
         )
     console.print(f"\nDone in {time.monotonic() - began:.0f} s.")
     return 0 if equal else 1
+
+
+def _run(demo: _Demo, console: Console, dsn: str | None, *, keep: bool) -> bool:
+    if dsn is not None:
+        return run_async(demo.run(dsn))
+    with EmbeddedServer() as server:
+        console.print(f"PostgreSQL {server.version} is running on port {server.port}, for this demo only.")
+        # PGSSLMODE of the environment is for other servers; this one has no TLS.
+        equal = run_async(demo.run(f"{server.dsn}?sslmode=disable"))
+        if keep:
+            stop = server.leave()
+            console.print(
+                f"\nThe server keeps running: psql '{server.dsn_for(_DATABASE)}'\nStop it with: {stop}"
+            )
+        return equal
 
 
 class _Demo:
@@ -232,16 +235,36 @@ def _shown(verdict: Verdict) -> str:
     return "equal" if not verdict.differing else f"{verdict.differing:,} rows differ"
 
 
-def _fresh(path: Path) -> Path:
-    """Empty the folder, if an earlier demo made it or it does not exist."""
+@contextlib.contextmanager
+def _fresh(path: Path) -> Iterator[Path]:
+    """Empty the folder, if an earlier demo made it or it does not exist, and keep other demos out of it.
+
+    :raises ConfigurationError: it has something else, or another demo uses it.
+    """
     folder = path.resolve()
-    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+    mark = folder / _MARK
+    if folder.exists() and any(folder.iterdir()) and not mark.exists():
         raise ConfigurationError(
             f"{folder} is not a folder of an earlier demo: choose another one with --path"
         )
+    if mark.exists():
+        with mark.open("rb") as file:
+            _lock(file, folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / _MARK).write_text(
-        f"Made by aiorepl demo, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; the next one empties it.\n"
-    )
-    return folder
+    with mark.open("wb") as file:
+        _lock(file, folder)
+        made = f"Made by aiorepl demo, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; the next one empties it.\n"
+        file.write(made.encode())
+        file.flush()
+        yield folder
+
+
+def _lock(file: BinaryIO, folder: Path) -> None:
+    """Lock the mark of a folder. The lock ends with this process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigurationError(
+            f"another demo uses {folder}: wait until it has ended, or choose another folder with --path"
+        ) from None

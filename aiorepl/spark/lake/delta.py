@@ -42,6 +42,7 @@ class DeltaLake:
 
     :param storage: for deltalake, if the tables are in an object store.
     :param deletion_vectors: as in ``DeltaTarget``.
+    :raises ConfigurationError: the path of a local folder has a character that deltalake cannot use.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class DeltaLake:
         upkeep: Upkeep = DEFAULT_UPKEEP,
         deletion_vectors: DeletionVectors = "auto",
     ) -> None:
-        self._root = root.rstrip("/")
+        self._root = DeltaFolder(root.rstrip("/")).target
         self._storage = storage
         self._upkeep = upkeep
         self._vectors: DeletionVectors = deletion_vectors

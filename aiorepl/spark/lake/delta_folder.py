@@ -6,6 +6,7 @@ A local table is written with the process's umask, because other users and progr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,12 +21,16 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from aiorepl.durable import fsync, sync_folder
+from aiorepl.errors import ConfigurationError
 from aiorepl.objects.client import ObjectClient
 from aiorepl.objects.location import ObjectStore
 
 LOG: Final = "_delta_log"
 _OF_DELTALAKE: Final = ("allow_http", "unsafe_rename", "locking_provider", "conditional_put", "dynamo")
 """Parts of the names of deltalake's own options, which obstore does not know."""
+
+# deltalake decodes "%", takes "\\" for "/", and fails with errors of Rust at the others.
+_UNSUITABLE: Final = re.compile(r"[\x00-\x1f\x7f%\\\[\]^|]")
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,18 @@ class DeltaFolder:
 
     :param target: its path or URI.
     :param storage: for deltalake, if it is in an object store; may contain credentials.
+    :raises ConfigurationError: the path of a local folder has a character that deltalake cannot use.
     """
 
     target: str
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._local is not None and (found := _UNSUITABLE.search(str(self._local.absolute()))):
+            raise ConfigurationError(
+                f"Delta tables cannot be in the folder {str(self._local)!r}: deltalake takes no path with {found[0]!r}: choose a folder "
+                "whose path does not have this character"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"target": self.target, "storage": self.storage}
