@@ -106,6 +106,8 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:
         if os.environ.get("AIOREPL_DEBUG"):
             raise
+        if (ended := _java_ended()) is not None:
+            return _fail(log, ended, code=1)
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(log, f"cannot use {error.filename}: {reason(error)}", code=1)
         if isinstance(error, OSError) and quotes_no_row(error):
@@ -116,6 +118,15 @@ def _run(arguments: list[str] | None) -> int:
             return _fail(log, f"a package is missing or cannot be imported: {error}", code=2)
         return _fail(log, f"internal error: {placed(error)}; set AIOREPL_DEBUG=1 for the traceback", code=1)
     return code if isinstance(code, int) else 0
+
+
+def _java_ended() -> str | None:
+    if "aiorepl.spark.mirroring.causes" not in sys.modules:
+        return None  # no command of Spark has run
+    from aiorepl.spark.mirroring.causes import java_ended
+
+    ended = java_ended()
+    return None if ended is None else str(ended)
 
 
 def _cause_in_spark(error: Exception) -> str | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors.exceptions.base import PythonException, StreamingQueryException
 
+from aiorepl.cli import main
 from aiorepl.errors import ConfigurationError, DataError, JournalError
 from aiorepl.spark.lake.table import TableUnavailable
 from aiorepl.spark.mirroring.applying import error_text
@@ -126,3 +131,22 @@ def test_a_real_executor(spark, error) -> None:
     found = known_cause(raised.value)
     assert type(found) is expected
     assert not isinstance(found, OSError) or errno.ENOSPC == found.errno
+
+
+@pytest.mark.parametrize(
+    ("program", "text"), [("kill -9 $$", "by signal 9"), ("exit 3", "with exit code 3"), ("read line", None)]
+)
+def test_java_that_has_ended(program, text, monkeypatch, capsys) -> None:
+    """Every call of Spark fails once its Java has ended: with an error of py4j, or of a socket. The command line tells the reason."""
+    java = subprocess.Popen(["sh", "-c", program], stdin=subprocess.PIPE)
+    if text is not None:
+        java.wait(30)
+    gateway = SimpleNamespace(proc=java)
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    monkeypatch.setattr("aiorepl.cli.mirror_file.load", mock.Mock(side_effect=refused))
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "mirror", __file__])
+    java.communicate()
+    assert ended.value.code == 1
+    assert (f"Spark's Java has ended {text}" if text else "Connection refused") in capsys.readouterr().err

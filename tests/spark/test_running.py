@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from pyspark import SparkContext
 
 from aiorepl.errors import ConfigurationError, JournalError, SinkError
 from aiorepl.retry import RetryPolicy
@@ -166,3 +167,11 @@ def test_stop_after_a_batch() -> None:
     own = runner(mirror)
     own.run()
     assert not mirror.queries[0].stopped
+
+
+def test_java_that_has_ended(monkeypatch) -> None:
+    """Without Java no query can start, so none is tried."""
+    monkeypatch.setattr(SparkContext, "_gateway", mock.Mock(**{"proc.poll.return_value": -9}))
+    mirror = Mirror(ConnectionRefusedError("Connection refused"))
+    with pytest.raises(SinkError, match="Java has ended by signal 9"):
+        runner(mirror).run()

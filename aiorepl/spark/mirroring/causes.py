@@ -7,6 +7,8 @@ import re
 from importlib import import_module
 from typing import Final
 
+from pyspark import SparkContext
+
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, ConfigurationError, SinkError
 from aiorepl.spark.lake.table import TableUnavailable
@@ -21,6 +23,22 @@ _PASSING: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly|Python worker failed to connect back|"
     r"Connection (?:reset|refused)|Broken pipe|java\.util\.concurrent\.TimeoutException|SocketTimeoutException"
 )
+
+
+class JavaEnded(SinkError):
+    """The Java process of the local Spark session has ended. A new session needs a new process of Python, too."""
+
+
+def java_ended() -> JavaEnded | None:
+    """Return an error if Spark's Java, started by this process, has ended: every call of Spark fails then, with various errors."""
+    java = getattr(SparkContext._gateway, "proc", None)
+    status = None if java is None else java.poll()
+    if status is None:
+        return None
+    how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
+    return JavaEnded(
+        f"Spark's Java has ended {how}: start again; if the system has ended it for its memory, give it less, or the machine more"
+    )
 
 
 def known_cause(error: Exception) -> Exception | None:

@@ -27,7 +27,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
-from aiorepl.spark.mirroring.causes import known_cause
+from aiorepl.spark.mirroring.causes import JavaEnded, java_ended, known_cause
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
 from aiorepl.spark.reading.lag import BYTES, lag
@@ -40,7 +40,7 @@ _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
 # Spark's workers run another Python, which lacks the module.
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # After these errors the same query would fail again.
-_LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError)
+_LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError, JavaEnded)
 
 
 class MirrorRunner:
@@ -172,6 +172,8 @@ class MirrorRunner:
                 return
 
     def _cause(self, error: Exception) -> AioreplError:
+        if (ended := java_ended()) is not None:
+            return ended
         own = None if self._batches is None else self._batches.error
         for each in (own, error):
             if isinstance(each, AioreplError):
