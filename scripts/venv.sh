@@ -2,6 +2,12 @@
 # venv.sh FOLDER: a virtual environment of the newest suitable Python, unless FOLDER is one already.
 set -eu
 venv=$1
+case $PWD in
+    *[\$\"\`\\:]*)
+        echo "aiorepl: move the clone: the programs of pip and PostgreSQL do not start in a folder with one of \$ \" \` \\ : in its path" >&2
+        exit 2
+        ;;
+esac
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     exit 0
 fi

@@ -420,3 +420,15 @@ def test_lock_follows_pyproject():
         if wanted.name != "aiorepl"
         and not wanted.specifier.contains(pinned.get(canonicalize_name(wanted.name), "0"))
     ]
+
+
+@pytest.mark.parametrize("character", ["$", '"', "`", "\\", ":"])
+def test_a_folder_in_which_nothing_would_start(tmp_path, character) -> None:
+    """Programs of pip and PostgreSQL put their path into a shell's quotes, so the clone is refused before anything is installed."""
+    folder = tmp_path / f"a{character}b"
+    folder.mkdir()
+    script = ["sh", str(ROOT / "scripts" / "venv.sh"), ".venv"]
+    refused = subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "move the clone" in refused.stderr
+    assert not list(folder.iterdir())
