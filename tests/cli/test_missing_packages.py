@@ -101,6 +101,32 @@ def test_output_that_cannot_be_written(program, told):
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code", "told"),
+    [
+        (["run", "--example"], 1, 1, "Bad file descriptor"),
+        (
+            ["tail", "--dsn", "postgresql://127.0.0.1:1/d", "--slot", "s", "--publication", "p"],
+            0,
+            3,
+            "127.0.0.1:1",
+        ),
+        (["tail", "--dsn", "postgresql://127.0.0.1:1/d", "--slot", "s", "--publication", "p"], 2, 3, ""),
+    ],
+)
+def test_closed_standard_streams(arguments, closed, code, told):
+    """A closed standard output is an error for what writes to it; a command needs neither of the others."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", sys.executable, "-m", "aiorepl", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (code, "") == (done.returncode, done.stdout)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_internal_error_says_where(monkeypatch, capsys, tmp_path):
     """The class, the file and the line of an unexpected error are shown; its text is not, because it may quote a row."""
 
