@@ -20,6 +20,7 @@ DOCS_VENV = .venv-docs
 AUDIT_VENV = .venv-audit
 STRANGERS = /var/tmp/aiorepl-strangers
 ARGS =
+PLAIN_ARGS =
 # Four for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 8
 PYTEST = pytest -n $(WORKERS) --dist loadgroup
@@ -34,14 +35,14 @@ SEGMENTS = tests/journal/test_journal.py tests/journal/test_parts.py tests/journ
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-# First what compiles, in plain Python, unless ARGS choose. Then everything, as it is installed.
+# First what compiles, in plain Python, unless ARGS choose: every third test, chosen by the day. Then everything, as it is installed.
 test: $(STAMP)
-	@plain=plain; test -z "$(ARGS)" || plain=; $(MAKE) -j4 lint servers compiled $$plain
+	@plain=plain; test -z "$(ARGS)" || plain=; $(MAKE) -j4 lint servers compiled $$plain PLAIN_ARGS=--by-day
 	$(BIN)/$(PYTEST) $(ARGS)
 
 # What compiles, in plain Python: the tests without a server reach each of its lines. Atheris never runs anything else.
 plain: $(STAMP)
-	AIOREPL_PURE_PYTHON=1 $(BIN)/$(PURE_PYTEST) -q -m "not server" $(COMPILED) $(SEGMENTS) tests/fuzz/test_decoder.py
+	AIOREPL_PURE_PYTHON=1 $(BIN)/$(PURE_PYTEST) -q $(PLAIN_ARGS) -m "not server" $(COMPILED) $(SEGMENTS) tests/fuzz/test_decoder.py
 
 # What needs no server, and one path from a real server to a sink: for everyday work.
 test-fast: $(STAMP)

@@ -269,6 +269,13 @@ def pytest_report_header() -> str:
     return f"cases of the day: {today.VARIABLE}={today.day()}"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this suite."""
+    parser.addoption(
+        "--by-day", action="store_true", help="take every third of the selected tests, chosen by the day"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set up the environment that workers and every process of a test inherit."""
@@ -322,8 +329,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     xdist notes the group in an attribute that pytest 9.2 ignores.
     """
-    if os.environ[today.WHOLE]:
-        by_day = [item for item in items if item.get_closest_marker("by_day") is not None]
+    every = config.option.by_day
+    if every or os.environ[today.WHOLE]:
+        by_day = [item for item in items if every or item.get_closest_marker("by_day") is not None]
         left_out = {*by_day}.difference(today.of_today(by_day))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
