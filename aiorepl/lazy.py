@@ -28,7 +28,10 @@ def importer(
         try:
             home = homes[name]
         except KeyError:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+            # Python itself suggests a name, if it knows these two.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            ) from None
         try:
             module = import_module(home)
         except ModuleNotFoundError as missing:

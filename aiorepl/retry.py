@@ -23,6 +23,7 @@ from aiorepl.errors import (
 )
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
+from aiorepl.option_fields import Seconds
 
 _sink_log = logger("aiorepl.sink")
 _capture_log = logger("aiorepl.capture")
@@ -40,7 +41,7 @@ _TRANSIENT = ("08", "53", "57", "58")
 _PASSING: Final = frozenset({"CheckXLogRemoved", "relation_open"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RetryPolicy:
     """Exponential backoff with jitter, in stamina's terms.
 
@@ -53,9 +54,9 @@ class RetryPolicy:
     """
 
     attempts: int | None = None
-    timeout: float | None = 300.0
-    wait_initial: float = 0.1
-    wait_max: float = 30.0
+    timeout: Seconds[float | None] = Seconds(300.0)
+    wait_initial: Seconds[float] = Seconds(0.1)
+    wait_max: Seconds[float] = Seconds(30.0)
 
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:

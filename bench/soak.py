@@ -152,7 +152,7 @@ async def soak(minutes: float, seed: int) -> int:
             source,
             {"quick": quick, "slow": slow},
             journal=str(folder / "journal"),
-            retention="64mb",
+            retention="64MiB",
             batches=BatchPolicy(flush_seconds=0.5),
             reconnect=RetryPolicy(wait_initial=0.1),
         )

@@ -34,6 +34,10 @@ ORDER = (
         "lazy",
         "secret",
         "retry",
+        "dsn",
+        "durations",
+        "option_fields",
+        "suggestions",
     },
     {"objects"},
     {"wire"},
@@ -106,6 +110,7 @@ ONLY_IN = {
 
 CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
+    *("aiorepl.dsn", "aiorepl.durations", "aiorepl.sizes"),
     "aiorepl.durable",
     "aiorepl.objects.client",
     "aiorepl.objects.location",

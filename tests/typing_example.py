@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import assert_type
 
+from pyspark.sql import SparkSession
+
 import aiorepl
 from aiorepl import Sorce  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 from aiorepl.transactions import rows
@@ -51,3 +53,27 @@ def deliver(dsn: str) -> aiorepl.Pipeline:
     aiorepl.formats.named("debezium")
     aiorepl.Pipeline(aiorepl.Source(dsn, slot="a", publication="b"), [], memory=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     return aiorepl.Pipeline(aiorepl.Source(dsn, slot="a", publication="b"), [aiorepl.testing.MemorySink()])
+
+
+def mistakes(dsn: str, spark: SparkSession, change: aiorepl.Change, batch: aiorepl.Batch) -> None:
+    """Each line has one mistake in the use of the public names."""
+    aiorepl.connect(dsn, slot="s", publication="p", create_slots=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    aiorepl.connect(dsn, slot="s", publication="p", temporary="yes")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    aiorepl.connect(dsn, publication="p")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    aiorepl.connect(dsn, slot="s", publication="p", until="later")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    aiorepl.Source(dsn, slot="s", publication="p", streaming="onn")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.Source(dsn, slot="s", publication="p", interface="walsendr")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    source = aiorepl.Source(dsn, slot="s", publication="p", origin="non")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    sink = aiorepl.testing.MemorySink()
+    aiorepl.Pipeline(source, [sink], until="later")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.Pipeline(source, [sink], shutdown_timeout=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.Pipeline(source, sink)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.Delivery(sink, order="keys")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.Delivery(sink, on_error="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.BatchPolicy(max_byte=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    aiorepl.Selection(tables="public.*")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.spark.mirror(spark, "/j", ["public.*"], "/lake", mode="currnt")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    aiorepl.spark.mirror(spark, "/j", ["public.*"], "/lake", modes="current")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    aiorepl.spark.mirror(spark, "/j", "public.*", "/lake")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    print(change.kind == "inserted")  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
+    print(batch.chages)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

@@ -21,7 +21,7 @@ create_slot = true
 # With a journal, the slot waits for the journal alone, and each sink reads the journal at its own pace.
 # [journal]
 # url = "/var/lib/aiorepl/journal"      # or s3://bucket/prefix, gs://…, az://…, with config = { region = "…" }
-# retention = "7d 100gb"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
+# retention = "7d 100GB"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
 # compact = true                # into Parquet files per table, in a process beside this one (or: aiorepl journal compact)
 
 # If the slot is created, start with the existing rows of the tables. Without a journal this also needs a folder for its

@@ -11,6 +11,7 @@ import click
 import orjson
 
 from aiorepl.cli.journal_report import dropped, lines, report
+from aiorepl.cli.options import DURATION
 from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
@@ -152,11 +153,12 @@ def prune_command(journal: str) -> None:
 @click.option("--follow", is_flag=True, help="Go on with what is appended, until interrupted.")
 @click.option(
     "--publish-after",
+    type=DURATION,
     default="1d",
     show_default=True,
-    help="The age, in s, min, h or d, at which a table's rows are published in a small file.",
+    help="The age at which a table's rows are published in a small file.",
 )
-def compact(journal: str, publish_after: str, *, follow: bool) -> None:
+def compact(journal: str, publish_after: float, *, follow: bool) -> None:
     """Compact a journal into Parquet files per table, in its folder history.
 
     Any engine that reads Parquet can read them, and retention deletes only segments that were compacted. Safe while the
@@ -167,14 +169,8 @@ def compact(journal: str, publish_after: str, *, follow: bool) -> None:
     _require_pyarrow(f"compaction of the journal {journal}")
     from aiorepl.history.opening import open_compaction
     from aiorepl.history.planning import Limits
-    from aiorepl.journal.retention import Retention
 
-    seconds = Retention.parse(publish_after).max_age_seconds
-    if seconds is None:
-        raise click.BadParameter(
-            f"{publish_after!r} is not an age, such as 12h", param_hint="--publish-after"
-        )
-    compaction = open_compaction(_open(journal), limits=Limits(publish_after=seconds))
+    compaction = open_compaction(_open(journal), limits=Limits(publish_after=publish_after))
     if follow:
         compaction.follow(threading.Event())
     else:

@@ -48,7 +48,7 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 [spark]
 cores = 2                               # of a local Spark
 memory = "1g"
-# interval = "10 seconds"               # between batches; the default is none
+# interval = "10s"                      # between batches; the default is none
 # master = "spark://host:7077"          # a cluster, instead of cores and memory
 # [spark.conf]
 # "spark.executor.memory" = "4g"

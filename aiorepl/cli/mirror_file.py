@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of, suggestion
+from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.errors import ConfigurationError
+from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.retry import RetryPolicy
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _SECTIONS: Final = ("spark", "journal", "mirror", "iceberg", "retry")
 _JOURNAL: Final = TableSchema({"url": str, "config": Mapping[str, str]}, frozenset({"url"}))
 _ICEBERG: Final = TableSchema(
-    {"catalog": str, "prefix": str, "retain": float, "properties": Mapping[str, str]}
+    {"catalog": str, "prefix": str, "retain": Duration, "properties": Mapping[str, str]}
 )
 _SPARK: Final = TableSchema(
     {
@@ -30,7 +31,7 @@ _SPARK: Final = TableSchema(
         "cores": int,
         "memory": str,
         "log": Path,
-        "interval": str,
+        "interval": Duration,
         "name": str,
     }
 )
@@ -42,14 +43,14 @@ class MirrorFile:
     """A loaded file.
 
     :param session: starts Spark, or returns the session that there is.
-    :param interval: the time between two batches; ``None``: no pause.
+    :param interval: the seconds between two batches; ``None``: no pause.
     :param name: the name of the application and of its query in Spark.
     """
 
     mirror: Mirror
     session: Callable[[], Any]
     retry: RetryPolicy
-    interval: str | None
+    interval: float | None
     name: str
 
 
@@ -69,6 +70,9 @@ def load(path: Path) -> MirrorFile:
         if key not in _SECTIONS:
             reader.error(below("", key), f"unknown; {suggestion(key, _SECTIONS)}")
     spark = reader.arguments("spark", document.get("spark", {}), _SPARK)
+    interval = None
+    if spark is not None and "interval" in spark:
+        interval = reader.call("spark.interval", seconds_of, {"name": "interval", "value": spark["interval"]})
     if spark is not None and "master" in spark:
         for name in _LOCAL:
             if name in spark:
@@ -98,7 +102,7 @@ def load(path: Path) -> MirrorFile:
     if reader.errors or mirror is None or spark is None:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
     name = spark.get("name", "aiorepl mirror")
-    return MirrorFile(mirror, partial(_session, spark, name, lake), retry, spark.get("interval"), name)
+    return MirrorFile(mirror, partial(_session, spark, name, lake), retry, interval, name)
 
 
 def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
@@ -112,12 +116,12 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
 def _iceberg(
     catalog: str = "default",
     prefix: str = "",
-    retain: float | None = None,
+    retain: Duration | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> IcebergLake:
     """Return the lake of a catalog, which is opened at its first use.
 
-    :param retain: as in ``Upkeep``, in seconds.
+    :param retain: as in ``Upkeep``.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -127,7 +131,7 @@ def _iceberg(
         raise ConfigurationError(f"needs {error.name}: pip install 'aiorepl[iceberg]'") from None
     from aiorepl.spark.lake.table import DEFAULT_UPKEEP
 
-    upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=timedelta(seconds=retain))
+    upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=retain)
     return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix, upkeep=upkeep)
 
 

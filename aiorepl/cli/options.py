@@ -7,12 +7,29 @@ from typing import Any, Final
 
 import click
 
+from aiorepl.durations import parse_duration
 from aiorepl.errors import ConfigurationError
 from aiorepl.wire.commands import split_names
 
 DSN_HELP: Final = (
     "postgresql://user@host:5432/database; default: AIOREPL_DSN, or the PG* environment variables."
 )
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration: seconds, or text with a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """Return the seconds."""
+        seconds = parse_duration(value) if isinstance(value, str) else value
+        if seconds is None:
+            self.fail(f"{value!r} is not a number of seconds, or text like 10s, 5m or 7d", parameter, context)
+        return float(seconds)
+
+
+DURATION: Final = _Duration()
 
 dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
 

@@ -11,8 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of, suggestion
+from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of
 from aiorepl.errors import ConfigurationError
+from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
@@ -166,16 +167,10 @@ def _source_schema() -> TableSchema:
     from aiorepl.source.source import Source
 
     schema = TableSchema.of(Source)
-    # The pipeline sets the first two; connect takes Python objects.
-    hidden = ("deliver_prepared", "control_messages", "connect")
-    hints = {name: hint for name, hint in schema.hints.items() if name not in hidden}
-    # Source checks these too, but raises at the first error.
-    hints |= {
-        "proto_version": Literal[1, 2, 3, 4],
-        "streaming": Literal["off", "on", "parallel"],
-        "origin": Literal["any", "none"],
-        "interface": Literal["walsender", "sql"],
-    }
+    # connect takes Python objects.
+    hints = {name: hint for name, hint in schema.hints.items() if name != "connect"}
+    # Source checks it too, but raises at the first error.
+    hints["proto_version"] = Literal[1, 2, 3, 4]
     return replace(schema, hints=hints, required=schema.required - {"dsn"})
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from anyio.from_thread import start_blocking_portal
 
-from aiorepl.cli.options import dsn, http_host, publication
+from aiorepl.cli.options import DURATION, dsn, http_host, publication
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 
@@ -146,10 +146,10 @@ def _served(
 )
 @click.option(
     "--timeout",
-    type=float,
-    default=600.0,
+    type=DURATION,
+    default="10m",
     show_default=True,
-    help="How long to wait for the mirror, in seconds.",
+    help="How long to wait for the mirror.",
 )
 @click.option("--keys", "show_keys", is_flag=True, help="Print the keys of rows that differ.")
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -13,10 +13,17 @@ from aiorepl.errors import ConfigurationError, SinkError
 from aiorepl.formats import NAMES
 from aiorepl.lsn import LSN
 
+if TYPE_CHECKING:
+    from aiorepl.source.source import Interface, Origin, StreamingMode
 
-def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) -> LSN | str | None:
-    if value is None or value == "now":
-        return value
+
+def _lsn(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> LSN | Literal["now"] | None:
+    if value is None:
+        return None
+    if value == "now":
+        return "now"
     try:
         return LSN.parse(value)
     except ValueError as error:
@@ -84,8 +91,7 @@ def _lsn(context: click.Context, parameter: click.Parameter, value: str | None) 
 )
 @click.option(
     "--heartbeat-interval",
-    type=float,
-    metavar="SECONDS",
+    type=options.DURATION,
     help="Interval of empty logical messages, for proxies and monitoring that expect traffic.",
 )
 @click.option("--no-reconnect", is_flag=True, help="Exit with code 3 when the connection is lost.")
@@ -95,14 +101,14 @@ def tail(
     publication: tuple[str, ...],
     create_slot: bool,
     temporary: bool,
-    until: LSN | str | None,
+    until: LSN | Literal["now"] | None,
     proto_version: int | None,
-    streaming: str,
+    streaming: StreamingMode,
     two_phase: bool,
     binary: bool,
     messages: bool,
-    origin: str | None,
-    interface: str,
+    origin: Origin | None,
+    interface: Interface,
     format_: str,
     values: str,
     boundaries: bool,

@@ -18,14 +18,16 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, is_dataclass
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError, printable
-from aiorepl.sizes import parse_size
+from aiorepl.option_fields import Bytes, Seconds
+from aiorepl.sizes import Size, parse_size
+from aiorepl.suggestions import suggestion
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 _SIZE: Final = 'a size such as 1048576 or "16MiB"'
@@ -75,7 +77,7 @@ class TableSchema:
         except (NameError, TypeError):
             hints = {}  # a hint names something that is imported for type checkers only
         named = {
-            parameter.name: hints.get(parameter.name, Any)
+            parameter.name: _given(hints.get(parameter.name, Any))
             for parameter in parameters
             if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         }
@@ -284,13 +286,11 @@ def below(key: str, name: str) -> str:
     return f"{key}.{spelled}" if key else spelled
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that ``name`` resembles, or list all of them."""
-    names = sorted(known)
-    within = [each for each in names if name in each.split("_")]
-    if near := get_close_matches(name, names, 1) or within:
-        return f"did you mean {' or '.join(near)}?"
-    return f"use one of {', '.join(names)}" if names else "there are none"
+def _given(hint: Any) -> Any:
+    """Return what a field accepts, by its hint."""
+    fields = {Bytes: Size, Seconds: Duration}
+    given: Any = fields.get(get_origin(hint), hint)
+    return given | None if given is not hint and type(None) in _alternatives(get_args(hint)[0]) else given
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

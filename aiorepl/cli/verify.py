@@ -22,7 +22,11 @@ SCHEMA = "aiorepl_verify"
 
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid ~ $1"
 _wait = click.option(
-    "--wait", default=60.0, show_default=True, help="The most seconds to wait for the server."
+    "--wait",
+    type=options.DURATION,
+    default="60s",
+    show_default=True,
+    help="The longest wait for the server.",
 )
 
 
@@ -61,11 +65,19 @@ def drop(dsn: str | None, wait: float) -> None:
 
 @verify.command()
 @options.dsn
-@click.option("--seconds", default=60.0, show_default=True, help="How long to write.")
+@click.option(
+    "--for", "seconds", type=options.DURATION, default="60s", show_default=True, help="How long to write."
+)
 @click.option("--writers", default=2, show_default=True, help="How many clients write at the same time.")
 @click.option("--seed", default=1, show_default=True, help="Draws other transactions.")
 @click.option("--largest", default=1000, show_default=True, help="The most rows that one statement writes.")
-@click.option("--pause", default=0.02, show_default=True, help="The longest pause between transactions.")
+@click.option(
+    "--pause",
+    type=options.DURATION,
+    default="20ms",
+    show_default=True,
+    help="The longest pause between transactions.",
+)
 @_wait
 @click.option("--no-ddl", is_flag=True, help="Add and drop no columns, and leave the replica identity.")
 @click.option("--no-prepared", is_flag=True, help="Prepare no transactions (max_prepared_transactions = 0).")

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.option_fields import Bytes, Seconds
 from aiorepl.sink import Batch
 from aiorepl.transactions.slices import Slice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BatchPolicy:
     """How much a sink gets at once, and how long accepted data may stay unflushed.
 
-    :param max_bytes: size of a full batch, in bytes; a larger transaction is delivered in slices.
+    :param max_bytes: size of a full batch, such as ``"1MiB"``; a larger transaction is delivered in slices.
     :param max_rows: largest number of changes in a batch; a larger transaction is delivered in slices. ``None``: no limit.
     :param linger: how long a batch that is not full waits for more changes, in seconds; 0 writes what is available.
     :param flush_bytes: flush when this many bytes were accepted since the last flush.
@@ -24,11 +25,11 @@ class BatchPolicy:
     :raises ConfigurationError: a value is out of range.
     """
 
-    max_bytes: int = 1024 * 1024
+    max_bytes: Bytes[int] = Bytes(1024 * 1024)
     max_rows: int | None = None
-    linger: float = 0.0
-    flush_bytes: int = 64 * 1024 * 1024
-    flush_seconds: float = 1.0
+    linger: Seconds[float] = Seconds(0.0)
+    flush_bytes: Bytes[int] = Bytes(64 * 1024 * 1024)
+    flush_seconds: Seconds[float] = Seconds(1.0)
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_rows", "flush_bytes"):

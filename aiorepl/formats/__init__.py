@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from aiorepl import compiled
 from aiorepl.errors import ConfigurationError
+from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.formats.format import Format
@@ -50,9 +50,7 @@ def named(
     options: dict[str, Any] = {"type": chosen} if isinstance(chosen, str) else dict(chosen)
     name = options.pop("type", None)
     if name not in _FORMATS:
-        close = get_close_matches(str(name), NAMES, 1)
-        hint = f"did you mean {close[0]}?" if close else f"the formats are {', '.join(NAMES)}"
-        raise ConfigurationError(f"format {name!r} does not exist: {hint}")
+        raise ConfigurationError(f"format {name!r} does not exist: {suggestion(str(name), NAMES)}")
     path, has_values = _FORMATS[name]
     if has_values:
         options.setdefault("values", values)
@@ -70,10 +68,8 @@ def named(
     module, _, attribute = path.partition(":")
     found = getattr(import_module(module), attribute)
     known = found.__init__.__kwdefaults__
-    if unknown := options.keys() - known.keys():
-        raise ConfigurationError(
-            f"format {name} has no option {', '.join(sorted(map(str, unknown)))}: it has {', '.join(known)}"
-        )
+    for option in options.keys() - known.keys():
+        raise ConfigurationError(f"format {name} has no option {option}: {suggestion(str(option), known)}")
     for option, value in options.items():
         if not isinstance(value, type(known[option])):
             raise ConfigurationError(f"format {name}: {option} must be a {type(known[option]).__name__}")

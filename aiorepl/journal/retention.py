@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from aiorepl.durable import reason
+from aiorepl.durations import parse_duration
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.consumers import stalled_cursors
@@ -20,6 +20,7 @@ from aiorepl.journal.segments import Segment
 from aiorepl.journal.store import Location, Store, Superseded, open_store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.option_fields import Bytes, Seconds
 from aiorepl.sizes import parse_size
 
 _log = logger("aiorepl.journal")
@@ -27,11 +28,9 @@ _log = logger("aiorepl.journal")
 # Seconds between two prunings.
 _MAX_PAUSE: Final = 60.0
 _MIN_PAUSE: Final = 1.0
-_AGE: Final = re.compile(r"(\d{1,9})(s|min|h|d)")
-_SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Retention:
     """Limits for the segments that every consumer has passed. They are kept for replays and for new consumers.
 
@@ -40,8 +39,8 @@ class Retention:
     :raises ConfigurationError: there is no limit, or one is negative.
     """
 
-    max_age_seconds: float | None = None
-    max_bytes: int | None = None
+    max_age_seconds: Seconds[float | None] = Seconds(None)
+    max_bytes: Bytes[int | None] = Bytes(None)
 
     def __post_init__(self) -> None:
         limits = [limit for limit in (self.max_age_seconds, self.max_bytes) if limit is not None]
@@ -52,27 +51,22 @@ class Retention:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse an age like ``"7d"``, a size like ``"100gb"``, or both: ``"7d 100gb"``.
+        """Parse an age like ``"7d"``, a size like ``"100GB"``, or both: ``"7d 100GB"``.
 
         :raises ConfigurationError: the text has another form.
         """
-        found: dict[str, int | None] = {}
-        for word in text.lower().replace(",", " ").split() or [""]:
-            limit, amount = _parse(word)
-            if amount is None or limit in found:
-                raise ConfigurationError(
-                    f"retention {text!r} is not valid: give an age in s, min, h or d, a size in kb, mb or gb, or both, as in "
-                    '"7d 100gb"'
-                )
-            found[limit] = amount
-        return cls(found.get("max_age_seconds"), found.get("max_bytes"))
-
-
-def _parse(word: str) -> tuple[str, int | None]:
-    if (age := _AGE.fullmatch(word)) is not None:
-        return "max_age_seconds", int(age[1]) * _SECONDS[age[2]]
-    # 30m could be minutes, so a size needs its b.
-    return "max_bytes", parse_size(word) if word.endswith("b") else None
+        age: float | None = None
+        size: int | None = None
+        for word in text.replace(",", " ").split() or [""]:
+            united = word[-1:].isalpha()  # a number alone could be either
+            if united and age is None and (age := parse_duration(word)) is not None:
+                continue
+            if united and size is None and (size := parse_size(word)) is not None:
+                continue
+            raise ConfigurationError(
+                f'retention {text!r} is not valid: give an age like "7d" or "12h", a size like "100GB", or both: "7d 100GB"'
+            )
+        return cls(age, size)
 
 
 def prune(

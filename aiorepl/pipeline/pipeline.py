@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from anyio import CancelScope
 
@@ -20,6 +20,7 @@ from aiorepl.cancellation import cancel_and_wait, require_asyncio
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.errors import ConfigurationError, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
@@ -30,6 +31,7 @@ from aiorepl.pipeline.selection_state import SelectionState
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
+from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.capture import Capture
@@ -59,7 +61,7 @@ class Pipeline:
     :param snapshot: if the slot is created now, start with the existing rows of the tables; ``True``, or the options of
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
-        size: ``"7d"``, ``"100gb"``, ``"7d 100gb"``. ``None``: only ``aiorepl journal prune`` deletes segments.
+        size: ``"7d"``, ``"100GB"``, ``"7d 100GB"``. ``None``: only ``aiorepl journal prune`` deletes segments.
     :param compact: compact the journal into Parquet files per table, its history, in a process beside this one; retention keeps
         what is not compacted yet.
     :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a
@@ -74,7 +76,7 @@ class Pipeline:
     :param reconnect: the policy for a lost connection; ``None``: end with the error.
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
-    :param shutdown_timeout: seconds that sinks have to finish after ``stop``, before they are cancelled.
+    :param shutdown_timeout: the time that sinks have to finish after ``stop``, before they are cancelled.
     :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, and the
         plans of snapshots. Needed if a selection hides anything by a pattern with ``*`` or ``?``.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
@@ -93,18 +95,20 @@ class Pipeline:
         resnapshot: bool = False,
         accept_gap: bool = False,
         wait_for_slot: bool = False,
-        until: LSN | str | None = None,
+        until: LSN | Literal["now"] | None = None,
         reconnect: RetryPolicy | None = FOR_EVER,
         batches: BatchPolicy | None = None,
         retry: RetryPolicy | None = None,
-        shutdown_timeout: float = 10.0,
+        shutdown_timeout: Duration = 10.0,
         state_dir: str | os.PathLike[str] | None = None,
-        buffer_bytes: int = 16 * 1024 * 1024,
+        buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
         if not isinstance(source, Source):
             raise ConfigurationError(
                 f"source must be an aiorepl.Source(dsn, slot=…, publication=…), not {type(source).__name__}"
             )
+        shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
+        buffer_bytes = size_of("buffer_bytes", buffer_bytes)
         if not shutdown_timeout >= 0:
             raise ConfigurationError(
                 f"shutdown_timeout is {shutdown_timeout}, but must be a number of seconds, 0 or more"
@@ -355,6 +359,10 @@ class Pipeline:
             snapshot=self._monitor.statistics(),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
         )
+
+    def __repr__(self) -> str:
+        sinks = ", ".join(self._fan_out.statistics) or "no sinks"
+        return f"<Pipeline {self.name} to {sinks}: {self.state.value}>"
 
     async def __aenter__(self) -> Self:
         require_asyncio()

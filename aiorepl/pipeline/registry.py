@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.sink import Sink, SyncSink
+from aiorepl.suggestions import suggestion
 
 GROUP = "aiorepl.sinks"
 
@@ -23,8 +24,8 @@ def load(name: str) -> Callable[..., Sink | SyncSink]:
     """
     installed = sinks()
     if name not in installed:
-        known = ", ".join(sorted(installed)) or "none (is aiorepl installed, or only on sys.path?)"
-        raise ConfigurationError(f"no sink {name!r} is installed; installed sinks: {known}")
+        known = suggestion(name, installed) if installed else "is aiorepl installed, or only on sys.path?"
+        raise ConfigurationError(f"no sink {name!r} is installed: {known}")
     point = installed[name]
     try:
         found = point.load()

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.option_fields import Bytes, Seconds
 
 _BLOCK = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotOptions:
     """How a snapshot is read, and how much it may burden the server.
 
@@ -27,12 +28,12 @@ class SnapshotOptions:
     """
 
     connections: int = 2
-    chunk_bytes: int = 16 * 1024 * 1024
-    in_flight_bytes: int = 64 * 1024 * 1024
+    chunk_bytes: Bytes[int] = Bytes(16 * 1024 * 1024)
+    in_flight_bytes: Bytes[int] = Bytes(64 * 1024 * 1024)
     max_rows_per_second: int | None = None
-    statement_timeout: float | None = None
-    lock_timeout: float | None = 30.0
-    max_wal_bytes: int | None = None
+    statement_timeout: Seconds[float | None] = Seconds(None)
+    lock_timeout: Seconds[float | None] = Seconds(30.0)
+    max_wal_bytes: Bytes[int | None] = Bytes(None)
     state: str | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Final, Literal
 
 from aiorepl.errors import AioreplError, ConfigurationError, SlotError
 from aiorepl.loggers import logger
@@ -38,7 +38,6 @@ from aiorepl.wire.interface import Connection, CreatedSlot
 
 _log = logger("aiorepl.capture")
 
-NOW: Final = "now"
 
 # Used for a connection that this process has dropped itself, even if the user wants no reconnects.
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
@@ -51,7 +50,7 @@ class Capture:
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
     :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
     :param columns: look-ups of described columns; ``None`` if neither a sink nor a journal needs them.
-    :raises ConfigurationError: ``until`` is not an LSN.
+    :raises ConfigurationError: ``until`` is neither.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Capture:
         source: Source,
         *,
         retry: RetryPolicy | None,
-        until: LSN | str | None = None,
+        until: LSN | Literal["now"] | None = None,
         tables: TableLookups | None = None,
         columns: ColumnLookups | None = None,
     ) -> None:
@@ -75,8 +74,8 @@ class Capture:
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
         self._interruptions = Interruptions(retry or _OWN_RECONNECT)
-        self._until = _parsed(until)
-        self.ends_now: Final = self._until == NOW and not source.temporary
+        self._until = _checked(until)
+        self.ends_now: Final = self._until == "now" and not source.temporary
         """Whether the stream ends at the end of WAL at the start, and can be read on."""
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
@@ -95,14 +94,15 @@ class Capture:
         # Slices that were received and not returned yet.
         self._received: list[Slice] | None = None
         self._rewinding = False
+        self._deliver_prepared = self._control_messages = False
 
     def deliver_prepared(self) -> None:
         """Return prepared transactions at their PREPARE, because every consumer can keep them."""
-        self.source = replace(self.source, deliver_prepared=True)
+        self._deliver_prepared = True
 
     def request_control_messages(self) -> None:
         """Return watermarks and signals as well, where the server supports logical messages."""
-        self.source = replace(self.source, control_messages=True)
+        self._control_messages = True
 
     @property
     def idle_seconds(self) -> float | None:
@@ -146,6 +146,8 @@ class Capture:
                 creating=creating,
                 tables=self.tables,
                 waits=self._waits,
+                deliver_prepared=self._deliver_prepared,
+                control_messages=self._control_messages,
             )
         except BaseException:
             await self._connection.close()
@@ -182,7 +184,7 @@ class Capture:
         :raises SlotError, ConfigurationError, ServerError, ConnectionLost: the stream cannot start.
         """
         connection, result = self._connected()
-        if self._until == NOW:
+        if self._until == "now":
             self._until = (await connection.identify_system()).xlogpos
         start = after if start is None else start
         if result.holds_prepared:
@@ -363,7 +365,14 @@ class Capture:
             connection = await self.source.open()
             try:
                 furthest = previous.position.at(self._progress.furthest)
-                result = await preflight(connection, self.source, create=False, previous=furthest)
+                result = await preflight(
+                    connection,
+                    self.source,
+                    create=False,
+                    previous=furthest,
+                    deliver_prepared=self._deliver_prepared,
+                    control_messages=self._control_messages,
+                )
                 result = self._require_same_stream(previous, result, self.ledger)
                 await self._start(connection, result, self.ledger)
             except BaseException:
@@ -434,14 +443,13 @@ async def _raise_refuted(claim: Claim, begins: LSN) -> None:
     raise SlotError(refutation(claim, begins))
 
 
-def _parsed(until: LSN | str | None) -> LSN | str | None:
-    """Parse ``until``: ``NOW``, an LSN, or ``None``.
+def _checked(until: LSN | Literal["now"] | None) -> LSN | Literal["now"] | None:
+    """Return ``until``.
 
-    :raises ConfigurationError: any other text.
+    :raises ConfigurationError: it is another text.
     """
-    if until is None or until == NOW:
+    if until is None or until == "now":
         return until
-    try:
-        return LSN.parse(until) if isinstance(until, str) else LSN(until)
-    except ValueError as error:
-        raise ConfigurationError(f"until: {error}, or: now") from None
+    if not isinstance(until, int):
+        raise ConfigurationError(f'until is {until!r}, but must be "now" or an LSN: LSN.parse("0/171B2A8")')
+    return LSN(until)

@@ -47,6 +47,7 @@ class PreflightResult:
     :param standby_pid: the process that serves this connection if the server is a standby; else ``None``.
     :param make_failover: whether the slot has to be made a failover slot, once it is known to belong to this pipeline.
     :param catalog_xmin: the first transaction that may have altered a table after the slot's confirmed position; ``None`` if unknown.
+    :param deliver_prepared: whether prepared transactions are delivered when they are prepared.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     :param cents: whether the binary form of money, if the stream is binary, has two decimals.
     """
@@ -59,6 +60,7 @@ class PreflightResult:
     started: str | None = None
     standby_pid: int | None = None
     make_failover: bool = False
+    deliver_prepared: bool = False
     holds_prepared: bool = False
     catalog_xmin: int | None = None
     cents: bool = True
@@ -76,6 +78,8 @@ async def preflight(
     previous: Position | None = None,
     tables: TableLookups | None = None,
     waits: Waits | None = None,
+    deliver_prepared: bool = False,
+    control_messages: bool = False,
 ) -> PreflightResult:
     """Check the server, the publications and the slot; create the slot if ``create`` is set.
 
@@ -88,15 +92,20 @@ async def preflight(
     :param previous: after a reconnect, the position up to which the slot was read before.
     :param tables: load and verify the published tables before a slot is created.
     :param waits: called with what the creation of a slot waits for.
+    :param deliver_prepared: deliver prepared transactions when they are prepared.
+    :param control_messages: request watermarks and signals of snapshots, if the server supports messages.
     :raises ConfigurationError: the server or a publication does not fit the source.
     :raises SlotError: the slot is missing, lost, in use or not this source's.
     :raises ServerError, ConnectionLost: a query failed.
     """
-    plugin_options = source.options().negotiate(connection.server_version)
+    plugin_options = source.options(control_messages=control_messages).negotiate(connection.server_version)
     settings = await read_settings(connection)
     require_logical(settings)
     names = source.options().publications
-    require_publications(await existing_publications(connection, names), names)
+    existing = await existing_publications(connection, names)
+    if not existing.issuperset(names):
+        existing = await existing_publications(connection)
+    require_publications(existing, names)
     cents = not source.binary or await require_cents(connection, source)
     # Before the timeline is read, because a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
@@ -141,8 +150,8 @@ async def preflight(
         standby_pid=process.pid if process.in_recovery else None,
         make_failover=source.failover and slot is not None and not slot.failover,
         # A slot with two_phase sends prepared transactions to every consumer, whatever its options are.
-        holds_prepared=not source.deliver_prepared
-        and (source.two_phase or (slot is not None and slot.two_phase)),
+        holds_prepared=not deliver_prepared and (source.two_phase or (slot is not None and slot.two_phase)),
+        deliver_prepared=deliver_prepared,
         catalog_xmin=process.xmin if slot is None else slot.catalog_xmin,
         cents=cents,
     )

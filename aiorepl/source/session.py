@@ -116,6 +116,7 @@ class Session:
         self._missing_types: set[int] = set()
         self._described: list[tuple[Relation, int]] = []
         self._cents = True
+        self._deliver_prepared = False
 
     async def start(self, result: PreflightResult) -> None:
         """Send START_REPLICATION and start the status updates.
@@ -123,6 +124,7 @@ class Session:
         :raises SlotError, ConfigurationError, ServerError: the server refuses.
         """
         self._cents = result.cents
+        self._deliver_prepared = result.deliver_prepared
         start_lsn = self._resume.after
         slot_lsn = result.position.lsn
         if result.holds_prepared:
@@ -231,7 +233,7 @@ class Session:
             resume=resume,
             part_xid=None if self._part is None else self._part.xid,
             begins=self._begins,
-            deliver_prepared=source.deliver_prepared,
+            deliver_prepared=self._deliver_prepared,
             messages=source.messages,
             budget=source.transaction_buffer_bytes,
             spool=self._spool,
@@ -294,7 +296,7 @@ class Session:
             if self._is_past_until(part):
                 delivered += self._finish()
                 continue
-            if part.two_phase is not None and not self._source.deliver_prepared:
+            if part.two_phase is not None and not self._deliver_prepared:
                 self._hold_or_release(part.two_phase)
             if part.end_lsn is not None:
                 if part.end_lsn < self._end or (part.transaction is not None and part.end_lsn == self._end):

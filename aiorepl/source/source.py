@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, TypedDict, get_args
 
+from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
+from aiorepl.option_fields import Bytes, Seconds
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.secret import Secret
+from aiorepl.sizes import Size
 from aiorepl.source.catalog import attributes
 from aiorepl.source.catalog.attributes import CatalogColumns
 from aiorepl.source.catalog.tables import CatalogTable, parse, published
@@ -23,10 +26,14 @@ from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
 from aiorepl.wire.sql import SqlConnection
 
+StreamingMode = Literal["off", "on", "parallel"]
+Interface = Literal["walsender", "sql"]
+Origin = Literal["any", "none"]
+
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """A database, a replication slot in it, and the options of its stream.
 
@@ -46,20 +53,16 @@ class Source:
     :param origin: ``"any"``, ``"none"`` (only changes without an origin; snapshots read all rows), or ``None`` for the server's
         default.
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
-    :param deliver_prepared: deliver prepared transactions when they are prepared. A pipeline sets this if all of its sinks
-        support it.
-    :param control_messages: the server sends watermarks and signals of snapshots (``aiorepl.snapshot``, ``aiorepl.signal``)
-        even without ``messages``, if it supports messages. A pipeline sets this.
     :param transaction_buffer_bytes: memory for transactions in progress and prepared ones; more content than that goes to
         ``spill_dir``. Data that cannot go there (a few hundred bytes of each transaction, and descriptions of tables) may
         take half of it.
     :param spill_dir: the folder for one file without a name, created if necessary; by default the system's temporary folder.
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
-    :param heartbeat_interval: write an empty logical message this often, in seconds, for proxies that cut idle connections and
+    :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections and
         for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database. Sinks
         do not receive these messages.
-    :param receive_timeout: seconds without data, even though the server was asked for a reply, after which the connection
+    :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
     :param connect: further arguments for ``asyncpg.connect``; ``timeout`` applies to each host. Kept as a ``Secret``.
     :raises ConfigurationError: an option is out of range, or contradicts another one.
@@ -71,19 +74,17 @@ class Source:
     create_slot: bool = False
     temporary: bool = False
     proto_version: int | None = None
-    streaming: str = "off"
+    streaming: StreamingMode = "off"
     two_phase: bool = False
     binary: bool = False
     messages: bool = False
-    origin: str | None = None
-    interface: str = "walsender"
-    deliver_prepared: bool = False
-    control_messages: bool = False
-    transaction_buffer_bytes: int = TRANSACTION_BUFFER_BYTES
+    origin: Origin | None = None
+    interface: Interface = "walsender"
+    transaction_buffer_bytes: Bytes[int] = Bytes(TRANSACTION_BUFFER_BYTES)
     spill_dir: Path | None = None
     failover: bool = False
-    heartbeat_interval: float | None = None
-    receive_timeout: float | None = None
+    heartbeat_interval: Seconds[float | None] = Seconds(None)
+    receive_timeout: Seconds[float | None] = Seconds(None)
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
     has_catalog: ClassVar[bool] = True
@@ -102,7 +103,7 @@ class Source:
             )
         if self.temporary and not self.create_slot:
             raise ConfigurationError("temporary needs create_slot (--create-slot)")
-        if self.interface not in ("walsender", "sql"):
+        if self.interface not in get_args(Interface):
             raise ConfigurationError(f"interface {self.interface!r} does not exist: use walsender or sql")
         if self.heartbeat_interval is not None and not 0 < self.heartbeat_interval < math.inf:
             raise ConfigurationError(
@@ -116,13 +117,14 @@ class Source:
             )
         self.options()
 
-    def options(self) -> Options:
+    def options(self, *, control_messages: bool = False) -> Options:
         """The options of pgoutput.
 
+        :param control_messages: request watermarks and signals of snapshots, even without ``messages``.
         :raises ConfigurationError: an option is out of range.
         """
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication or ())
-        if self.streaming not in {mode.value for mode in Streaming}:
+        if self.streaming not in get_args(StreamingMode):
             raise ConfigurationError(f"streaming {self.streaming!r} does not exist: use off, on or parallel")
         return Options(
             names,
@@ -132,7 +134,7 @@ class Source:
             binary=self.binary,
             messages=self.messages,
             origin=self.origin,
-            control_messages=self.control_messages,
+            control_messages=control_messages,
         )
 
     async def open(self) -> Connection:
@@ -199,3 +201,23 @@ class Source:
             raise translated(error) from None
         finally:
             connection.terminate()
+
+
+class SourceOptions(TypedDict, total=False):
+    """The options of ``Source`` that ``aiorepl.connect`` passes on, for type checkers."""
+
+    create_slot: bool
+    temporary: bool
+    proto_version: int | None
+    streaming: StreamingMode
+    two_phase: bool
+    binary: bool
+    messages: bool
+    origin: Origin | None
+    interface: Interface
+    transaction_buffer_bytes: Size
+    spill_dir: Path | None
+    failover: bool
+    heartbeat_interval: Duration | None
+    receive_timeout: Duration | None
+    connect: dict[str, Any] | Secret[dict[str, Any]]

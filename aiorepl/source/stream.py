@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Literal, Self, Unpack, overload
 
 from anyio import CancelScope
 
@@ -20,7 +20,8 @@ from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.capture import Capture
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.source import Source
+from aiorepl.source.source import Source, SourceOptions
+from aiorepl.suggestions import require_options
 from aiorepl.transactions.changes import Change
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -34,7 +35,7 @@ FOR_EVER: Final = RetryPolicy(timeout=None)
 
 @overload
 def connect(
-    dsn: Source, *, until: LSN | str | None = None, reconnect: RetryPolicy | None = FOR_EVER
+    dsn: Source, *, until: LSN | Literal["now"] | None = None, reconnect: RetryPolicy | None = FOR_EVER
 ) -> ReplicationStream: ...
 @overload
 def connect(
@@ -42,14 +43,14 @@ def connect(
     *,
     slot: str,
     publication: str | tuple[str, ...] | list[str],
-    until: LSN | str | None = None,
+    until: LSN | Literal["now"] | None = None,
     reconnect: RetryPolicy | None = FOR_EVER,
-    **options: Any,
+    **options: Unpack[SourceOptions],
 ) -> ReplicationStream: ...
 def connect(
     dsn: str | Source | None = None,
     *,
-    until: LSN | str | None = None,
+    until: LSN | Literal["now"] | None = None,
     reconnect: RetryPolicy | None = FOR_EVER,
     **options: Any,
 ) -> ReplicationStream:
@@ -74,7 +75,11 @@ def connect(
     :param options: further parameters of ``aiorepl.Source``: ``create_slot``, ``temporary``, ``messages``, ``origin`` …
     :raises ConfigurationError: the options contradict each other, or are given beside a ``Source``.
     """
+    required = ("slot", "publication")
     if not isinstance(dsn, Source):
+        require_options("connect", options, (*SourceOptions.__annotations__, *required, "until", "reconnect"))
+        if missing := [name for name in required if name not in options]:
+            raise TypeError(f"connect() needs {' and '.join(missing)}, or a Source")
         source = Source(dsn, **options)
     elif options:
         raise ConfigurationError(f"set these in the Source instead: {', '.join(sorted(options))}")
@@ -155,6 +160,15 @@ class ReplicationStream:
         if transaction.end_lsn is None:
             raise ValueError("read a transaction to its end before acknowledging it")
         self._ledger.durable(_CONSUMER, transaction.end_lsn)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._capture.ledger is None:
+            state = "not entered"
+        else:
+            state = "finished" if self._finished else f"open, confirmed up to {self.confirmed}"
+        return f"<ReplicationStream {self._capture.source.slot}: {state}>"
 
     @property
     def _ledger(self) -> Ledger:

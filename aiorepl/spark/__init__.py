@@ -76,3 +76,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
     __getattr__ = importer(__name__, _HOME_OF, _EXTRA_OF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

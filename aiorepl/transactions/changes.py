@@ -6,7 +6,7 @@ A change holds bytes; its rows decode the values when they are read (``rows``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -24,11 +24,14 @@ from aiorepl.transactions.transaction import Transaction
 _MOST_KEPT: Final = 1 << 20
 
 
+Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema"]
+
+
 class Change:
     """The base of all changes. ``(transaction.commit_lsn, ordinal)`` identifies a change permanently."""
 
     __slots__ = ("ordinal", "transaction")
-    kind = ""
+    kind = cast("Kind", "")  # C classes have no annotated attributes
 
     def __init__(self, transaction: Transaction | None, ordinal: int) -> None:
         self.transaction = transaction
@@ -197,7 +200,7 @@ class Read(Insert):
     """A row of a snapshot, which existed before; Debezium's operation ``r``. The target may have the row already."""
 
     __slots__ = ()
-    kind = "read"
+    kind = "read"  # type: ignore[assignment] # it is not an insert
 
 
 class Update(RowChange):

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
+from aiorepl.dsn import without_driver
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
 
@@ -71,6 +72,9 @@ _ROOT: Final = "name the CA's file in sslrootcert (PGSSLROOTCERT; ~/.postgresql/
 _ONE_HOST_SECONDS: Final = 60.0
 _EACH_HOST_SECONDS: Final = 10.0
 _PORT: Final = "5432"
+_NO_DSN: Final = (
+    "the server on this machine (no DSN was given: pass one, by --dsn or AIOREPL_DSN, or set PGHOST)"
+)
 # Detect within about a minute that a peer is gone: by probes of an idle connection, and by unacknowledged data. Linux has
 # all of these options, other systems some.
 _KEEPALIVE: Final = {
@@ -118,6 +122,8 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
     :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
     :raises ConfigurationError: the DSN is invalid.
     """
+    if dsn is not None:
+        dsn = without_driver(dsn)
     try:
         dsn, seconds = _connect_timeout(dsn)
         hosts = _several_hosts(dsn) if "host" not in kwargs else []
@@ -134,7 +140,7 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
             kwargs["host"], kwargs["port"] = hosts[-1]
         return await _connect(dsn, settings, kwargs)
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
-        raise connect_error(error, _server(dsn)) from None
+        raise connect_error(error, "the server" if "host" in kwargs else _server(dsn)) from None
 
 
 async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
@@ -209,6 +215,8 @@ def _hosts(dsn: str | None) -> list[tuple[str, int]]:
 
 def _server(dsn: str | None) -> str:
     """Name the server for messages: its hosts and ports."""
+    if dsn is None and not {"PGHOST", "PGSERVICE"} & os.environ.keys():
+        return _NO_DSN
     try:
         hosts = _hosts(dsn)
     except ValueError:

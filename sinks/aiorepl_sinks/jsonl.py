@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from aiorepl import Batch, ConfigurationError, Message, Position, Sink, SinkContext, durable
 from aiorepl.formats import named
+from aiorepl.sizes import Size, size_of
 
 
 class JsonLinesSink(Sink):
@@ -38,14 +39,14 @@ class JsonLinesSink(Sink):
         self,
         path: str | Path,
         *,
-        rotate_bytes: int = 128 * 1024 * 1024,
+        rotate_bytes: Size = 128 * 1024 * 1024,
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         boundaries: bool = False,
     ) -> None:
         self._folder = Path(path)
         self._where = f"jsonl: {self._folder}"
-        self._rotate_bytes = rotate_bytes
+        self._rotate_bytes = size_of("jsonl: rotate_bytes", rotate_bytes)
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
         if "json" not in self._format.content_type:

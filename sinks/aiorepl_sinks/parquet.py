@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.objects.encodings import ParquetEncoding
 from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import LAYOUT
@@ -43,17 +44,18 @@ class ParquetSink(ObjectSink):
         *,
         compression: str = "zstd",
         layout: str = LAYOUT,
-        object_bytes: int = 128 * 1024 * 1024,
-        memory_bytes: int = 4 * 1024 * 1024,
+        object_bytes: Size = 128 * 1024 * 1024,
+        memory_bytes: Size = 4 * 1024 * 1024,
         spill_dir: str | Path | None = None,
-        spill_bytes: int = 1024 * 1024 * 1024,
+        spill_bytes: Size = 1024 * 1024 * 1024,
     ) -> None:
+        memory_bytes = size_of("parquet: memory_bytes", memory_bytes)
         super().__init__(
             Folder(Path(path)),
             ParquetEncoding(compression, memory_bytes),
             layout=layout,
-            object_bytes=object_bytes,
+            object_bytes=size_of("parquet: object_bytes", object_bytes),
             memory_bytes=memory_bytes,
             spill_dir=spill_dir,
-            spill_bytes=spill_bytes,
+            spill_bytes=size_of("parquet: spill_bytes", spill_bytes),
         )

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from aiorepl import ConfigurationError
 from aiorepl.objects.location import SCHEMES
+from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, ParquetEncoding
 from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import LAYOUT
@@ -69,10 +70,10 @@ class S3Sink(ObjectSink):
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         layout: str = LAYOUT,
-        object_bytes: int = 128 * 1024 * 1024,
-        memory_bytes: int = 4 * 1024 * 1024,
+        object_bytes: Size = 128 * 1024 * 1024,
+        memory_bytes: Size = 4 * 1024 * 1024,
         spill_dir: str | Path | None = None,
-        spill_bytes: int = 1024 * 1024 * 1024,
+        spill_bytes: Size = 1024 * 1024 * 1024,
         endpoint: str | None = None,
         region: str | None = None,
         access_key_id: str | None = None,
@@ -80,6 +81,7 @@ class S3Sink(ObjectSink):
         session_token: str | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
+        memory_bytes = size_of("s3: memory_bytes", memory_bytes)
         options = {
             "endpoint": endpoint,
             "region": region,
@@ -92,10 +94,10 @@ class S3Sink(ObjectSink):
             _store(url, settings, config or {}),
             _encoding(files, compression, format, values, memory_bytes),
             layout=layout,
-            object_bytes=object_bytes,
+            object_bytes=size_of("s3: object_bytes", object_bytes),
             memory_bytes=memory_bytes,
             spill_dir=spill_dir,
-            spill_bytes=spill_bytes,
+            spill_bytes=size_of("s3: spill_bytes", spill_bytes),
         )
 
 

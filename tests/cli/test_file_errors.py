@@ -94,11 +94,11 @@ def command(capsys, *arguments):
         ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
         (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
         (
-            SOURCE + '[journal]\nurl = "j"\nretention = "30m"',
+            SOURCE + '[journal]\nurl = "j"\nretention = "7"',
             [
                 (
-                    "journal.retention: retention '…' is not valid: give an age in s, min, h or d, a size in kb, mb or gb, or both, "
-                    'as in "7d 100gb"'
+                    'journal.retention: retention \'…\' is not valid: give an age like "7d" or "12h", a size like "100GB", '
+                    'or both: "7d 100GB"'
                 )
             ],
         ),

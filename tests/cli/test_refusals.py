@@ -88,9 +88,9 @@ async def test_a_physical_slot(refused, published):
 
 
 async def test_a_missing_publication(refused, published):
-    """If the publication is missing, no slot is created."""
+    """If the publication is missing, the error names those that exist, and no slot is created."""
     flags = [*published.flags[:-1], "p,absent", "--create-slot"]
-    await refused(2, "no publication 'absent'", "tail", *flags)
+    await refused(2, "no publication 'absent' in this database, which has 'p': ", "tail", *flags)
     assert 0 == await published.connection.fetchval(
         "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", published.slot
     )

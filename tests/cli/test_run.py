@@ -32,7 +32,7 @@ slot = "${SLOT}"
 publication = "p"
 create_slot = true
 [pipeline]
-buffer_bytes = "1m"
+buffer_bytes = "1MiB"
 [[sinks]]
 type = "jsonl"
 name = "archive"

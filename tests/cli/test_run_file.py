@@ -103,24 +103,24 @@ def test_everything_else(made):
         + """
         [journal]
         url = "file:///var/lib/journal"
-        retention = "7d 1gb"
+        retention = "7d 1GiB"
         compact = true
         [snapshot]
         connections = 3
-        chunk_bytes = "1m"
+        chunk_bytes = "1MiB"
         max_rows_per_second = 1000
         lock_timeout = 2.5
         [pipeline]
         shutdown_timeout = 3
-        buffer_bytes = "32mb"
+        buffer_bytes = "32MiB"
         reconnect = false
-        batches = { max_bytes = "1K", flush_seconds = 0.5 }
+        batches = { max_bytes = "1KiB", flush_seconds = 0.5 }
         retry = { attempts = 3, timeout = inf }
         [[sinks]]
         type = "jsonl"
         name = "archive"
         path = "events"
-        rotate_bytes = "1g"
+        rotate_bytes = "1GiB"
         [sinks.batches]
         flush_bytes = 100
         [sinks.retry]

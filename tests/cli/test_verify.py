@@ -27,7 +27,7 @@ async def test_a_consumer_is_verified(run, database, slot_name, tmp_path):
     await connection.fetch("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
     await connection.execute("INSERT INTO mine VALUES (1)")
     await connection.close()
-    written = await run("verify", "write", "--dsn", database, "--seconds", "0.5", "--largest", "20", history)
+    written = await run("verify", "write", "--dsn", database, "--for", "500ms", "--largest", "20", history)
     assert (0, True) == (written.code, "transactions have committed" in written.out)
     source = Source(database, slot=slot_name, publication="p")
     await Pipeline(source, [JsonLinesSink(events)], journal=journal, until="now").run()
@@ -62,7 +62,7 @@ async def test_a_server_that_does_not_come_back(run, start, database, slot_name,
         await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
         await connection.fetch("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
         writing = await start(
-            *("verify", "write", "--dsn", dsn, "--seconds", "3600", "--wait", "1", "--largest", "5", history)
+            *("verify", "write", "--dsn", dsn, "--for", "1h", "--wait", "1", "--largest", "5", history)
         )
         async with asyncio.timeout(60):
             while not await connection.fetchval("SELECT count(*) FROM aiorepl_verify.ledger"):

@@ -185,7 +185,7 @@ def test_command_line(journal, capsys):
     assert [file.published for file in journal.files()] == [True]
     with pytest.raises(SystemExit, match="2"):
         main(["journal", "compact", str(journal.folder), "--publish-after", "5gb"])
-    assert "is not an age" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_a_small_stretch_waits(journal):

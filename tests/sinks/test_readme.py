@@ -55,7 +55,7 @@ def test_every_option_is_documented(point):
         value = parameter.default
         if kind == "size":
             assert name.endswith("_bytes")
-            assert value == parse_size(default.replace("iB", ""))
+            assert value == parse_size(default)
         elif default == "required":
             assert value is parameter.empty
         elif isinstance(value, bool):

@@ -265,7 +265,7 @@ def test_large_transaction(spark, journal) -> None:
     table = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(*[table.insert(str(key), f"note {key}") for key in range(count)])
     journal.write(block_bytes=65_536)
-    df = journal.read(spark, partitionBytes="256k")
+    df = journal.read(spark, partitionBytes="256KiB")
     assert df.rdd.getNumPartitions() > 4
     row = df.selectExpr(
         "count(*) n",

@@ -237,3 +237,19 @@ async def test_a_polled_connection_that_closes_at_once(database):
     connection.on_notice(lambda notice: None)
     with pytest.raises(ConnectionLost):
         await connection.query("SELECT 1")
+
+
+async def test_urls_of_sqlalchemy(database):
+    """The driver that SQLAlchemy's URLs name is ignored."""
+    connection = await connect_sql(database.replace("postgresql://", "postgresql+asyncpg://"))
+    await connection.close()
+
+
+async def test_no_dsn(monkeypatch):
+    """Without a DSN, the error says that none was given, and how to give one."""
+    for name in ("PGHOST", "PGSERVICE", "PGPORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGPORT", "1")
+
+    with pytest.raises(ConnectionFailed, match=r"no DSN was given: pass one, by --dsn or AIOREPL_DSN"):
+        await connect_sql(None)

@@ -10,7 +10,7 @@ from aiorepl.source.server.queries import (
     existing_publications,
     tables_without_identity,
 )
-from aiorepl.source.server.requirements import require_publications
+from aiorepl.source.server.requirements import others, require_publications
 from aiorepl.source.source import Source
 from aiorepl.wire.commands import identifier, literals
 from aiorepl.wire.interface import Connection
@@ -99,7 +99,8 @@ async def publications(connection: Connection, source: Source) -> list[Finding]:
     existing = await existing_publications(connection, names)
     missing = sorted(set(names) - existing)
     if missing:
-        return [await _missing(connection, name) for name in missing]
+        existing = await existing_publications(connection)
+        return [await _missing(connection, name, existing) for name in missing]
     require_publications(existing, names)
     count = await count_published_tables(connection, names)
     if not count:
@@ -186,11 +187,13 @@ def _unfit(table: str, publication: str, filtered: str | None, unlisted: str | N
     return findings
 
 
-async def _missing(connection: Connection, name: str) -> Finding:
+async def _missing(connection: Connection, name: str, existing: set[str]) -> Finding:
     rows = await connection.query(_TABLES)
     keyed = [str(row["name"]) for row in rows if row["keyed"] == "true"]
     keyless = [str(row["name"]) for row in rows if row["keyed"] != "true"]
-    text = f"no publication {name!r} in this database: create it for the tables that you want"
+    text = (
+        f"no publication {name!r} in this database{others(existing)}: create it for the tables that you want"
+    )
     if keyless:
         text += f"; leave out tables without a replica identity, such as a primary key, whose updates and deletes the server would refuse: {_shown(keyless)}"
     statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE"

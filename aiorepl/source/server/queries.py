@@ -219,14 +219,13 @@ async def count_slots(connection: Connection) -> int:
     return int(row["slots"] or 0)
 
 
-async def existing_publications(connection: Connection, names: tuple[str, ...]) -> set[str]:
-    """The publications among ``names`` that exist in the database.
+async def existing_publications(connection: Connection, names: tuple[str, ...] = ()) -> set[str]:
+    """The publications among ``names`` that exist in the database, or all that do.
 
     :raises ServerError, ConnectionLost: the query failed.
     """
-    rows = await connection.query(
-        f"SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname IN ({literals(names)})"
-    )
+    named = f" WHERE pubname IN ({literals(names)})" if names else ""
+    rows = await connection.query(f"SELECT pubname::text FROM pg_catalog.pg_publication{named}")
     with parsing("pg_publication"):
         return {str(row["pubname"]) for row in rows}
 

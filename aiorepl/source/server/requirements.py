@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.source.server.queries import Settings, Slot
 from aiorepl.source.source import Source
+
+# How many names a message lists.
+_SHOWN: Final = 5
 
 
 def require_logical(settings: Settings) -> None:
@@ -29,9 +33,16 @@ def require_publications(existing: Collection[str], names: Collection[str]) -> N
     missing = sorted(set(names).difference(existing))
     if missing:
         raise ConfigurationError(
-            f"no publication {', '.join(map(repr, missing))} in this database: "
+            f"no publication {', '.join(map(repr, missing))} in this database{others(existing)}: "
             f"CREATE PUBLICATION {missing[0]} FOR TABLE … on the source first"
         )
+
+
+def others(publications: Collection[str]) -> str:
+    """Name the publications that a database has, as a relative clause; empty if it has none."""
+    names = sorted(publications)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f", which has {', '.join(map(repr, names[:_SHOWN]))}{more}" if names else ""
 
 
 def require_own(slot: Slot, source: Source, database: str) -> None:

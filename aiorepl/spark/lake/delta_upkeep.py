@@ -38,7 +38,7 @@ def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mod
         else:
             compact(snapshot, mode)
     if _due(upkeep.vacuum_every, since, version):
-        _vacuum(snapshot.newest(), upkeep.retain.total_seconds())
+        _vacuum(snapshot.newest(), upkeep.retain)
 
 
 def compact(snapshot: Snapshot, mode: Mode) -> None:

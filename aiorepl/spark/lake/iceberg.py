@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Final
 
@@ -266,7 +266,9 @@ class IcebergTarget:
         number = len(table.history())
         since, self._maintained = number - 1 if self._maintained is None else self._maintained, number
         if number // self._upkeep.vacuum_every > since // self._upkeep.vacuum_every:
-            table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - self._upkeep.retain).commit()
+            table.maintenance.expire_snapshots().older_than(
+                datetime.now(UTC) - timedelta(seconds=self._upkeep.retain)
+            ).commit()
 
     def _open(self) -> IcebergTable | None:
         with self._translated(), reading(".".join(self.identifier)):

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from aiorepl.errors import SinkError
 from aiorepl.lsn import LSN
+from aiorepl.option_fields import Seconds
 
 Mode = Literal["current", "history", "soft_delete", "changelog"]
 MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelog")
@@ -137,18 +138,18 @@ class Layout:
     cluster_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Upkeep:
     """After how many versions a table is compacted and vacuumed. Restarts do not change this schedule.
 
     :param optimize_every: compact small files after this many versions; 0: never.
     :param vacuum_every: after this many versions, delete the files that no version within ``retain`` needs; 0: never.
-    :param retain: how long time travel and running readers can use an old version.
+    :param retain: how long time travel and running readers can use an old version, such as ``"7d"``.
     """
 
     optimize_every: int = 50
     vacuum_every: int = 200
-    retain: timedelta = timedelta(days=7)
+    retain: Seconds[float] = Seconds(7 * 86_400.0)
 
 
 DEFAULT_LAYOUT: Final = Layout()

@@ -47,15 +47,15 @@ _BATCH: Final = "aiorepl-batch"
 def apply_changes(
     df: DataFrame,
     target: str | os.PathLike[str] | Table,
-    keys: Sequence[str],
+    keys: list[str] | tuple[str, ...],
     *,
     mode: Mode = "current",
     checkpoint: str | os.PathLike[str] | None = None,
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    partition_by: Sequence[str] = (),
-    cluster_by: Sequence[str] = (),
+    partition_by: list[str] | tuple[str, ...] = (),
+    cluster_by: list[str] | tuple[str, ...] = (),
     upkeep: Upkeep = DEFAULT_UPKEEP,
     deletion_vectors: DeletionVectors = "auto",
     staging: str | None = None,
@@ -88,6 +88,9 @@ def apply_changes(
     """
     if mode not in MODES:
         raise ConfigurationError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
+    for option, names in (("keys", keys), ("partition_by", partition_by), ("cluster_by", cluster_by)):
+        if isinstance(names, str):  # type: ignore[unreachable] # by those who check types
+            raise ConfigurationError(f'{option} is a list of columns: write ["{names}"]')
     needed = (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED, *((COMMIT_TS,) if mode == "history" else ()))
     missing = [column for column in needed if column not in df.columns]
     if missing or not (keys or mode == "changelog"):

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession, is_remote
@@ -26,6 +26,8 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
 from aiorepl.objects.location import SCHEMES, ObjectStore
+from aiorepl.option_fields import Bytes
+from aiorepl.sizes import Size
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import DeletionVectors, Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring.applying import Applying, Write, clean, error_text
@@ -38,11 +40,13 @@ from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.options import Options
+from aiorepl.suggestions import require_options
 
 _MIB: Final = 1024 * 1024
 _UPKEEP: Final = Upkeep()
 CHECKPOINT: Final = "_checkpoint"
 STAGING: Final = "_staging"
+Unrepresentable = Literal["error", "null"]
 
 
 class Stopped(Exception):
@@ -125,19 +129,19 @@ class Mirror:
     """
 
     journal: Location
-    tables: Sequence[str]
+    tables: list[str] | tuple[str, ...]
     target: Location
     mode: Mode | Mapping[str, Mode] = "current"
-    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    keys: Mapping[str, list[str] | tuple[str, ...]] = field(default_factory=dict)
     layout: Layout | Mapping[str, Layout] = field(default_factory=Layout)
     upkeep: Upkeep = field(default_factory=Upkeep)
     deletion_vectors: DeletionVectors = "auto"
-    unrepresentable: Literal["error", "null"] = "error"
+    unrepresentable: Unrepresentable = "error"
     on_error: OnError = "halt"
     whole_transactions: bool = False
     starting_position: str | None = None
-    max_bytes: int = 256 * _MIB
-    partition_bytes: int = 32 * _MIB
+    max_bytes: Bytes[int] = Bytes(256 * _MIB)
+    partition_bytes: Bytes[int] = Bytes(32 * _MIB)
     consumer: str | None = None
     checkpoint: str | os.PathLike[str] | None = None
     staging: Location | None = None
@@ -207,15 +211,35 @@ class Mirror:
         return place
 
 
+class MirrorOptions(TypedDict, total=False):
+    """The options of ``Mirror`` that ``mirror`` passes on, for type checkers."""
+
+    mode: Mode | Mapping[str, Mode]
+    keys: Mapping[str, list[str] | tuple[str, ...]]
+    layout: Layout | Mapping[str, Layout]
+    upkeep: Upkeep
+    deletion_vectors: DeletionVectors
+    unrepresentable: Unrepresentable
+    on_error: OnError
+    whole_transactions: bool
+    starting_position: str | None
+    max_bytes: Size
+    partition_bytes: Size
+    consumer: str | None
+    checkpoint: str | os.PathLike[str] | None
+    staging: Location | None
+    lake: Lake | None
+
+
 def mirror(
     spark: SparkSession,
     journal: Location,
-    tables: Sequence[str],
+    tables: list[str] | tuple[str, ...],
     target: Location,
     *,
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
-    **options: Any,
+    **options: Unpack[MirrorOptions],
 ) -> StreamingQuery:
     """Mirror the tables of a journal into Delta tables, and return the running query.
 
@@ -224,6 +248,7 @@ def mirror(
     :param name: the query's name in Spark.
     :raises ConfigurationError: an argument cannot work.
     """
+    require_options("mirror", options, (*MirrorOptions.__annotations__, "trigger", "name"))
     writer, _ = Mirror(journal, tables, target, **options).prepare(spark)
     if name is not None:
         writer = writer.queryName(name)

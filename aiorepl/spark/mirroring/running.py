@@ -49,7 +49,7 @@ class MirrorRunner:
     :param session: returns the Spark session.
     :param retry: the back-off before restarts; it starts over once a batch was applied.
     :param once: end once everything that the journal had at the start is applied.
-    :param interval: the time between two batches, as Spark's processingTime; ``None``: no pause.
+    :param interval: the seconds between two batches; ``None``: no pause.
     :param name: the query's name in Spark, in its UI and in metrics.
     """
 
@@ -60,7 +60,7 @@ class MirrorRunner:
         retry: RetryPolicy,
         *,
         once: bool = False,
-        interval: str | None = None,
+        interval: float | None = None,
         name: str | None = None,
     ) -> None:
         self._mirror = mirror
@@ -162,7 +162,7 @@ class MirrorRunner:
         if self._once:
             writer = writer.trigger(availableNow=True)
         elif self._interval is not None:
-            writer = writer.trigger(processingTime=self._interval)
+            writer = writer.trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
         query = writer.start()
         self._query = str(query.id)
         self._state = "running"

@@ -43,8 +43,8 @@ class Settings:
         mode: Mode | Mapping[str, Mode],
         keys: Mapping[str, Sequence[str]],
         layout: Layout | Mapping[str, Layout],
-        unrepresentable: str,
-        on_error: str,
+        unrepresentable: Literal["error", "null"],
+        on_error: OnError,
     ) -> Settings:
         """Check the arguments of ``mirror``.
 
@@ -73,7 +73,7 @@ class Settings:
             _by_pattern("keys", columns),
             _by_pattern("layout", layout),
             unrepresentable == "null",
-            on_error,  # type: ignore[arg-type] # checked above
+            on_error,
         )
 
     def wanted(self, table: Table) -> bool:

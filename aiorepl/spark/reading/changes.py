@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,9 +52,9 @@ def changes(
     *,
     start: str | None = None,
     end: str | None = None,
-    keys: Sequence[str] = (),
+    keys: list[str] | tuple[str, ...] = (),
     schema: StructType | str | None = None,
-    unrepresentable: str = "error",
+    unrepresentable: Literal["error", "null"] = "error",
 ) -> DataFrame:
     """Return a table's changes as ``format("aiorepl")`` does, but read the compacted part with Spark's own Parquet reader.
 

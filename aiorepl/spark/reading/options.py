@@ -112,7 +112,7 @@ class Options:
             evolve=changes == "evolve",
             consumer=texts.get("consumer"),
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
-            partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16m")),
+            partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16MiB")),
             null=unrepresentable == "null",
             keys=tuple(split_names(texts.get("keys", ""))),
         )
@@ -142,7 +142,7 @@ def _end(text: str | None) -> LSN | None:
 
 
 def _bytes(name: str, text: str) -> int:
-    size = parse_size(text.strip())
+    size = parse_size(text)
     if not size:
-        raise ConfigurationError(f"option {name} is a number of bytes like 1048576 or 64m, not {text!r}")
+        raise ConfigurationError(f"option {name} is a size like 1048576 or 64MiB, not {text!r}")
     return size

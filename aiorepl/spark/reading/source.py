@@ -13,9 +13,9 @@
                         evolve (the default): its restart continues with the new columns; fail: only if .schema(...) is given
     consumer            the name of the stream's cursor, so that segments that it has not read are not pruned; each query needs a
                         name of its own. The default is made from the query's id; the empty name registers none
-    maxBytesPerTrigger  the size of a micro-batch, like 64m; it ends with a segment, or, if the first one is larger, within it,
+    maxBytesPerTrigger  the size of a micro-batch, like 64MiB; it ends with a segment, or, if the first one is larger, within it,
                         perhaps within a transaction. It always has at least one block, of about 1 MB
-    partitionBytes      how much one task reads at most, about; the default is 16m
+    partitionBytes      how much one task reads at most, about; the default is 16MiB
     unrepresentable     error (the default) or null, for values that a column's type cannot hold, such as an infinite date
     keys                the columns that identify a row under replica identity FULL, separated by commas, and quoted as in SQL
                         if a name has a comma in it

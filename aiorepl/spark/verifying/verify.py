@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.journal.store import Location
 from aiorepl.secret import Secret
 from aiorepl.source.source import Source
@@ -23,10 +24,10 @@ def verify(
     *,
     slot: str,
     publication: str | tuple[str, ...] | list[str],
-    tables: Collection[str] | None = None,
-    keys: Mapping[str, Sequence[str]] | None = None,
+    tables: list[str] | tuple[str, ...] | None = None,
+    keys: Mapping[str, list[str] | tuple[str, ...]] | None = None,
     range_rows: int = 100_000,
-    timeout: float = 600.0,
+    timeout: Duration = 600.0,
     show_keys: bool = False,
     repair: bool = False,
     spark: SparkSession | None = None,
@@ -45,7 +46,7 @@ def verify(
     :param tables: ``schema.table``; ``None``: all that are mirrored.
     :param keys: by table, the columns that identify a row, where the replica identity names none.
     :param range_rows: about how many rows a key range has.
-    :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
+    :param timeout: how long the mirror may take to pass the LSN of a snapshot, such as ``"10m"``.
     :param show_keys: name the keys of rows that differ, and the bounds of all ranges.
     :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, which the mirror then
         applies. Delete the rows that only the lake has, in one commit of their table (in the mode soft_delete, mark them as deleted;
@@ -63,7 +64,7 @@ def verify(
         target,
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
-        timeout=timeout,
+        timeout=seconds_of("timeout", timeout),
         session=None if spark is None else lambda: spark,
         lake=lake,
     )

@@ -20,10 +20,12 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
+from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.kafka.auth import Login
 from aiorepl_sinks.kafka.cluster import Cluster, Record
 from aiorepl_sinks.kafka.topics import topic_name
@@ -46,11 +48,11 @@ class KafkaSink(Sink):
     :param batch_bytes: the largest size of a record batch, which holds records of one partition (``batch.size``).
     :param exactly_once: write records and position in Kafka transactions.
     :param transactional_id: the producer's ``transactional.id``; ``aiorepl-<slot>-<sink's name>`` by default.
-    :param transaction_timeout: seconds that a Kafka transaction may take; brokers allow 900 by default
+    :param transaction_timeout: the time that a Kafka transaction may take; brokers allow 15 minutes by default
         (``transaction.max.timeout.ms``).
     :param position_topic: the compacted topic that holds the position, one for each sink;
         ``<transactional_id>.position`` by default. It is created if it does not exist.
-    :param timeout: seconds to wait for acknowledgements before an attempt counts as failed.
+    :param timeout: how long to wait for acknowledgements before an attempt counts as failed.
     :param security_protocol: ``"PLAINTEXT"``, ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     :param sasl_mechanism: ``"PLAIN"``, ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.
     :param username: of SASL.
@@ -71,13 +73,13 @@ class KafkaSink(Sink):
         binary: bool = False,
         tombstones: bool = False,
         compression: Compression | None = None,
-        max_event_bytes: int = 1_000_000,
-        batch_bytes: int = 512 * 1024,
+        max_event_bytes: Size = 1_000_000,
+        batch_bytes: Size = 512 * 1024,
         exactly_once: bool = False,
         transactional_id: str | None = None,
-        transaction_timeout: float = 900.0,
+        transaction_timeout: Duration = 900.0,
         position_topic: str | None = None,
-        timeout: float = 30.0,
+        timeout: Duration = 30.0,
         security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT",
         sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
         username: str | None = None,
@@ -89,6 +91,7 @@ class KafkaSink(Sink):
     ) -> None:
         if transactional_id is not None and not exactly_once:
             raise ConfigurationError("kafka: transactional_id needs exactly_once = true")
+        timeout = seconds_of("kafka: timeout", timeout)
         login = Login(
             bootstrap_servers,
             security_protocol=security_protocol,
@@ -100,15 +103,15 @@ class KafkaSink(Sink):
         self._cluster = Cluster(
             login,
             compression=compression,
-            batch_bytes=batch_bytes,
+            batch_bytes=size_of("kafka: batch_bytes", batch_bytes),
             timeout=timeout,
-            transaction_timeout=transaction_timeout,
+            transaction_timeout=seconds_of("kafka: transaction_timeout", transaction_timeout),
         )
         self._topic = Routing(topic)
         self._routing_key: RoutingKey | None = None
         self._events = Events(format, values=values, binary="kafka" if binary else None)
         self._tombstones = tombstones
-        self._max_event_bytes = max_event_bytes
+        self._max_event_bytes = size_of("kafka: max_event_bytes", max_event_bytes)
         self._exactly_once = exactly_once
         self._transactional_id = transactional_id
         self._position_topic = position_topic or ""

@@ -16,6 +16,7 @@ from aiorepl import (
     Sink,
     SinkContext,
 )
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
@@ -33,12 +34,12 @@ class NatsSink(Sink):
         of each of its tables. Blanks and wildcards are percent-encoded, and an empty token becomes ``_``.
     :param create_stream: create the stream if it does not exist, for all subjects that begin with the tokens of ``subject``
         before its first field.
-    :param duplicate_window: seconds, of a stream that is created.
+    :param duplicate_window: of a stream that is created.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param binary: the binary mode of CloudEvents: attributes as headers, the native event as payload.
     :param max_pending: how many messages may be without an acknowledgement at a time.
-    :param timeout: seconds to wait for an answer.
+    :param timeout: how long to wait for an answer.
     :param user: needs ``password``.
     :param password: needs ``user``.
     :param token: instead of user and password.
@@ -57,12 +58,12 @@ class NatsSink(Sink):
         *,
         subject: str = "cdc.{schema}.{table}",
         create_stream: bool = False,
-        duplicate_window: float = 120.0,
+        duplicate_window: Duration = 120.0,
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         binary: bool = False,
         max_pending: int = 4000,
-        timeout: float = 10.0,
+        timeout: Duration = 10.0,
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
@@ -80,7 +81,7 @@ class NatsSink(Sink):
                 "nats: create_stream needs a subject that begins with a word and a dot, so that the stream does not take all subjects"
             )
         self._create = create_stream
-        self._duplicate_window = duplicate_window
+        self._duplicate_window = seconds_of("nats: duplicate_window", duplicate_window)
         self._events = Events(format, values=values, binary="http" if binary else None)
         login = Login(
             servers,
@@ -94,7 +95,9 @@ class NatsSink(Sink):
             key=key,
             key_password=key_password,
         )
-        self._stream = Stream(stream, login, max_pending=max_pending, timeout=timeout)
+        self._stream = Stream(
+            stream, login, max_pending=max_pending, timeout=seconds_of("nats: timeout", timeout)
+        )
         self._source = ""
 
     async def open(self, context: SinkContext) -> Position | None:

@@ -19,6 +19,8 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.dsn import without_driver
+from aiorepl.durations import Duration, seconds_of
 from aiorepl_sinks.postgres.applier import StepFailed
 from aiorepl_sinks.postgres.check import check
 from aiorepl_sinks.postgres.errors import ERRORS, translate
@@ -52,7 +54,7 @@ class PostgresSink(Sink):
         target's tables only there.
     :param schema: the schema of the tables ``positions`` and ``prepared``; created if it does not exist.
     :param settings: parameters of the target's session, such as ``{"lock_timeout": "10s"}``.
-    :param timeout: seconds that an answer may take before the sink checks, on another connection, whether the target is still
+    :param timeout: the time that an answer may take before the sink checks, on another connection, whether the target is still
         working. If not, the connection counts as lost.
     """
 
@@ -70,7 +72,7 @@ class PostgresSink(Sink):
         cascade: bool = False,
         schema: str = "aiorepl",
         settings: Mapping[str, str] | None = None,
-        timeout: float = 30.0,
+        timeout: Duration = 30.0,
     ) -> None:
         if mode not in ("upsert", "strict"):
             raise ConfigurationError(f"postgres: mode is upsert or strict, not {mode!r}")
@@ -83,7 +85,13 @@ class PostgresSink(Sink):
             )
         self.supports_prepared = two_phase
         self._connection_options = ConnectionOptions(
-            dsn, schema, replica, origin, settings, two_phase, timeout
+            without_driver(dsn),
+            schema,
+            replica,
+            origin,
+            settings,
+            two_phase,
+            seconds_of("postgres: timeout", timeout),
         )
         self._apply_options = ApplyOptions(
             TableMapping(tables or {}), mode, transactions, replica, messages, cascade

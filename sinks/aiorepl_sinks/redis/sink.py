@@ -27,11 +27,13 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl.cancellation import cancellable
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.routing import Routing
 from aiorepl.loggers import logger
 from aiorepl.sink import RoutingKey
+from aiorepl.sizes import Size, size_of
 from aiorepl_sinks import tls
 from aiorepl_sinks.redis.errors import translate
 from aiorepl_sinks.redis.scripts import APPEND, REPLAY
@@ -58,7 +60,7 @@ class RedisSink(Sink):
     :param max_length: the approximate number of entries to keep in each stream; older ones are deleted. ``None``: all.
     :param max_event_bytes: reject larger events. Redis' own limit is ``proto-max-bulk-len``, 512 MiB.
     :param replicas: after each batch, wait until this many replicas have it (WAIT).
-    :param timeout: seconds to wait for an answer before the connection counts as lost.
+    :param timeout: how long to wait for an answer before the connection counts as lost.
     :param username: takes precedence over the URL's.
     :param password: takes precedence over the URL's.
     :param ca: a PEM file with the CAs to trust instead of the system's.
@@ -76,9 +78,9 @@ class RedisSink(Sink):
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         max_length: int | None = None,
-        max_event_bytes: int = 512 * 1024 * 1024,
+        max_event_bytes: Size = 512 * 1024 * 1024,
         replicas: int = 0,
-        timeout: float = 10.0,
+        timeout: Duration = 10.0,
         username: str | None = None,
         password: str | None = None,
         ca: str | None = None,
@@ -87,6 +89,7 @@ class RedisSink(Sink):
         key_password: str | None = None,
         position_key: str = "aiorepl:{slot}:{name}",
     ) -> None:
+        timeout = seconds_of("redis: timeout", timeout)
         options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         if username is not None:
             options["username"] = username
@@ -119,7 +122,7 @@ class RedisSink(Sink):
         self._route: RoutingKey = Routing(stream)
         self._events = Events(format, values=values)
         self._max_length = max_length
-        self._max_event_bytes = max_event_bytes
+        self._max_event_bytes = size_of("redis: max_event_bytes", max_event_bytes)
         self._replicas = replicas
         self._timeout = timeout
         self._position_key = position_key

@@ -25,7 +25,9 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
+from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.webhook.network import (
     PrivateAddressError,
     parse_url,
@@ -106,10 +108,10 @@ class WebhookSink(Sink):
     :param private_addresses: ``"refuse"`` to connect to public addresses only, whatever the name resolves to.
     :param http2: use HTTP/2 over TLS if the receiver supports it.
     :param connections: the largest number of open connections.
-    :param connect_timeout: seconds that connecting may take.
-    :param write_timeout: seconds that the receiver may take to read a part of a request.
-    :param read_timeout: seconds that the receiver may take before and between the parts of its response.
-    :param request_timeout: seconds that a whole request with its response may take.
+    :param connect_timeout: the time that connecting may take.
+    :param write_timeout: the time that the receiver may take to read a part of a request.
+    :param read_timeout: the time that the receiver may take before and between the parts of its response.
+    :param request_timeout: the time that a whole request with its response may take.
     :raises ConfigurationError: for invalid options.
     """
 
@@ -124,7 +126,7 @@ class WebhookSink(Sink):
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
         values: str = "typed",
         request_events: int = 500,
-        request_bytes: int = 512 * 1024,
+        request_bytes: Size = 512 * 1024,
         gzip: bool = False,
         bearer: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -132,11 +134,16 @@ class WebhookSink(Sink):
         private_addresses: Literal["allow", "refuse"] = "allow",
         http2: bool = False,
         connections: int = 10,
-        connect_timeout: float = 5.0,
-        write_timeout: float = 30.0,
-        read_timeout: float = 30.0,
-        request_timeout: float = 60.0,
+        connect_timeout: Duration = 5.0,
+        write_timeout: Duration = 30.0,
+        read_timeout: Duration = 30.0,
+        request_timeout: Duration = 60.0,
     ) -> None:
+        request_bytes = size_of("webhook: request_bytes", request_bytes)
+        connect_timeout = seconds_of("webhook: connect_timeout", connect_timeout)
+        write_timeout = seconds_of("webhook: write_timeout", write_timeout)
+        read_timeout = seconds_of("webhook: read_timeout", read_timeout)
+        request_timeout = seconds_of("webhook: request_timeout", request_timeout)
         self._target = parse_url(url)
         self._keys = decode_secrets(secrets)
         _require_one_of("body", body, get_args(Body))

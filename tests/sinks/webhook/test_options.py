@@ -87,7 +87,7 @@ def test_a_file(tmp_path, monkeypatch, secret):
         format = { type = "debezium", name = "shop" }
         values = "typed"
         request_events = 10
-        request_bytes = "64k"
+        request_bytes = "64KiB"
         gzip = true
         bearer = "file:token"
         headers = { X-Tenant = "a" }
