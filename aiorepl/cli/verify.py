@@ -16,7 +16,7 @@ from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, ConnectionFailed
 
 if TYPE_CHECKING:
-    from aiorepl.testing.verify import Delivered, History
+    from aiorepl.testing.verify import Delivered, Described, History
 
 SCHEMA = "aiorepl_verify"
 
@@ -186,7 +186,7 @@ def _unknown(written: History) -> str:
     return f"the outcomes of {count} transactions are unknown"
 
 
-def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered]:
+def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered | Described]:
     """Read the changes of all files, in their order."""
     from aiorepl.testing.verify import of_native
 
@@ -204,7 +204,7 @@ def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered]:
                     raise ConfigurationError(f"{file}: {error}") from None
 
 
-async def _of_journal(events: tuple[str, ...]) -> list[Delivered]:
+async def _of_journal(events: tuple[str, ...]) -> list[Delivered | Described]:
     """Read the changes of a journal."""
     from aiorepl.formats import named
     from aiorepl.journal import JournalReader
@@ -213,7 +213,7 @@ async def _of_journal(events: tuple[str, ...]) -> list[Delivered]:
     if len(events) != 1:
         raise ConfigurationError("name one journal")
     reader, form = JournalReader(events[0]), named("native")
-    changes: list[Delivered] = []
+    changes: list[Delivered | Described] = []
     end = reader.end().lsn
     if end:
         async for part in reader.follow():

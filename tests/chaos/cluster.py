@@ -13,6 +13,7 @@ import asyncpg
 
 from aiorepl import LSN
 from aiorepl.testing import CuttingProxy, EmbeddedServer
+from aiorepl.testing.verify.tables import TRAPPED
 
 _STANDBY = "standby"
 # Seconds for the standby to get the slot, and for a promotion.
@@ -40,6 +41,20 @@ class Cluster:
         """The proxy of the process under test."""
         self._front = CuttingProxy("127.0.0.1", server.port)
         self._behind = standby is not None
+        # Where the servers' logs end now.
+        self._logs = {
+            each: (each.folder / "log").stat().st_size for each in (server, standby) if each is not None
+        }
+
+    def executed(self, database: str) -> list[str]:
+        """Return what the servers' logs say about code of the schema that the pipeline has executed, once."""
+        told = [
+            line
+            for server, begin in self._logs.items()
+            for line in (server.folder / "log").read_bytes()[begin:].decode(errors="replace").splitlines()
+            if TRAPPED in line and f" {database} " in line
+        ]
+        return [f"the pipeline has executed a function of the schema, {len(told)} times"] if told else []
 
     def dsn_for(self, database: str = "postgres") -> str:
         """Return the DSN of a database, which leads to the primary also after a promotion."""

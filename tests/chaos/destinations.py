@@ -21,7 +21,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject, Slow
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.testing.verify.tables import PARENTS, SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 _SECRET = "k" * 32
@@ -99,8 +99,9 @@ def delivery(
         chance = random.Random(options["faulty"] + os.getpid())
         faults = [_Told(_fault(chance), struck) for _ in range(_CALLS)]
         sink = FaultySink(sink, write=faults[: _CALLS // 2], flush=faults[_CALLS // 2 :])
-    tables = [f"{SCHEMA}.{table}" for table in options.get("tables", ())]
-    mask = [f"{SCHEMA}.{column}" for column in options.get("mask", ())]
+    renames = plan["program"]["mixture"].get("renames", False)
+    tables = [_pattern(table, renames=renames) for table in options.get("tables", ())]
+    mask = [_pattern(column, renames=renames) for column in options.get("mask", ())]
     return Delivery(
         sink,
         selection=Selection(tables=tables, mask=mask, secret=_SECRET) if tables or mask else None,
@@ -112,6 +113,16 @@ def delivery(
         # Otherwise some sinks flush only once a minute.
         batches=batches(plan["program"]["pipeline"]),
     )
+
+
+def _pattern(name: str, *, renames: bool) -> str:
+    """Return the pattern of a table or column, which may begin with an exclamation mark.
+
+    :param renames: whether it has to match all names of parents, in all of their schemas.
+    """
+    table, dot, column = name.removeprefix("!").partition(".")
+    pattern = f"{SCHEMA}*.{table}*" if renames and table in PARENTS.values() else f"{SCHEMA}.{table}"
+    return f"{'!' if name.startswith('!') else ''}{pattern}{dot}{column}"
 
 
 def letters(name: str) -> str:
@@ -168,7 +179,26 @@ def _webhook(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
     return WebhookSink(url, body="ndjson", request_events=options["request_events"], read_timeout=1.0)
 
 
-_MAKERS = {"jsonl": _jsonl, "s3": _s3, "postgres": _postgres, "webhook": _webhook}
+def _redis(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.redis import RedisSink
+
+    return RedisSink(**plan["brokers"][name], timeout=2.0)
+
+
+def _nats(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.nats import NatsSink
+
+    return NatsSink(**plan["brokers"][name])
+
+
+_MAKERS = {
+    "jsonl": _jsonl,
+    "s3": _s3,
+    "postgres": _postgres,
+    "webhook": _webhook,
+    "redis": _redis,
+    "nats": _nats,
+}
 
 
 class _Told:

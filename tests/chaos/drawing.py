@@ -9,18 +9,25 @@ from typing import Any
 import mirrored
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
-from program import Program, Run
-from strikes import KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
+from program import RENAMED, Program, Run
+from strikes import BROKERS, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
 _PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
 _CONFIRM = "name:status"
 
 
-def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False) -> Program:
+def draw(
+    seed: int,
+    *,
+    versions: tuple[int, ...] = VERSIONS,
+    brokers: tuple[str, ...] = (),
+    short: bool = False,
+) -> Program:
     """Draw the program of a seed.
 
     :param versions: the available server versions.
+    :param brokers: the available kinds of brokers.
     :param short: start the process at most twice with faults, and write little.
     """
     chance = random.Random(seed)
@@ -39,7 +46,10 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     if pipeline.get("connect"):
         sinks, power = {"sink0": {"type": "jsonl"}}, False
     else:
-        sinks = {f"sink{number}": _sink(chance, power=power) for number in range(chance.choice([1, 1, 2, 3]))}
+        sinks = {
+            f"sink{number}": _sink(chance, brokers, power=power)
+            for number in range(chance.choice([1, 1, 2, 3]))
+        }
         # There is only one target.
         mirrors = [name for name, sink in sinks.items() if sink["type"] == "postgres"]
         # The target is on the same server, and would be promoted as well.
@@ -75,7 +85,8 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     # Version 13 has no messages in its stream; the SQL interface exports no snapshot for tables without a key.
     signals = version >= 14 and source.get("interface") != "sql"
     named = _reached(source, pipeline, sinks, signals=signals)
-    kinds = _kinds(pipeline, signals=signals)
+    writes = {sink["type"] for sink in sinks.values()} & {*brokers}
+    kinds = _kinds(pipeline, signals=signals) | (BROKERS if writes else {})
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
         for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
@@ -104,7 +115,13 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
     # A second writer would leave no pause between pairs.
     writers = 1 if paired else chance.choice([1, 2, 3])
     aftermath: tuple[str, ...] = ()
-    if pipeline["journal"] and version >= 14 and source.get("interface") != "sql" and chance.random() < 0.25:
+    if (
+        not writes
+        and pipeline["journal"]
+        and version >= 14
+        and source.get("interface") != "sql"
+        and chance.random() < 0.25
+    ):
         aftermath = chance.choice(DAMAGES), chance.choice(REMEDIES)
     if pipeline.get("store"):
         # These limits end obstore's threads.
@@ -113,7 +130,7 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
         lives = _with_target_standby(chance, pipeline, sinks, lives)
     if promotion == "follows":
         lives = _struck_once(chance, lives, PROMOTE)
-    elif promotion:
+    elif promotion and not writes:
         aftermath = promotion, chance.choice(REMEDIES)
     program = Program(
         seed, version, writers, limit, mixture, source, pipeline, sinks, lives, limits, aftermath
@@ -123,34 +140,85 @@ def draw(seed: int, *, versions: tuple[int, ...] = VERSIONS, short: bool = False
 
 
 def _published(program: Program) -> Program:
-    """Draw the publication, the role and what depends on them."""
+    """Draw the publication, the role, what the writers do besides changing rows, and the damage that depends on the sinks."""
     # A generator of its own, so that a seed's other choices do not depend on these.
     chance = random.Random(f"publication {program.seed}")
-    version, sinks = program.version, program.sinks.values()
+    version = program.version
+    # Whether such a slot was read before is unknown, so a first start with patterns that may match nothing would be refused.
+    exact = not program.pipeline["journal"] and (version < 14 or bool(program.source.get("failover")))
+    if exact:
+        sinks_now = {
+            name: {**sink, "mask": [column.removesuffix("?") for column in sink["mask"]]}
+            if "mask" in sink
+            else sink
+            for name, sink in program.sinks.items()
+        }
+        program = replace(program, sinks=sinks_now)
+    sinks = program.sinks.values()
     mixture, source = dict(program.mixture), dict(program.source)
-    publication = {}
+    snapshot = bool(program.pipeline.get("snapshot"))
+    altered = all(sink["type"] != "postgres" for sink in sinks)
+    publication: dict[str, bool] = {}
     parents = any(
-        "tree" in column.split(".")
+        {"tree", "!tree"}
+        & {*sink.get("tables", ()), *(column.partition(".")[0] for column in sink.get("mask", ()))}
         for sink in sinks
-        for column in (*sink.get("tables", ()), *sink.get("mask", ()))
     )
-    if version >= 15 and not parents and chance.random() < 0.4:
-        # The publication names its tables, so children of ``base`` would not be in it.
+    if version >= 15 and not parents and chance.random() < 0.3:
         publication = chance.choice(
             [{"filtered": True}, {"listed": True}, {"filtered": True, "listed": True}]
         )
+    elif not parents and chance.random() < 0.2:
+        publication["named"] = True
+    if publication:
+        # It names its tables, so children of ``base`` would not be in it.
         mixture["children"] = False
+        if not program.aftermath and chance.random() < 0.7:
+            mixture["guests"] = "verify"
+    else:
+        mixture["traps"] = chance.random() < (0.6 if snapshot else 0.2)
+    if not parents and chance.random() < (0.5 if snapshot else 0.15):
+        # A detached partition has another name than its rows had.
+        publication["roots"], mixture["children"] = True, False
     mixture["generated"] = chance.random() < 0.4
     # In the target of a ``postgres`` sink, the column is generated, too.
-    if mixture["generated"] and version >= 18 and all(sink["type"] != "postgres" for sink in sinks):
+    if mixture["generated"] and version >= 18 and altered:
         publication["generated"] = chance.random() < 0.6
+    mixture["renames"] = mixture["children"] and not exact and chance.random() < 0.5
+    mixture["composites"] = altered and chance.random() < 0.4
+    mixture["early"] = snapshot and chance.random() < 0.7
     if chance.random() < 0.3:
         mixture["origins"] = 0.15
         if version >= 16 and chance.random() < 0.6:
             source["origin"] = chance.choice(["none", "any"])
     mixture["notices"] = bool(source.get("messages")) and chance.random() < 0.7
+    aftermath, runs = program.aftermath, program.runs
+    if altered and not aftermath and any(masks_notes(sink) for sink in sinks) and chance.random() < 0.7:
+        aftermath = RENAMED, chance.choice(["running", "stopped"])
+    if mixture["early"]:
+        # The snapshot takes some seconds.
+        slow = tuple(
+            {"at": "name:initial chunk", "nth": number, "action": "slow"} for number in range(4, 20, 2)
+        )
+        runs = tuple(replace(run, arms=(*run.arms, *slow)) for run in runs)
     return replace(
-        program, mixture=mixture, source=source, publication=publication, role=chance.random() < 0.3
+        program,
+        mixture=mixture,
+        source=source,
+        publication=publication,
+        role=chance.random() < 0.3,
+        aftermath=aftermath,
+        runs=runs,
+    )
+
+
+def masks_notes(sink: dict[str, Any]) -> bool:
+    """Whether a sink gets ``accounts``, and masks a column by a pattern that may match nothing."""
+    tables = sink.get("tables", ["accounts"])
+    return (
+        sink["type"] == "jsonl"
+        and "accounts.note?" in sink.get("mask", ())
+        and ("accounts" in tables or tables[0].startswith("!"))
     )
 
 
@@ -256,9 +324,9 @@ def _boundaries(
         pipeline["flush_bytes"] = chance.choice([5_000, 20_000])
 
 
-def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
+def _sink(chance: random.Random, brokers: tuple[str, ...], *, power: bool) -> dict[str, Any]:
     """Draw a sink."""
-    kinds = ["jsonl", "jsonl", "s3", "postgres", "webhook"]
+    kinds = ["jsonl", "jsonl", "s3", "postgres", "webhook", *brokers]
     kind = chance.choice([kind for kind in kinds if kind != "s3" or not power])
     if kind == "postgres":
         return {
@@ -273,7 +341,7 @@ def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
             options["faulty"] = chance.randrange(1 << 30)
     elif kind == "s3":
         options["object_bytes"] = chance.choice([2_000, 1_000_000])
-    else:
+    elif kind == "webhook":
         options |= {"request_events": chance.choice([5, 20, 500]), "concurrency": chance.choice([1, 4])}
     if chance.random() < 0.3:
         options["tables"] = chance.choice(
@@ -281,13 +349,16 @@ def _sink(chance: random.Random, *, power: bool) -> dict[str, Any]:
                 ["accounts", "ledger"],
                 ["accounts", "entries", "ledger"],
                 ["tree", "base", "items", "ledger"],
+                ["!tree", "!base"],
             ]
         )
     if kind == "jsonl" and chance.random() < 0.25:
         options["rejects"] = "some accounts"
     else:
         if chance.random() < 0.4:
-            options["mask"] = chance.choice([["accounts.note"], ["tree.secret", "base.secret"]])
+            options["mask"] = chance.choice(
+                [["accounts.note?"], ["accounts.note", "notes.doc"], ["tree.secret", "base.secret"]]
+            )
         if chance.random() < 0.2:
             options["transform"] = "every other"
     if chance.random() < 0.3:
@@ -312,6 +383,7 @@ def _reached(
         "spool": "transaction_buffer_bytes" in source,
         "chunk read": signals and not pipeline.get("connect"),
         "chunk ledger": bool(pipeline.get("snapshot")),
+        "initial chunk": bool(pipeline.get("snapshot")),
         "dead letter": any("rejects" in sink for sink in sinks.values()),
         "prune": "retention" in pipeline,
         "compaction": "compact" in pipeline,

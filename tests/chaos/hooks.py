@@ -44,6 +44,7 @@ NAMED = {
     "jsonl flush": "aiorepl_sinks.jsonl:JsonLinesSink.flush",
     "spool": "aiorepl.transactions.spool:Spool.write",
     "chunk read": "aiorepl.snapshot.incremental.fresh_chunks:FreshTransaction.copy",
+    "initial chunk": "aiorepl.snapshot.chunk_reader:ChunkReader.open",
     "chunk ledger": "aiorepl.snapshot.ledger.file:LedgerFile.update",
     "dead letter": "aiorepl.delivery.dead_letters:DeadLetters.write",
     "prune": "aiorepl.journal.retention:_new_start",

@@ -89,14 +89,14 @@ class Judge:
             if isinstance(entry, Delivered) and entry.tables == ("ledger",)
         ]
 
-        selected = "accounts" in self._program.sinks[name].get("tables", ["accounts"])
-
         def expected(operation: Operation) -> Operation | None:
             if operation.table == "ledger":
                 return operation
-            return only_rejected(operation) if selected else None
+            return only_rejected(operation) if selects(self._program.sinks[name], operation) else None
 
-        promise = replace(promise, expected=expected, repeats=True, order="key", notices=False)
+        promise = replace(
+            promise, expected=expected, repeats=True, order="key", notices=False, described=False
+        )
         self._add(letters(name), watch, verify(history, [*ledger, *watch.log], promise, final=history.final))
         sink = JsonLinesSink(self._folder / redelivered(name))
         await redeliver(name, Delivery(sink), DeadLetters(folder))
@@ -193,8 +193,7 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
     def expected(operation: Operation) -> Operation | None:
         if "rejects" in options and only_rejected(operation) is not None:
             return None
-        named = operation.kind != "message" and selected is not None
-        if named and not {operation.table, operation.parent} & {*selected}:
+        if operation.kind != "message" and not selects(options, operation):
             return None
         if not transformed or operation.table != "accounts" or operation.new is None:
             return operation
@@ -205,14 +204,15 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
     def optional(operation: Operation) -> bool:
         # A pipeline learns of the parents from the catalog, at some time after the change.
         family = tables.parent(operation.table)
-        return selected is not None and operation.table != family in selected and not operation.parent
+        depends = selected is not None and bool({family, f"!{family}"} & {*selected})
+        return depends and operation.table != family and not operation.parent
 
     masked: dict[str, set[str]] = {}
     for column in options.get("mask", ()):
         table, _, name = column.partition(".")
-        masked.setdefault(table, set()).add(name)
+        masked.setdefault(table, set()).add(name.removesuffix("?"))
     return Promise(
-        exactly_once=not options or options["type"] == "s3",
+        exactly_once=not options or options["type"] in ("s3", "redis", "nats"),
         repeats="faulty" in options or options.get("type") == "webhook",
         order="key" if options.get("concurrency", 1) > 1 else "commit",
         expected=expected,
@@ -220,7 +220,17 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
         masked={table: frozenset(names) for table, names in masked.items()},
         snapshot=bool(program.pipeline.get("snapshot")),
         notices=program.mixture.get("notices", False),
+        # A prepared transaction is described at its PREPARE, and its log has it at its commit.
+        described=bool(options.get("schema_changes")) and not options.get("prepared"),
     )
+
+
+def selects(options: dict[str, Any], operation: Operation) -> bool:
+    """Whether a sink with these options selects the table of a change; exclusions select all others."""
+    names, patterns = {operation.table, operation.parent}, {*options.get("tables", ())}
+    if any(pattern.startswith("!") for pattern in patterns):
+        return not {f"!{name}" for name in names} & patterns
+    return not patterns or bool(names & patterns)
 
 
 def only_rejected(operation: Operation) -> Operation | None:

@@ -2,7 +2,9 @@
 
 It runs in a process of its own beside the pipeline. Its driver, its Java or its Python workers are killed, at random or at a point of
 ``tests/spark/kill_points``; then its checkpoint may lose a part of the last batch. Or its disk, with the tables, the staged files and
-the checkpoint, is full for some seconds; the process must survive that. At the end, it mirrors the rest of the journal, and its
+the checkpoint, is full for some seconds; the process must survive that. Or one call of Python's for a file fails with EIO; the process
+may then end with an error that names the file. Its state and its checkpoint may be put back together from an
+older copy. While Spark starts, other processes may take all processors. At the end, it mirrors the rest of the journal, and its
 tables are compared with the source's, and its changelogs with the journal.
 """
 
@@ -17,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,14 @@ from aiorepl.testing.verify import Delivered, History
 from aiorepl.testing.verify.history import Row, digest
 from aiorepl.testing.verify.tables import COLUMNS, KEYS, SCHEMA, TEXT
 
+# The tables of each program with a mirror.
+_TABLES = [table for table in KEYS if table != "traps_0"]
 ROOT = Path(__file__).parents[2]
 CURSOR = "mirror"
 """The name of the mirror's cursor in the journal."""
 MODES = ("current", "current", "soft_delete", "history", "changelog")
-LOSSES = ("nothing", "commits", "commits and offsets")
+OLDER = "older copy"
+LOSSES = ("nothing", "commits", "commits and offsets", OLDER)
 POINTS = (
     "before staging",
     "after staging",
@@ -51,6 +56,7 @@ POINTS = (
     "before Spark's commit log",
 )
 FULL = "full disk"
+FAILS = "EIO"
 # The size of the disk that becomes full; the seconds for which it is full, each time; and the pause after each.
 _DISK_BYTES = 200_000_000
 _FULL = (2.0, 2.0, 4.0)
@@ -60,6 +66,8 @@ _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
 _ENDS = 600.0
+_STATE = ("_checkpoint", "_aiorepl")
+_BUSY = "while True: pass"
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -71,16 +79,20 @@ def with_mirror(program: Program) -> Program:
     if not whole or chance.random() >= 0.2:
         return program
     # The modes of the mirror are drawn for tables that exist from the beginning.
-    return replace(program, mirror=_drawn(chance), mixture={**program.mixture, "children": False})
+    mixture = {**program.mixture, "children": False, "traps": False, "guests": ""}
+    publication = {name: value for name, value in program.publication.items() if name != "roots"}
+    return replace(program, mirror=_drawn(chance), mixture=mixture, publication=publication)
 
 
 def _drawn(chance: random.Random) -> dict[str, Any]:
     lives = []
     for _ in range(chance.choice([1, 2, 3])):
-        at = chance.choices(["random", FULL, chance.choice(POINTS)], [2, 1, 2])[0]
-        life: dict[str, Any] = {"at": at, "loss": chance.choice(LOSSES)}
+        at = chance.choices(["random", FULL, FAILS, chance.choice(POINTS)], [4, 2, 1, 4])[0]
+        life: dict[str, Any] = {"at": at, "loss": chance.choice(LOSSES), "load": chance.choice([0, 0, 6])}
         if at == FULL:
             life |= {"seconds": round(chance.uniform(0, 5), 1), "left": chance.choice([0, 8_000, 50_000])}
+        elif at == FAILS:
+            life |= {"seconds": round(chance.uniform(5, 15), 1), "nth": int(2 ** chance.uniform(0, 6))}
         elif at == "random":
             life |= {"seconds": round(chance.uniform(0, 12), 1)}
             life |= {"victim": chance.choice(["driver", "java", "workers"])}
@@ -89,7 +101,7 @@ def _drawn(chance: random.Random) -> dict[str, Any]:
         lives.append(life)
     return {
         "lake": chance.choice(["delta", "delta", "iceberg"]),
-        "mode": {f"{SCHEMA}.{table}": chance.choice(MODES) for table in KEYS},
+        "mode": {f"{SCHEMA}.{table}": chance.choice(MODES) for table in _TABLES},
         "max_bytes": chance.choice([5_000, 100_000, 2**28]),
         "partition_bytes": chance.choice([2_000, 2**25]),
         "whole_transactions": chance.random() < 0.3,
@@ -104,7 +116,7 @@ class MirrorLives:
     :param journal: as the mirror reads it, with the faults of its store.
     :param folder: of the round.
     :param struck: called with each fault.
-    :param sabotage: whether the mirror loses rows.
+    :param sabotage: a bug to put into the mirror; ``None``: none.
     """
 
     def __init__(
@@ -114,7 +126,7 @@ class MirrorLives:
         folder: Path,
         struck: Callable[[str], None],
         *,
-        sabotage: bool,
+        sabotage: str | None,
     ) -> None:
         self._journal = journal
         self.violations: list[str] = []
@@ -130,6 +142,7 @@ class MirrorLives:
         self._loss = "nothing"
         self._lost = 0
         self._lived = asyncio.Event()
+        self._copied = False
         self._disk = any(life["at"] == FULL for life in self._lives) and _mounted(self._target)
 
     async def run(self) -> None:
@@ -141,8 +154,27 @@ class MirrorLives:
                 if not self.violations:
                     await self._live(life)
                     self._loss = life["loss"]
+                    if self._loss == OLDER:
+                        await asyncio.to_thread(self._put_back)
+                        self._loss = "nothing"
+                    elif not self._copied and any(each["loss"] == OLDER for each in self._lives):
+                        await asyncio.to_thread(self._copy)
         finally:
             self._lived.set()
+
+    def _copy(self) -> None:
+        """Copy the state and the checkpoint, if there are any."""
+        self._copied = all((self._target / name).exists() for name in _STATE)
+        for name in _STATE if self._copied else ():
+            shutil.copytree(self._target / name, self._folder / "copy of state" / name)
+
+    def _put_back(self) -> None:
+        """Replace the state and the checkpoint by the copy, if there is one. The journal must still have the batches since then."""
+        if self._copied:
+            self._struck("mirror: state and checkpoint put back")
+            for name in _STATE:
+                shutil.rmtree(self._target / name)
+                shutil.copytree(self._folder / "copy of state" / name, self._target / name)
 
     def close(self) -> None:
         """Remove the disk, if the mirror has its own. Keep its files if there are violations."""
@@ -179,13 +211,14 @@ class MirrorLives:
     async def _live(self, life: dict[str, Any]) -> None:
         at, victim = life["at"], life.get("victim", "driver")
         point = at if at in POINTS else None
-        process = await self._start(point=point, later=life.get("later", 0))
+        process = await self._start(point=point, later=life.get("later", 0), fails=life.get("nth", 0))
         ended = asyncio.create_task(process.wait())
         started: list[int] = []
         try:
             assert process.stdout is not None
             async with asyncio.timeout(_STARTS):
-                line = await process.stdout.readline()
+                with self._load(life.get("load", 0)):
+                    line = await process.stdout.readline()
             self._lost = int(line or self._lost)
             started = _descendants(process.pid)
             await asyncio.wait({ended}, timeout=life.get("seconds", _STRIKES))
@@ -198,6 +231,9 @@ class MirrorLives:
                 await asyncio.wait({ended}, timeout=_RESTARTS)
             elif process.returncode == -signal.SIGKILL:
                 self._struck(f"mirror: {at}")
+            elif at == FAILS and process.returncode == 1 and str(self._folder) in self._last_error():
+                # A supervisor would start it again.
+                self._struck(f"mirror: {at}")
             else:
                 self.violations.append(f"it ended by itself: {self._last_error()}")
         except TimeoutError:
@@ -205,6 +241,19 @@ class MirrorLives:
         finally:
             _kill([*started, *_descendants(process.pid), process.pid])
             await ended
+
+    @contextlib.contextmanager
+    def _load(self, count: int) -> Iterator[None]:
+        """Let other processes take the processors."""
+        busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+        if busy:
+            self._struck("mirror: load while Spark starts")
+        try:
+            yield
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
 
     async def _fill(self, left: int, ended: asyncio.Task[int]) -> None:
         """Fill the disk for some seconds, again and again; the process must not end.
@@ -224,7 +273,7 @@ class MirrorLives:
             self.violations.append(f"it ended while its disk was full: {self._last_error()}")
 
     async def _start(
-        self, *, once: bool = False, point: str | None = None, later: int = 0
+        self, *, once: bool = False, point: str | None = None, later: int = 0, fails: int = 0
     ) -> asyncio.subprocess.Process:
         journal = self._journal
         plan = {
@@ -235,7 +284,7 @@ class MirrorLives:
                 **self._options,
                 "tables": [f"{SCHEMA}.*"],
                 "target": str(self._target),
-                "keys": {f"{SCHEMA}.{table}": key for table, key in KEYS.items()},
+                "keys": {f"{SCHEMA}.{table}": KEYS[table] for table in _TABLES},
                 "consumer": CURSOR,
             },
             "lake": self._lake,
@@ -245,6 +294,7 @@ class MirrorLives:
             "once": once,
             "point": point,
             "later": later,
+            "fails": fails,
             "sabotage": self._sabotage,
         }
         file = self._folder / "mirror.json"
@@ -349,7 +399,7 @@ def operations(change: Delivered) -> tuple[str, ...]:
 def _text(value: Any) -> str | None:
     """Return PostgreSQL's text, which puts parts of a composite that have spaces in quotes."""
     if isinstance(value, dict):
-        parts = [f'"{part}"' if " " in part else part for part in map(str, value.values())]
+        parts = [f'"{part}"' if " " in part else part for part in map(str, list(value.values())[:2])]
         return f"({','.join(parts)})"
     return None if value is None else str(value)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from aiorepl.testing.verify import Publication
 
+RENAMED = "renamed column"
+"""The damage after which a masked column has another name, see ``renamed``."""
 # With a smaller limit, programs have too few changes to find anything.
 _LEAST = 500
 # Options that cannot be left out.

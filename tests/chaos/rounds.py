@@ -13,18 +13,24 @@ from typing import Any
 
 import asyncpg
 from aftermath import Aftermath
+from brokers import Broker
 from bucket import FailingLayer
 from cluster import Cluster
+from drawing import masks_notes
 from ends import Ends
 from judge import Judge
 from mirrored import MirrorLives
+from nats.errors import Error as NatsError
 from processes import Process, Processes
-from program import Program, Run
+from program import RENAMED, Program, Run
 from receiver import Receiver
+from redis.exceptions import RedisError
+from renamed import RenamedColumn
 from report import Outcome
+from sabotage import OF_MIRRORS
 from starter import UNAVAILABLE, Starter
 from strikes import SECOND, Striker
-from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
+from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
 from aiorepl import LSN, AioreplError
 from aiorepl.cancellation import cancel_and_wait
@@ -58,6 +64,11 @@ GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
 ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO {role};
 """
+# The tables that are read again, as the publication names them: without its roots, and with them.
+_READ_AGAIN = {
+    False: ("accounts", "entries", "parts_0", "notes"),
+    True: ("accounts", "entries", "parts", "notes"),
+}
 _DROP_ORIGINS = (
     "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE starts_with(roname, $1)"
 )
@@ -70,6 +81,7 @@ class Round:
 
     :param target: the servers of a ``postgres`` sink's target; ``None`` if it is a database of ``cluster``.
     :param layer: leads to the object store of the journal.
+    :param brokers: by kind of sink; those to which the program writes.
     :param processes: starts the process under test.
     :param folder: the folder for all files of the round.
     :param sabotage: a bug to put into the process, see ``sabotage``.
@@ -81,6 +93,7 @@ class Round:
         cluster: Cluster,
         target: Cluster | None,
         layer: FailingLayer | None,
+        brokers: dict[str, Broker],
         processes: Processes,
         folder: Path,
         sabotage: str | None = None,
@@ -90,6 +103,7 @@ class Round:
         self._target_cluster = target
         self._folder = folder
         self._layer = layer
+        self._brokers = brokers
         # Where the verifier reads the journal, without faults.
         self._journal: Location = folder / "journal" if layer is None else layer.location(direct=True)
         # The name of the slot, and of the database.
@@ -105,7 +119,7 @@ class Round:
                 self._journal if layer is None else layer.location(),
                 folder,
                 self._struck,
-                sabotage=sabotage == "forget mirrored rows",
+                sabotage=sabotage if sabotage in OF_MIRRORS else None,
             )
         self._starter = Starter(
             program,
@@ -113,13 +127,22 @@ class Round:
             lambda: self._target,
             layer,
             self._receiver,
+            brokers,
             processes,
             folder,
             self._ends,
             sabotage,
         )
         self._striker = Striker(
-            cluster, target, layer, self._slot, self._forget, self._struck, self._starter.run_second
+            cluster,
+            target,
+            layer,
+            self._slot,
+            _READ_AGAIN[program.published.roots],
+            [*brokers.values()],
+            self._forget,
+            self._struck,
+            self._starter.run_second,
         )
         self._connections: dict[str, Any] = {}
         self._confirmed: LSN | None = None
@@ -156,7 +179,7 @@ class Round:
         (self._folder / "stderr").touch()
         await self._receiver.listener.listen()
         target = contextlib.nullcontext() if self._target_cluster is None else self._target_cluster
-        async with self._cluster, target, self._database():
+        async with self._cluster, target, self._reached(), self._database():
             workload = Workload(
                 self._dsn,
                 seed=self._program.seed,
@@ -204,6 +227,7 @@ class Round:
                     self._outcome,
                 )
                 await judge.judge(await workload.finish(promoted=self._program.promotes))
+                self._outcome.violations += self._cluster.executed(self._slot)
                 if self._program.aftermath and not self._outcome.violations:
                     await self._aftermath(workload)
         self._receiver.listener.close()
@@ -213,6 +237,10 @@ class Round:
     async def _aftermath(self, workload: Workload) -> None:
         """Damage the slot or the journal, see ``aftermath``."""
         damage, remedy = self._program.aftermath
+        if damage == RENAMED:
+            self._outcome.faults[f"a masked column renamed: {remedy}"] += 1
+            await self._rename_column(remedy)
+            return
         self._outcome.faults[damage if damage in _OF_JOURNALS else f"slot: {damage}"] += 1
         aftermath = Aftermath(
             self._cluster,
@@ -227,6 +255,19 @@ class Round:
         )
         await aftermath.run(damage, remedy, workload)
         self._outcome.violations += aftermath.violations
+
+    async def _rename_column(self, way: str) -> None:
+        """Rename a masked column, see ``renamed``."""
+        (self._folder / "told.json").unlink(missing_ok=True)
+        renamed = RenamedColumn(
+            self._dsn,
+            [self._watches[name] for name, sink in self._program.sinks.items() if masks_notes(sink)],
+            partial(self._starter.start, Run()),
+            lambda: bool(self._told().get("started")),
+            self._ends.last_error,
+        )
+        await renamed.run(way)
+        self._outcome.violations += renamed.violations
 
     @property
     def _dsn(self) -> str:
@@ -249,6 +290,14 @@ class Round:
     @property
     def _has_target(self) -> bool:
         return any(sink["type"] == "postgres" for sink in self._program.sinks.values())
+
+    @contextlib.asynccontextmanager
+    async def _reached(self) -> AsyncIterator[None]:
+        """Open the ways to the brokers."""
+        async with contextlib.AsyncExitStack() as stack:
+            for broker in self._brokers.values():
+                await stack.enter_async_context(broker)
+            yield
 
     @contextlib.asynccontextmanager
     async def _database(self) -> AsyncIterator[None]:
@@ -299,11 +348,17 @@ class Round:
         if self._has_target:
             target = await asyncpg.connect(self._target)
             rows = 0 if self._snapshot else self._program.mixture["keys"]
-            generated = self._program.mixture.get("generated", False)
-            await target.execute(tables.create(rows=rows, generated=generated))
+            mixture = self._program.mixture
+            created = tables.create(
+                rows=rows,
+                generated=mixture.get("generated", False),
+                guests=self._program.writers if mixture.get("guests") else 0,
+                traps=mixture.get("traps", False),
+            )
+            await target.execute(created)
             target.terminate()
         self._watches |= watches(
-            self._program, self._folder, self._journal, self._confirmation, self._slot_stays
+            self._program, self._folder, self._journal, self._confirmation, self._slot_stays, self._brokers
         )
 
     @property
@@ -335,7 +390,7 @@ class Round:
         """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
-            with contextlib.suppress(*UNAVAILABLE):
+            with contextlib.suppress(*UNAVAILABLE, RedisError, NatsError, TimeoutError):
                 async with self._striker.restarting:
                     text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
                     self._confirmed = None if text is None else LSN.parse(text)
@@ -344,6 +399,8 @@ class Round:
                     for watch in self._watches.values():
                         if isinstance(watch, TableWatch):
                             await watch.poll(await self._connected(self._target))
+                        elif isinstance(watch, BrokerWatch) and self._looking:
+                            await watch.poll()
             await asyncio.sleep(0.03)
 
     async def _connected(self, dsn: str) -> Any:
@@ -389,9 +446,15 @@ class Round:
         struck = fired.read_text()[before:].splitlines() if fired.exists() else []
         self._outcome.faults.update(struck)
         self._ends.note(code, struck, fenced=any(kind == SECOND for kind, *_ in run.strikes))
-        for watch in self._watches.values():
-            watch.restarted()
+        await self._note_restart()
         await self._verify_journal()
+
+    async def _note_restart(self) -> None:
+        """Tell the logs that the process has ended."""
+        for watch in self._watches.values():
+            if isinstance(watch, BrokerWatch) and self._looking:
+                await watch.poll()
+            watch.restarted()
 
     async def _verify_journal(self) -> None:
         """Verify every file of the journal, as the end of a process has left them."""
@@ -459,8 +522,7 @@ class Round:
                 process.kill()
             process.ask_to_stop()
             self._ends.note(await process.wait(), [])
-            for watch in self._watches.values():
-                watch.restarted()
+            await self._note_restart()
             if all(last in watch.ledger for watch in self._receivers):
                 return True
         self._outcome.violations.append(f"the process does not start again: {self._ends.last_error()}")

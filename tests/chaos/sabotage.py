@@ -9,7 +9,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from program import Program
+from mirrored import OLDER
+from program import RENAMED, Program
 
 
 def no_fsync() -> None:
@@ -332,12 +333,148 @@ def keep_doubtful_messages() -> None:
     )
 
 
+def unmask_old_rows() -> None:
+    """The old rows of masked columns come as they are."""
+    from aiorepl.pgoutput import messages as m
+    from aiorepl.transforms.masking import Rewriting
+
+    rewrite = Rewriting._message
+
+    def leaky(self: Any, message: Any, types: Any) -> Any:
+        made, payload = rewrite(self, message, types), message.payload
+        if isinstance(message, m.Delete):
+            return m.Delete(self.target, message.old_kind, message.old_at, payload, message.xid)
+        if not isinstance(message, m.Update) or not message.old_kind:
+            return made
+        head = payload[: message.new_at]
+        return m.Update(
+            self.target,
+            message.old_kind,
+            message.old_at,
+            len(head),
+            head + made.payload[made.new_at :],
+            message.xid,
+        )
+
+    Rewriting._message = leaky
+
+
+def release_all_holds() -> None:
+    """The outcome of one prepared transaction ends the holds of all."""
+    from aiorepl.source.ledger import Ledger
+
+    def release(self: Any, gid: str, end_lsn: Any) -> None:
+        for key, (limit, _) in list(self._holds.items()):
+            if key[1] < end_lsn:
+                self._holds[key] = limit, end_lsn
+        self._advance()
+
+    Ledger.release = release
+
+
+def trust_key_constants() -> None:
+    """The bounds of key ranges are constants of the key's types, which call the CHECK of a domain within an array."""
+    from dataclasses import replace
+
+    from aiorepl.snapshot import planning
+
+    ranges = planning._ranges
+
+    async def trusting(connection: Any, table: Any, *arguments: Any, **options: Any) -> Any:
+        return await ranges(connection, replace(table, comparable=True), *arguments, **options)
+
+    planning._ranges = trusting
+
+
+def wait_behind_locks() -> None:
+    """A chunk of an initial snapshot waits behind a session that waits for the snapshot's own lock."""
+    from aiorepl.snapshot import chunk_reader
+
+    chunk_reader._LOCK_SECONDS = 0.0
+
+
+def type_by_first_row() -> None:
+    """A slice is not cut where a composite type was altered, so a journal describes the type of its first row only."""
+    from dataclasses import replace
+
+    from aiorepl.transactions import retyping
+
+    def whole(part: Any, chosen: Any) -> Any:
+        changes = [
+            change
+            for one, layouts in zip(part.changes, chosen, strict=True)
+            for change in retyping._by([one], layouts)
+        ]
+        return [replace(part, changes=changes)]
+
+    retyping._cut = whole
+
+
+def forget_masks() -> None:
+    """A start does not know which columns were masked before."""
+    from aiorepl.transforms.memory import SelectionMemory
+
+    SelectionMemory.load = lambda memory, tables: None
+
+
+def announce_late() -> None:
+    """A schema change comes after the first row that has it."""
+    from dataclasses import replace
+
+    from aiorepl.transactions.changes import RowChange
+    from aiorepl.transactions.schema_changes import SchemaTracker
+
+    def announced(self: Any, part: Any) -> Any:
+        changes: list[Any] = []
+        for change in part.changes:
+            changes.append(change)
+            if isinstance(change, RowChange) and (found := self.observe(change)) is not None:
+                changes.append(found)
+        return part if len(changes) == len(part.changes) else replace(part, changes=changes)
+
+    SchemaTracker.announced = announced
+
+
+def announce_first_only() -> None:
+    """Only the first description of a table after a start is announced."""
+    from aiorepl.transactions.schema_changes import SchemaTracker
+
+    observe = SchemaTracker.observe
+
+    def first(self: Any, change: Any) -> Any:
+        found = observe(self, change)
+        return found if found is None or found.first else None
+
+    SchemaTracker.observe = first
+
+
+def round_statistics() -> None:
+    """A Spark mirror skips files by rounded minima and maxima. ``tests/spark/mirror_process`` has the bug."""
+
+
+def skip_batches_by_number() -> None:
+    """A Spark mirror skips batches by their numbers only. ``tests/spark/mirror_process`` has the bug."""
+
+
 def _holds(program: Program) -> bool:
     """Whether prepared transactions are kept in the process until they are decided."""
     return (
         not program.pipeline["journal"]
         and bool(program.source.get("two_phase"))
         and not _has("prepared")(program)
+    )
+
+
+def _masks_old_rows(program: Program) -> bool:
+    return any("notes.doc" in sink.get("mask", ()) for sink in program.sinks.values())
+
+
+def _announces(program: Program) -> bool:
+    return program.mixture["schema_changes"] and any(
+        sink.get("schema_changes")
+        and not sink.get("prepared")
+        and "accounts" in sink.get("tables", ["accounts"])
+        for sink in program.sinks.values()
     )
 
 
@@ -374,9 +511,29 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "keep doubtful messages": lambda program: (
         bool(program.mixture.get("notices")) and program.mixture["streamed"] > 0
     ),
-    "forget parents": lambda program: any(
-        "tree.secret" in sink.get("mask", ()) or "tree" in sink.get("tables", ())
-        for sink in program.sinks.values()
+    "forget parents": lambda program: (
+        bool(program.mixture["children"])
+        and any(
+            "tree.secret" in sink.get("mask", ()) or {"tree", "!tree"} & {*sink.get("tables", ())}
+            for sink in program.sinks.values()
+        )
+    ),
+    "unmask old rows": _masks_old_rows,
+    "release all holds": lambda program: _holds(program) and bool(program.mixture.get("pairs")),
+    "trust key constants": lambda program: bool(
+        program.mixture.get("traps") and program.publication.get("roots") and program.pipeline.get("snapshot")
+    ),
+    "wait behind locks": lambda program: bool(program.mixture.get("early")),
+    "type by first row": lambda program: bool(
+        program.mixture.get("composites") and program.pipeline.get("compact")
+    ),
+    "forget masks": lambda program: RENAMED in program.aftermath,
+    "announce late": _announces,
+    "announce first only": _announces,
+    # Only Delta tables have such statistics.
+    "round statistics": lambda program: program.mirror.get("lake") == "delta",
+    "skip batches by number": lambda program: any(
+        life["loss"] == OLDER for life in program.mirror.get("lives", ())[1:]
     ),
 }
 
@@ -412,5 +569,17 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         messages_as_sent,
         keep_doubtful_messages,
         forget_parents,
+        unmask_old_rows,
+        release_all_holds,
+        trust_key_constants,
+        wait_behind_locks,
+        type_by_first_row,
+        forget_masks,
+        announce_late,
+        announce_first_only,
+        round_statistics,
+        skip_batches_by_number,
     )
 }
+OF_MIRRORS = ("forget mirrored rows", "round statistics", "skip batches by number")
+"""Bugs of a mirror's process, not of the process under test."""

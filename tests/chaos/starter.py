@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
+from brokers import Broker
 from bucket import FailingLayer
 from cluster import Cluster
 from ends import Ends
@@ -33,6 +34,7 @@ class Starter:
 
     :param target: returns the DSN of the target of a ``postgres`` sink.
     :param receiver: listens.
+    :param brokers: by kind of sink.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Starter:
         target: Callable[[], str],
         layer: FailingLayer | None,
         receiver: Receiver,
+        brokers: Mapping[str, Broker],
         processes: Processes,
         folder: Path,
         ends: Ends,
@@ -52,6 +55,7 @@ class Starter:
         self._target = target
         self._layer = layer
         self._receiver = receiver
+        self._brokers = brokers
         self._processes = processes
         self._folder = folder
         self._ends = ends
@@ -108,6 +112,11 @@ class Starter:
             "dsn": self._cluster.proxy.dsn_for(self._dsn),
             "target": self._target(),
             "receiver": self._receiver.listener.port,
+            "brokers": {
+                name: self._brokers[options["type"]].options(name)
+                for name, options in self._program.sinks.items()
+                if options["type"] in self._brokers
+            },
             "slot": self._slot,
             "folder": str(self._folder),
             "journal": str(self._folder / "journal"),

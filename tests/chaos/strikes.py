@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import asyncpg
+from brokers import Broker
 from bucket import FailingLayer
 from cluster import Cluster
 from processes import Process
@@ -33,11 +34,12 @@ KINDS = {
 }
 # Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
 PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
+# Only in programs that write to a broker.
+BROKERS = {"broker restarted": 2, "broker cut": 3}
 # From this size on, a target's standby receives nothing for some time before it is promoted.
 _BEHIND = 0.3
 # The time within which a commit should begin to wait for the synchronous standby, in seconds.
 _WAITING = 3.0
-_TABLES = ("accounts", "entries", "parts_0", "notes")
 
 
 class Striker:
@@ -47,6 +49,8 @@ class Striker:
     :param target: the server and the standby of a ``postgres`` sink; ``None`` if they are not its own.
     :param forget: called while the server is down, because it may have lost confirmed positions.
     :param struck: called with each fault.
+    :param tables: the tables that are read again.
+    :param brokers: those to which the program writes.
     :param second: runs a second pipeline on the same slot and journal, for some seconds; returns whether it got the slot.
     :ivar restarting: held while the server restarts. Who reads positions holds it, too, because those of before and after a restart
         cannot be compared.
@@ -58,12 +62,16 @@ class Striker:
         target: Cluster | None,
         layer: FailingLayer | None,
         database: str,
+        tables: Sequence[str],
+        brokers: Sequence[Broker],
         forget: Callable[[], None],
         struck: Callable[[str], None],
         second: Callable[[float], Awaitable[bool]],
     ) -> None:
         self._layer = layer
         self._target = target
+        self._tables = tables
+        self._brokers = brokers
         self._second = second
         self._cluster = cluster
         self._proxy = cluster.proxy
@@ -93,7 +101,13 @@ class Striker:
         elif kind == "drip":
             self._proxy.drip(int(size * 5_000))
         elif kind == "resnapshot":
-            await self._resnapshot(_TABLES[min(int(size * len(_TABLES)), len(_TABLES) - 1)])
+            await self._resnapshot(self._tables[min(int(size * len(self._tables)), len(self._tables) - 1)])
+        elif kind in BROKERS:
+            for broker in self._brokers:
+                if kind == "broker cut":
+                    broker.proxy.cut()
+                else:
+                    await broker.restart(size)
         elif kind == SECOND:
             await self._run_second(size, process)
         elif kind == OUTAGE:

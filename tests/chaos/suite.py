@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import brokers
 import bucket
 from bucket import FailingLayer
 from cluster import Cluster, pair, target_pair
@@ -48,6 +49,7 @@ class Servers:
         self._running: dict[int, EmbeddedServer] = {}
         self._others = ExitStack()
         self._store: str | None = None
+        self._brokers = brokers.Brokers()
 
     def __call__(self, version: int) -> EmbeddedServer:
         """Return the running server of this version."""
@@ -92,9 +94,15 @@ class Servers:
         finally:
             layer.stop()
 
+    def brokers(self, program: Program) -> dict[str, brokers.Broker]:
+        """The brokers to which a program writes, by kind of sink."""
+        kinds = {sink["type"] for sink in program.sinks.values()} & {*brokers.KINDS}
+        return {kind: self._brokers.of(kind, program.seed) for kind in sorted(kinds)}
+
     def stop(self) -> None:
         """Stop all servers."""
         self._others.close()
+        self._brokers.stop()
         for server in self._running.values():
             server.stop()
 
@@ -136,7 +144,11 @@ def run(
         servers.target(program) as target,
         servers.layer(program) as layer,
     ):
-        outcome = asyncio.run(Round(program, cluster, target, layer, processes, folder, sabotage).run())
+        outcome = asyncio.run(
+            Round(
+                program, cluster, target, layer, servers.brokers(program), processes, folder, sabotage
+            ).run()
+        )
     if outcome.violations and keep:
         sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
     else:
@@ -254,7 +266,7 @@ def _options() -> argparse.Namespace:
 
 def _programs(options: argparse.Namespace) -> Iterator[Program]:
     """Draw the programs that the options ask for."""
-    drawn = partial(draw, versions=available(), short=options.short)
+    drawn = partial(draw, versions=available(), brokers=brokers.available(), short=options.short)
     if options.program is not None:
         yield Program.from_json(options.program.read_text())
     elif options.replay is not None:

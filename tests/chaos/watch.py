@@ -7,10 +7,11 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from brokers import Broker
 from destinations import letters
 from program import Program
 
@@ -20,7 +21,7 @@ from aiorepl.journal import JournalReader
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
+from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Described, Entry, Restarted, of_native
 from aiorepl.testing.verify.tables import SCHEMA
 
 CURSOR = "watch"
@@ -64,7 +65,10 @@ class Watch:
     def _look(self) -> None:
         raise NotImplementedError
 
-    def _add(self, change: Delivered) -> None:
+    def _add(self, change: Delivered | Described) -> None:
+        if isinstance(change, Described):
+            self.log.append(change)
+            return
         if change.kind == "message" and change.tables != (SCHEMA,):
             return  # a signal
         self.log.append(change)
@@ -180,7 +184,7 @@ class ManifestWatch(Watch):
             except FileNotFoundError:
                 return
             self._entries += 1
-            changes: list[Delivered] = []
+            changes: list[Delivered | Described] = []
             for one in listed:
                 found = list(of_native((self._folder / one["path"]).read_bytes().splitlines()))
                 if found != sorted(found, key=lambda change: change.identity):
@@ -200,6 +204,35 @@ class RequestWatch(Watch):
 
     def _look(self) -> None:
         """Do nothing: ``received`` adds everything."""
+
+
+class BrokerWatch(Watch):
+    """The log of a sink that writes to a broker.
+
+    :param broker: the broker, which may be away.
+    :param name: the sink's.
+    """
+
+    def __init__(self, confirmed: Confirmation, broker: Broker, name: str) -> None:
+        super().__init__(confirmed)
+        self._broker = broker
+        self._stream = broker.stream(name)
+        self._place = ""
+
+    def look(self) -> None:
+        """Do nothing: ``poll`` reads the log."""
+
+    async def poll(self) -> None:
+        """Add the changes that the broker has stored since the last call.
+
+        :raises Exception: the broker is away.
+        """
+        confirmed = self._confirmed()
+        lines, self._place = await self._broker.read(self._stream, self._place)
+        for change in of_native(lines):
+            self._add(change)
+        if confirmed is not None and confirmed:
+            self.log.append(Confirmed(confirmed))
 
 
 class TableWatch(Watch):
@@ -299,11 +332,17 @@ class JournalWatch(Watch):
 
 
 def watches(
-    program: Program, folder: Path, journal: Location, slot: Confirmation, stays: Callable[[], bool]
+    program: Program,
+    folder: Path,
+    journal: Location,
+    slot: Confirmation,
+    stays: Callable[[], bool],
+    brokers: Mapping[str, Broker],
 ) -> dict[str, Watch]:
     """Make the watches of a program's sinks, dead letters and journal.
 
     :param folder: of the round.
+    :param brokers: by kind of sink.
     :param slot: reads the slot's confirmed position.
     :param stays: see ``JournalWatch``.
     """
@@ -317,6 +356,8 @@ def watches(
             made[name] = FolderWatch(confirmed, folder / name)
         elif kind == "s3":
             made[name] = ManifestWatch(confirmed, folder / name)
+        elif kind in brokers:
+            made[name] = BrokerWatch(confirmed, brokers[kind], name)
         else:
             # Without a journal, the position of an initial snapshot is before the slot's. An asynchronous standby may lack commits.
             durable = options.get("standby") != "asynchronous" and bool(

@@ -4,6 +4,8 @@ In the end, the lake must have the rows of the source, and each row must be equa
 journal at once. The same seed gives the same run::
 
     python -m tests.spark.interruptions --lake delta 1000 1200
+
+Left out: a process that is killed (``kill_points``, ``tests/chaos``), and a state or a checkpoint from an older copy (``tests/chaos``).
 """
 
 from __future__ import annotations

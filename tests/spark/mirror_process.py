@@ -5,6 +5,7 @@ python -m tests.spark.mirror_process PLAN
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ def main(plan: dict[str, Any]) -> int:
     :param plan: ``journal``, its folder, or its URL and configuration; ``mirror``, the options of ``Mirror``; ``lake``, ``delta``
         or ``iceberg``; ``loss`` and ``after``, what to lose first (``kill_points.lose``); ``log``, the file for Java's output;
         ``once``, whether to end at the end of the journal; ``point`` and ``later``, where the process kills itself, or ``None``;
-        ``sabotage``, whether to lose rows.
+        ``fails``, which call for a file fails with EIO, or 0;
+        ``sabotage``, the name of a bug in ``SABOTAGES``, or ``None``.
     """
     folder = Path(plan["mirror"]["target"])
     lost = lose(folder / "_checkpoint", plan["loss"], plan["after"])
@@ -43,7 +46,9 @@ def main(plan: dict[str, Any]) -> int:
     if plan["lake"] == "iceberg":
         lake, target = IcebergLake(catalog(folder)), IcebergTarget
     if plan["sabotage"]:
-        forget_rows(target)
+        SABOTAGES[plan["sabotage"]](target)
+    if plan["fails"]:
+        fail(plan["fails"])
     session = partial(local_session, cores=1, memory="512m", log=plan["log"])
     session()
     print(lost, flush=True)
@@ -60,6 +65,22 @@ def main(plan: dict[str, Any]) -> int:
             sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
             return 1
     return 0
+
+
+def fail(number: int) -> None:
+    """Let one of the calls that sync, link or rename files fail with EIO."""
+    calls = count(1)
+
+    def failing(call: Any) -> Any:
+        def made(*given: Any, **named: Any) -> Any:
+            if next(calls) == number:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*given, **named)
+
+        return made
+
+    for name in ("fsync", "link", "rename", "replace"):
+        setattr(os, name, failing(getattr(os, name)))
 
 
 def catalog(folder: Path) -> Any:
@@ -83,6 +104,26 @@ def forget_rows(target: Any) -> None:
 
     target.apply = less
 
+
+def round_statistics(target: Any) -> None:
+    """Write and use minima and maxima of wide decimals, which are rounded."""
+    from aiorepl.spark.lake import delta_encoding, delta_statistics
+
+    delta_statistics.exact = delta_encoding.exact = lambda kind: True
+
+
+def skip_by_number(target: Any) -> None:
+    """Skip a batch if the table has one with its number, or a later one, whatever changes that one had."""
+    from aiorepl.spark.mirroring import table_batch
+
+    table_batch._is_written = lambda newest, commit, files: True
+
+
+SABOTAGES = {
+    "forget mirrored rows": forget_rows,
+    "round statistics": round_statistics,
+    "skip batches by number": skip_by_number,
+}
 
 if __name__ == "__main__":
     sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))

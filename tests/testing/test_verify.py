@@ -15,6 +15,7 @@ from aiorepl.testing.verify import (
     Confirmed,
     Crashed,
     Delivered,
+    Described,
     Entry,
     History,
     Mixture,
@@ -27,6 +28,7 @@ from aiorepl.testing.verify import (
     of_native,
     verify,
 )
+from aiorepl.testing.verify.tables import shown
 
 KEYS = {"accounts": ("id",), "entries": ("n",)}
 FIRST = {"id": 1, "version": 1, "note": "a", "doc": "long"}
@@ -212,6 +214,77 @@ def test_duplicates_after_a_crash_of_the_server():
 def test_violations(log, found):
     """Each of them is found, and named."""
     assert any(found in violation for violation in violations(log)), violations(log)
+
+
+def described(lsn: int, columns: str = "id version note doc", **more: object) -> Described:
+    """Make a schema change of ``accounts``; by default the first one after a start."""
+    return Described(LSN(lsn), 0, "accounts", frozenset(columns.split()), **{"first": True, **more})
+
+
+ENTRIES_DESCRIBED = Described(LSN(140), 1, "entries", frozenset({"n"}), first=True)
+WIDER = "id version note doc extra"
+ADDED = described(130, WIDER, first=False, added=frozenset({"extra"}))
+WIDE_MOVE = replace(MOVE, new={**THIRD, "extra": 7})
+# A column is added before the third change.
+ANNOUNCED = [described(100), INSERT, UPDATE, ADDED, WIDE_MOVE, ENTRIES_DESCRIBED, *ENTRIES]
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        pytest.param(ANNOUNCED, None, id="none"),
+        pytest.param(
+            [*ANNOUNCED[:5], Restarted(), described(110), UPDATE, ADDED, WIDE_MOVE, *ANNOUNCED[5:]],
+            None,
+            id="a restart",
+        ),
+        pytest.param(
+            [*ANNOUNCED[:5], UPDATE, ADDED, WIDE_MOVE, *ANNOUNCED[5:]], None, id="a call that is repeated"
+        ),
+        pytest.param(
+            [described(100), INSERT, UPDATE, WIDE_MOVE, ADDED, *ANNOUNCED[5:]],
+            "has other columns than the schema change 0/64-0 says: extra",
+            id="a row late",
+        ),
+        pytest.param(
+            [described(100), INSERT, replace(ADDED, commit_lsn=LSN(110)), UPDATE, *ANNOUNCED[4:]],
+            "has other columns than the schema change 0/6E-0 says: extra",
+            id="a row early",
+        ),
+        pytest.param(
+            [*ANNOUNCED[:3], *ANNOUNCED[4:]],
+            "has other columns than the schema change 0/64-0 says: extra",
+            id="a missing one",
+        ),
+        pytest.param(ANNOUNCED[1:], "comes before a schema change describes its table", id="no first one"),
+        pytest.param(
+            [*ANNOUNCED[:5], Restarted(), *ANNOUNCED[6:]],
+            "comes before a schema change describes its table",
+            id="none after a restart",
+        ),
+        pytest.param(
+            [*ANNOUNCED[:3], replace(ADDED, added=frozenset()), *ANNOUNCED[4:]],
+            "does not name what has changed since 0/64-0",
+            id="no difference",
+        ),
+        pytest.param(
+            [*ANNOUNCED[:3], replace(ADDED, dropped=frozenset({"note"})), *ANNOUNCED[4:]],
+            "does not name what has changed since 0/64-0",
+            id="another difference",
+        ),
+        pytest.param(
+            [replace(described(100), first=False), *ANNOUNCED[1:]],
+            "comes without a first one",
+            id="a difference from nothing",
+        ),
+    ],
+)
+def test_schema_changes(log, found):
+    """A schema change that comes a row late or early, or not at all, is found."""
+    promise = Promise(described=True, repeats=True, defaults={"accounts": {"extra": 7}})
+    told = verify(written(), [*log[:-2], TRUNCATE, *log[-2:]], promise).violations
+
+    assert not told if found is None else any(found in one for one in told), told
 
 
 def test_where_exactly_once_is_promised():
@@ -483,3 +556,49 @@ def test_rows_that_only_a_snapshot_has():
     assert found(replace(row, new={"n": 2, "stamp": "3.1"}))
     assert found(replace(row, commit_lsn=LSN(115)))
     assert found(replace(row, kind="insert", xid=706, ordinal=0))
+
+
+def test_tables_that_join_the_publication():
+    """Rows from before a table was added to the publication, or from after it was dropped, must not be delivered, and the others must."""
+    history = written()
+    history.keys["guest_1"] = ("id", "g")
+    rows = [{"id": number, "g": 0, "stamp": "3.1", "secret": None} for number in (1, 2)]
+    hidden = Operation("insert", "guest_1", (1, 0), rows[0], unpublished=True)
+    shown = Operation("insert", "guest_1", (2, 0), rows[1])
+    history.transactions.append(Transaction(3, 1, 706, [hidden, shown], "committed", LSN(120)))
+    final = FINAL | {"guest_1": {(1, 0): rows[0], (2, 0): rows[1]}}
+    published = Publication(named=True)
+
+    def found(*entries: Entry) -> list[str]:
+        known = published.history(history)
+        return verify(known, at(3, *entries), final=published.tables(final, known)).violations
+
+    delivered = change(125, 0, 706, "insert", "guest_1", key={"id": 2, "g": 0}, new=rows[1])
+    assert [] == found(delivered)
+    assert found()
+    assert found(change(125, 0, 706, "insert", "guest_1", key={"id": 1, "g": 0}, new=rows[0]))
+    assert found(
+        change(125, 0, 706, "insert", "guest_1", key={"id": 1, "g": 0}, new=rows[0]),
+        replace(delivered, ordinal=1),
+    )
+
+
+def test_rows_under_the_name_of_the_root():
+    """With ``publish_via_partition_root``, rows of partitions have the name of the partitioned table."""
+    row = {"id": 1, "g": 0, "stamp": "3.1"}
+    insert = Operation("insert", "parts_0", (1, 0), row)
+    history = History(keys={"parts_0": ("id", "g")}, initial={"parts_0": {}, "parts_1": {}})
+    history.transactions = [Transaction(3, 1, 706, [insert], "committed", LSN(120))]
+    history.final = {"parts_0": {(1, 0): row}, "parts_1": {}}
+    known = Publication(roots=True).history(history)
+    delivered = change(125, 0, 706, "insert", "parts", key={"id": 1, "g": 0}, new=row)
+
+    assert [] == verify(known, [delivered], final=known.final).violations
+    assert verify(known, [replace(delivered, tables=("parts_0",))], final=known.final).violations
+
+
+def test_composites_that_become_wider():
+    """A place is compared by the fields that it has from the beginning; without these it is another one."""
+    assert '(1,"a b")' == shown("items", "place", '(1,"a b",)') == shown("items", "place", '(1,"a b")')
+    assert "(1,b)" != shown("items", "place", "(1,a,b)")
+    assert "(1,a,b)" == shown("accounts", "note", "(1,a,b)")

@@ -8,7 +8,7 @@ describes the method.
 from __future__ import annotations
 
 from aiorepl.testing.verify.history import History, Operation, Tables, Transaction
-from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Entry, Restarted, of_native
+from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Described, Entry, Restarted, of_native
 from aiorepl.testing.verify.promise import Promise, Verdict
 from aiorepl.testing.verify.publication import Publication
 from aiorepl.testing.verify.verifier import verify
@@ -19,6 +19,7 @@ __all__ = [
     "Confirmed",
     "Crashed",
     "Delivered",
+    "Described",
     "Entry",
     "History",
     "Mixture",

@@ -266,7 +266,7 @@ async def change_child(scope: Scope) -> list[Operation]:
     A dropped child's name is used again. Only attached children get secrets.
     """
     kind = scope.chance.choice(sorted(PARENTS))
-    name, table = f"{kind}_{scope.writer}_{scope.chance.randrange(3)}", f"{scope.schema}.{PARENTS[kind]}"
+    name, table = f"{kind}_{scope.writer}_{scope.chance.randrange(3)}", await _parent(scope, PARENTS[kind])
     child = f"{scope.schema}.{name}"
     attached = await scope.connection.fetchval(
         "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = c.oid) FROM pg_class c WHERE c.oid = to_regclass($1)",
@@ -279,7 +279,11 @@ async def change_child(scope: Scope) -> list[Operation]:
         )
     group = scope.writer * 100 + int(name.rpartition("_")[2])
     step = scope.chance.choice(["write", "write", "toggle", *["drop"] * scope.drops])
+    loaded = list[Operation]()
     if step == "toggle" and not attached:
+        if scope.chance.random() < 0.5:
+            # The stream describes the table once more before it has a parent.
+            loaded = await _load_child(scope, name, child, group, parent="")
         attach = (
             f"ALTER TABLE {table} ATTACH PARTITION {child} FOR VALUES IN ({group})"
             if kind == "leaf"
@@ -302,27 +306,90 @@ async def change_child(scope: Scope) -> list[Operation]:
             Operation("delete", name, (row["id"], row["g"]), parent=PARENTS[kind] if attached else "")
             for row in rows
         ]
-    first, scope.next_entry = scope.next_entry, scope.next_entry + 3
     into = table if attached and kind == "leaf" and scope.chance.random() < 0.5 else child
+    return loaded + await _load_child(scope, name, into, group, parent=PARENTS[kind] if attached else "")
+
+
+async def _load_child(scope: Scope, name: str, into: str, group: int, *, parent: str) -> list[Operation]:
+    """Insert rows into a child, by its own name or by its parent's.
+
+    :param parent: the present parent; empty: none.
+    """
+    first, scope.next_entry = scope.next_entry, scope.next_entry + 3
     rows = await scope.connection.fetch(
         f"INSERT INTO {into} (id, g, stamp, secret) SELECT i, $1, $2, CASE WHEN $3 THEN 'secret ' || i END "
         "FROM generate_series($4::int, $5::int) i RETURNING id, g, stamp, secret",
         group,
         scope.stamp,
-        bool(attached),
+        bool(parent),
         first,
         first + 2,
     )
     return [
-        Operation(
-            "insert",
-            name,
-            tuple(row[column] for column in CHILD_KEY),
-            dict(row),
-            parent=PARENTS[kind] if attached else "",
-        )
+        Operation("insert", name, tuple(row[column] for column in CHILD_KEY), dict(row), parent=parent)
         for row in rows
     ]
+
+
+async def _parent(scope: Scope, name: str) -> str:
+    """Return the present name of a parent, in SQL."""
+    found = await scope.connection.fetchval(
+        "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname IN ($1, $1 || '_moved') AND c.relname IN ($2, $2 || '_away')",
+        scope.schema,
+        name,
+    )
+    assert isinstance(found, str)
+    return found
+
+
+async def rename_parent(scope: Scope) -> list[Operation]:
+    """Rename a parent, or move it to another schema, or back."""
+    name = scope.chance.choice(sorted(PARENTS.values()))
+    table = await _parent(scope, name)
+    if scope.chance.random() < 0.5:
+        schema = scope.schema if table.startswith(f"{scope.schema}_moved.") else f"{scope.schema}_moved"
+        await scope.connection.execute(f"ALTER TABLE {table} SET SCHEMA {schema}")
+    else:
+        other = name if table.endswith("_away") else f"{name}_away"
+        await scope.connection.execute(f"ALTER TABLE {table} RENAME TO {other}")
+    return []
+
+
+async def write_guest(scope: Scope) -> list[Operation]:
+    """Insert rows into the writer's guest. They are sent only if the publication has the table."""
+    name = f"guest_{scope.writer}"
+    published = await scope.connection.fetchval(
+        "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = $1::regclass", f"{scope.schema}.{name}"
+    )
+    rows = await _load_child(scope, name, f"{scope.schema}.{name}", 0, parent="")
+    return rows if published else [replace(row, unpublished=True) for row in rows]
+
+
+async def add_trap(scope: Scope) -> list[Operation]:
+    """Insert a row into ``traps``."""
+    statement = "INSERT INTO {t} VALUES (ARRAY[$1], 0, $1) ON CONFLICT DO NOTHING {returning}"
+    return _inserts("traps_0", await scope.rows("traps_0", statement, scope.stamp))
+
+
+async def widen_place(scope: Scope) -> list[Operation]:
+    """Add an attribute to the composite type, unless it was added, between two rows that have the type."""
+    place = f"{scope.schema}.place"
+    there = await scope.connection.fetchval(
+        "SELECT relnatts FROM pg_class WHERE oid = to_regclass($1)", place
+    )
+    done = await _add_item(scope)
+    if there == 2:
+        await scope.connection.execute(f"ALTER TYPE {place} ADD ATTRIBUTE later int")
+    return done + await _add_item(scope)
+
+
+async def _add_item(scope: Scope) -> list[Operation]:
+    """Insert an item under a new key."""
+    number, scope.next_entry = scope.next_entry, scope.next_entry + 1
+    item_id, tag = item_key("$1::int")
+    statement = f"INSERT INTO {{t}} (id, tag, version, stamp, place.x) VALUES ({item_id}, {tag}, 1, $2, $1) {{returning}}"
+    return _inserts("items", await scope.rows("items", statement, number, scope.stamp))
 
 
 async def add_column(scope: Scope) -> list[Operation]:
@@ -368,7 +435,11 @@ ACTIONS: Final[dict[Action, int]] = {
     write_narrow: 10,
 }
 MESSAGES: Final[dict[Action, int]] = {emit_message: 12}
-CHILDREN: Final[dict[Action, int]] = {change_child: 15}
+CHILDREN: Final[dict[Action, int]] = {change_child: 25}
+RENAMES: Final[dict[Action, int]] = {rename_parent: 4}
+GUESTS: Final[dict[Action, int]] = {write_guest: 15}
+TRAPS: Final[dict[Action, int]] = {add_trap: 6}
+COMPOSITES: Final[dict[Action, int]] = {widen_place: 20}
 SCHEMA_CHANGES: Final[dict[Action, int]] = {add_column: 1, drop_column: 1, change_identity: 1}
 
 

@@ -11,7 +11,7 @@ from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables,
 from aiorepl.testing.verify.log import Delivered
 from aiorepl.testing.verify.promise import Promise, Verdict
 from aiorepl.testing.verify.sequence import name
-from aiorepl.testing.verify.tables import parent
+from aiorepl.testing.verify.tables import parent, present, shown
 
 VERSION = "version"
 # A server's clock may be set a little back while the writers run.
@@ -54,7 +54,7 @@ class Contents:
         self._uncertain: dict[str, set[Key]] = {}
         for table, rows in history.initial.items():
             for key, row in rows.items():
-                self._put(Operation("insert", table, key, row))
+                self._put(present(table, key, row))
 
     def compare(self, changes: Iterable[Delivered]) -> None:
         """Compare all changes, which are in commit order, and find transactions that are missing."""
@@ -79,7 +79,7 @@ class Contents:
         source: Tables = {}
         for table, rows in final.items():
             for key, row in rows.items():
-                written = Operation("insert", table, key, row)
+                written = present(table, key, row)
                 if self._promise.optional(written):
                     # Here nothing tells whether the row came from an attached table; the stream did.
                     operation = written if key in self._wanted.get(table, ()) else None
@@ -219,7 +219,10 @@ class Contents:
                 return False
         expected = {column: value for column, value in expected.items() if column not in masked}
         defaults = self._promise.defaults.get(table, {})
-        return all(column in row and row[column] == value for column, value in expected.items()) and all(
+        return all(
+            column in row and shown(table, column, row[column]) == shown(table, column, value)
+            for column, value in expected.items()
+        ) and all(
             column in defaults and row[column] == defaults[column]
             for column in row.keys() - expected.keys() - masked
         )
@@ -366,7 +369,7 @@ class Contents:
         """Whether a snapshot's row is the source's row at this position of the stream."""
         table, key = change.tables[0], self._key(change, change.new)
         row = self._source.get(table, {}).get(key)
-        expected = None if row is None else self._promise.expected(Operation("insert", table, key, row))
+        expected = None if row is None else self._promise.expected(present(table, key, row))
         return (
             expected is not None
             and expected.new is not None

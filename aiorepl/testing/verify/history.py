@@ -36,6 +36,7 @@ class Operation:
     :param moved: the row's key before an UPDATE, if the UPDATE changed it.
     :param untouched: columns that an UPDATE did not set; the server may leave them out if they are large.
     :param parent: the table that the changed table was a partition or an inheritance child of, at this change; empty: none.
+    :param unpublished: whether the publication did not have the table at this change.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Operation:
     moved: Key | None = None
     untouched: frozenset[str] = frozenset()
     parent: str = ""
+    unpublished: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ class History:
     :param final: the tables' rows after all transactions; ``None`` if unknown.
     :param defaults: by table, the columns that the writers added, with their defaults.
     :param unsent: committed transactions that the stream leaves out, and that only insert rows. A snapshot has their rows.
+    :param unpublished: the table and the key of each row that was inserted while the publication did not have the table.
     """
 
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -104,6 +107,7 @@ class History:
     final: Tables | None = None
     defaults: dict[str, dict[str, Any]] = field(default_factory=dict)
     unsent: list[Transaction] = field(default_factory=list)
+    unpublished: set[tuple[str, Key]] = field(default_factory=set)
 
     def resolve(self, ledger: Iterable[tuple[int, int]], *, promoted: bool = False) -> None:
         """Decide the transactions whose outcome is unknown.
@@ -192,14 +196,27 @@ class History:
                 "message": one.message,
                 "origin": one.origin,
                 "operations": [
-                    [op.kind, op.table, op.key, op.new, op.moved, sorted(op.untouched), op.parent]
+                    [
+                        op.kind,
+                        op.table,
+                        op.key,
+                        op.new,
+                        op.moved,
+                        sorted(op.untouched),
+                        op.parent,
+                        op.unpublished,
+                    ]
                     for op in one.operations
                 ],
             }
 
 
 def digest(value: Any) -> Any:
-    """Replace a long text by its digest, as ``md5(…)`` in PostgreSQL computes it; return other values as they are."""
+    """Replace a long text by its digest, as ``md5(…)`` in PostgreSQL computes it, and an array of words by PostgreSQL's text; return
+    other values as they are.
+    """
+    if isinstance(value, list):
+        return f"{{{','.join(map(str, value))}}}"
     if isinstance(value, str) and len(value) > _LONG:
         return "md5:" + hashlib.md5(value.encode(), usedforsecurity=False).hexdigest()
     return value

@@ -63,6 +63,30 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """A schema change that is durable in the sink: it announces the columns of a table's next rows.
+
+    :param commit_lsn, ordinal: the identity of the first of these rows.
+    :param columns: the names of all columns.
+    :param first: whether nothing was compared, as after each start.
+    :param added, dropped: the names of the columns that the table's previous description did not have, or only that one.
+    """
+
+    commit_lsn: LSN
+    ordinal: int
+    table: str
+    columns: frozenset[str]
+    first: bool
+    added: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def identity(self) -> tuple[LSN, int]:
+        """Commit LSN and ordinal."""
+        return self.commit_lsn, self.ordinal
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """The consumer was restarted, or may repeat a call whose answer it lost: the next changes may be duplicates."""
 
@@ -82,11 +106,11 @@ class Confirmed:
     lsn: LSN
 
 
-Entry = Delivered | Restarted | Crashed | Confirmed
+Entry = Delivered | Described | Restarted | Crashed | Confirmed
 
 
-def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered]:
-    """Read native events (``format = "native"``), without boundaries and descriptions.
+def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterator[Delivered | Described]:
+    """Read native events (``format = "native"``), without boundaries.
 
     :param schema: leave out the tables of other schemas, and messages with another prefix; ``None``: leave out none.
     :raises ConfigurationError: a line is not a native event.
@@ -102,6 +126,8 @@ def of_native(lines: Iterable[bytes | str], schema: str | None = None) -> Iterat
                 change = _message(event, schema)
                 if change is not None:
                     yield change
+            elif event["kind"] == "schema" and schema in (None, event["schema"]):
+                yield _described(event)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConfigurationError(
                 f'line {number} is not a native event: the consumer needs format = "native", and its files must be complete'
@@ -126,6 +152,18 @@ def _delivered(event: dict[str, Any], schema: str | None) -> Delivered | None:
         _digested(event.get("old")),
         frozenset(event.get("unchanged", ())),
         None if time is None else datetime.fromisoformat(time),
+    )
+
+
+def _described(event: dict[str, Any]) -> Described:
+    return Described(
+        LSN.parse(event["commit_lsn"]),
+        event["ordinal"],
+        event["table"],
+        frozenset(column["name"] for column in event["columns"]),
+        event["first"],
+        frozenset(event["added"]),
+        frozenset(event["dropped"]),
     )
 
 

@@ -35,6 +35,8 @@ class Promise:
     :param masked: by table, the columns that come as digests, or not at all; those of a parent are masked in its children, too.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
     :param notices: whether messages that are not transactional must come.
+    :param described: whether a schema change comes before the first row of each table after a start, and before the first row with
+        other columns.
     :param defaults: by table, the columns that writers add, with their values in rows of writers that do not know them yet.
     """
 
@@ -46,6 +48,7 @@ class Promise:
     masked: Mapping[str, frozenset[str]] = field(default_factory=dict)
     snapshot: bool = False
     notices: bool = False
+    described: bool = False
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

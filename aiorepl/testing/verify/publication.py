@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aiorepl.testing.verify.history import History, Operation, Row, Tables
+from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables
+from aiorepl.testing.verify.tables import KEYS
 
 _TABLE: Final = "narrow"
 # Every table but ``narrow``.
 _WHOLE: Final = ("accounts", "entries", "parts", "notes", "items", "echoes", "ledger")
+_ROOTS: Final = {"parts_0": "parts", "parts_1": "parts", "traps_0": "traps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +24,23 @@ class Publication:
     :param listed: whether the column ``hidden`` of ``narrow`` is left out.
     :param generated: whether the generated column of ``narrow`` is published (PostgreSQL 18).
     :param origins: whether transactions with a replication origin are sent.
+    :param named: whether the publication names its tables, so that guests can be added and dropped.
+    :param roots: whether rows of partitions come under the name of the partitioned table (``publish_via_partition_root``).
     """
 
     filtered: bool = False
     listed: bool = False
     generated: bool = False
     origins: bool = True
+    named: bool = False
+    roots: bool = False
 
     def create(self, name: str, schema: str) -> str:
-        """Return the statement that creates the publication. With a filter or a list it needs PostgreSQL 15, and names all tables."""
-        options = " WITH (publish_generated_columns = stored)" if self.generated and not self.listed else ""
-        if not (self.filtered or self.listed):
+        """Return the statement that creates the publication. With a filter or a list it needs PostgreSQL 15."""
+        listed = ["publish_generated_columns = stored"] if self.generated and not self.listed else []
+        listed += ["publish_via_partition_root = true"] if self.roots else []
+        options = f" WITH ({', '.join(listed)})" if listed else ""
+        if not (self.filtered or self.listed or self.named):
             return f"CREATE PUBLICATION {name} FOR ALL TABLES{options}"
         columns = f" (id, kind, version, stamp{', size' if self.generated else ''})" if self.listed else ""
         where = " WHERE (kind > 0)" if self.filtered else ""
@@ -43,6 +51,8 @@ class Publication:
         """Return a resolved history as the consumer can know it."""
         return replace(
             history,
+            keys=history.keys | {root: KEYS[part] for part, root in _ROOTS.items() if self.roots},
+            unpublished=_unpublished(history),
             initial=self.tables(history.initial),
             final=None if history.final is None else self.tables(history.final, history),
             transactions=[
@@ -78,9 +88,18 @@ class Publication:
             ("ledger", lambda row: f"{row['writer']}.{row['number']}"),
         ):
             found[name] = {key: row for key, row in tables.get(name, {}).items() if stamp(row) not in unsent}
+        for name, key in set() if history is None else _unpublished(history):
+            found.get(name, {}).pop(key, None)
+        for part, root in _ROOTS.items() if self.roots else ():
+            if part in found:
+                found[root] = {**found.get(root, {}), **found.pop(part)}
         return found
 
     def _sent(self, operation: Operation) -> list[Operation]:
+        if operation.unpublished:
+            return []
+        if self.roots and operation.table in _ROOTS:
+            return [replace(operation, table=_ROOTS[operation.table])]
         if operation.table != _TABLE or operation.kind == "truncate":
             return [operation]
         new = None if operation.new is None else self._row(operation.new)
@@ -98,3 +117,13 @@ class Publication:
     def _row(self, row: Row) -> Mapping[str, object]:
         found = {name: value for name, value in row.items() if not (self.listed and name == "hidden")}
         return found | {"size": 2 * row["version"]} if self.generated else found
+
+
+def _unpublished(history: History) -> set[tuple[str, Key]]:
+    """Return the table and the key of each row that was inserted while the publication did not have the table."""
+    return history.unpublished | {
+        (operation.table, operation.key)
+        for one in history.transactions
+        for operation in one.operations
+        if operation.unpublished
+    }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from aiorepl.lsn import LSN
 from aiorepl.testing.verify.history import Key
-from aiorepl.testing.verify.log import Crashed, Delivered, Entry, Restarted
+from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Entry, Restarted
 from aiorepl.testing.verify.promise import Promise, Verdict
 
 
@@ -29,7 +29,7 @@ def sequence(
             judge.restarted = True
         elif isinstance(entry, Crashed):
             judge.crashed()
-        else:
+        elif isinstance(entry, Confirmed):
             judge.confirm(entry.lsn)
     return sorted(judge.changes, key=lambda change: change.identity)
 

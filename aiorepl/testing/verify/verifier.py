@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aiorepl.testing.verify.contents import Contents
+from aiorepl.testing.verify.descriptions import check_descriptions
 from aiorepl.testing.verify.history import History, Tables
 from aiorepl.testing.verify.log import Entry
 from aiorepl.testing.verify.promise import Promise, Verdict
@@ -27,6 +28,9 @@ def verify(
     promise = promise or Promise()
     verdict = Verdict()
     contents = Contents(history, promise, verdict)
+    if promise.described:
+        log = list(log)
+        check_descriptions(log, verdict)
     changes = sequence(log, promise, verdict, history.keys)
     verdict.changes = len(changes)
     contents.compare(changes)

@@ -91,7 +91,17 @@ class Workload:
 
     def _create(self) -> str:
         mixture = self._mixture
-        statements = [tables.create(rows=mixture.keys, schema=self._schema, generated=mixture.generated)]
+        statements = [
+            tables.create(
+                rows=mixture.keys,
+                schema=self._schema,
+                generated=mixture.generated,
+                renames=mixture.renames,
+                children=len(self._writers) if mixture.children else 0,
+                guests=len(self._writers) if mixture.guests else 0,
+                traps=mixture.traps,
+            )
+        ]
         statements += [_ORIGIN.format(name=one.origin) for one in self._writers if mixture.origins]
         return "".join(statements)
 
@@ -151,6 +161,7 @@ class Workload:
         written = {
             op.table for one in self._history.transactions for op in one.operations if op.kind != "message"
         }
+        written |= self._history.initial.keys()
         self._history.keys |= dict.fromkeys(written - tables.KEYS.keys(), tables.CHILD_KEY)
 
     async def _contents(self) -> Tables:

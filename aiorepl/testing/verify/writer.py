@@ -50,9 +50,18 @@ _NOTICED: Final = 0.2
 _LARGE: Final = 4
 
 
-async def connected(dsn: str | None) -> Any:
+_IMPATIENT: Final = "SET lock_timeout = '500ms'; SET statement_timeout = '60s'"
+# The time limit of a writer that waits for locks: longer than any test. The first transactions of a writer may be such ones.
+_PATIENCE: Final = 1200
+_PATIENT: Final = f"SET lock_timeout = 0; SET statement_timeout = '{_PATIENCE}s'"
+_EARLY: Final = 4
+# How often the publication is altered between two transactions, or while one is prepared.
+_ALTERED: Final = 0.15
+
+
+async def connected(dsn: str | None, seconds: float = _COMMAND_SECONDS) -> Any:
     """Open a connection whose commands have a time limit, even if the server has vanished from the network."""
-    return await asyncpg.connect(dsn, timeout=10, command_timeout=_COMMAND_SECONDS)
+    return await asyncpg.connect(dsn, timeout=10, command_timeout=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,14 @@ class Mixture:
     :param notices: whether logical messages are emitted that are not transactional; then the consumer must read messages.
     :param generated: whether a table has a generated column.
     :param origins: the share of transactions with a replication origin, as a subscription's. The role must be a superuser.
+    :param renames: whether the parents of children are renamed, and moved to another schema.
+    :param guests: the publication to which each writer adds a table, and from which it drops it; empty: none. The writer does that
+        while transactions are open, but none of its own with rows of this table: before PostgreSQL 17.5 and its like, such a
+        transaction goes on with the publication that it began with.
+    :param traps: whether rows are added to ``traps``.
+    :param composites: whether an attribute is added to a composite type, between two rows of one transaction.
+    :param early: whether each writer begins with statements that lock tables, and waits for all locks as long as it takes. Then
+        a consumer that makes it wait for ever is noticed.
     """
 
     keys: int = 60
@@ -96,6 +113,11 @@ class Mixture:
     notices: bool = False
     generated: bool = False
     origins: float = 0.0
+    renames: bool = False
+    guests: str = ""
+    traps: bool = False
+    composites: bool = False
+    early: bool = False
 
 
 @dataclass(slots=True)
@@ -118,18 +140,24 @@ class Writer:
     """The columns that were added to ``accounts``, with their defaults; some of them were rolled back."""
     _connection: Any = None
     _next_entry: int = 0
-    # The prepared transaction that is still open.
-    _prepared: Transaction | None = None
+    # The prepared transactions that are still open, by gid.
+    _prepared: dict[str, Transaction] = field(default_factory=dict)
+    # Whether the connection waits for locks as long as it takes.
+    _patient: bool = False
 
     async def step(self) -> None:
         """Run one transaction, or wait briefly if the server is unavailable."""
         try:
+            if self._patient and not self._early:
+                self.close()
             if self._connection is None or self._connection.is_closed():
-                self._connection = await connected(self.dsn)
-                await self._connection.execute("SET lock_timeout = '500ms'; SET statement_timeout = '60s'")
-            if self._prepared is not None:
-                await self._end_prepared(self._prepared)
-            if self.chance.random() < self.mixture.origins:
+                self._patient = self._early
+                self._connection = await connected(self.dsn, _PATIENCE if self._patient else _COMMAND_SECONDS)
+                await self._connection.execute(_PATIENT if self._patient else _IMPATIENT)
+            await self._end_prepared()
+            if self._early:
+                await self._lock()
+            elif self.chance.random() < self.mixture.origins:
                 await self._echo()
             elif self.chance.random() < self.mixture.pairs:
                 await self._pair()
@@ -147,11 +175,11 @@ class Writer:
 
     async def settle(self) -> None:
         """End a prepared transaction that was left open."""
-        while self._prepared is not None:
+        while self._prepared:
             try:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await connected(self.dsn)
-                await self._end_prepared(self._prepared)
+                await self._end_prepared()
             except UNAVAILABLE:
                 self.close()
                 await asyncio.sleep(RETRY_SECONDS)
@@ -171,7 +199,7 @@ class Writer:
     @property
     def _number(self) -> int:
         """The number of the next transaction. Those of a pair may be in the other order."""
-        return max((one.number for one in self.transactions[-2:]), default=0) + 1
+        return max((one.number for one in self.transactions[-3:]), default=0) + 1
 
     async def _echo(self) -> None:
         """Run a transaction with a replication origin, as a subscription does."""
@@ -187,8 +215,33 @@ class Writer:
         await self._commit(one, "COMMIT")
         await connection.execute("SELECT pg_replication_origin_session_reset()")
 
+    @property
+    def _early(self) -> bool:
+        """Whether the next transaction locks a table, and waits for the lock."""
+        return self.mixture.early and len(self.transactions) < _EARLY
+
+    async def _lock(self) -> None:
+        """Run a transaction that locks a table."""
+        drawn: list[actions.Action] = [actions.truncate]
+        if self.mixture.schema_changes:
+            drawn += [actions.add_column, actions.change_identity]
+        if self.mixture.children:
+            drawn += [actions.change_child] * 2
+        async with self._begun(self._number) as (one, scope):
+            one.operations += await self.chance.choice(drawn)(scope)
+        await self._commit(one, "COMMIT")
+
+    async def _alter_publication(self) -> None:
+        """Add the writer's guest to the publication, or drop it from there."""
+        table, publication = f"{self.schema}.guest_{self.number}", self.mixture.guests
+        there = "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = $1::regclass"
+        verb = "DROP" if await self._connection.fetchval(there, table) else "ADD"
+        await self._connection.execute(f"ALTER PUBLICATION {publication} {verb} TABLE {table}")
+
     async def _transaction(self) -> None:
         chance = self.chance
+        if self.mixture.guests and chance.random() < _ALTERED:
+            await self._alter_publication()
         async with self._begun(self._number) as (one, scope):
             if self.mixture.notices and chance.random() < _NOTICED:
                 one.message = await actions.emit_notice(scope)
@@ -229,17 +282,23 @@ class Writer:
         await asyncio.sleep(chance.choice(_PAUSES))
         kinds = ["nothing", "changes", "rolled back", "truncate"]
         if self.mixture.prepared:
-            kinds += ["prepared", "prepared", "prepared and rolled back", *["prepared again"] * 4]
+            kinds += [
+                "prepared",
+                "prepared",
+                "prepared and rolled back",
+                *["prepared again"] * 4,
+                *["prepared beside"] * 3,
+            ]
         kind = chance.choice(kinds)
         if kind == "prepared again":
             async with self._begun(number) as (earlier, scope):
                 earlier.operations += await actions.update(scope)
-            self._prepared = earlier
-            await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
-            await self._commit(earlier, f"COMMIT PREPARED '{self._gid}'")
-            self._prepared, kind, number = None, "prepared", number + 1
+            await self._prepare(earlier)
+            await self._commit_prepared(earlier)
+            kind, number = "prepared", number + 1
         # It commits after the large one, and the transactions of a writer are numbered in commit order.
-        later = kind == "prepared"
+        beside = kind == "prepared beside"
+        later = 1 + beside if kind in ("prepared", "prepared beside") else 0
         if kind == "nothing":
             await self._connection.execute(
                 "BEGIN; CREATE TEMPORARY TABLE nothing (n int) ON COMMIT DROP; COMMIT"
@@ -248,11 +307,18 @@ class Writer:
             async with self._begun(number + later) as (small, scope):
                 small.operations += await (actions.truncate if kind == "truncate" else actions.update)(scope)
             if kind.startswith("prepared"):
-                self._prepared = small
-                await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
+                await self._prepare(small)
             if kind == "prepared and rolled back":
                 await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
-                self._prepared, small.outcome = None, "aborted"
+                del self._prepared[self._gid]
+                small.outcome = "aborted"
+            elif beside:
+                # It is decided while the first one is open.
+                async with self._begun(number) as (second, scope):
+                    second.operations += await actions.add_entries(scope, 1)
+                await self._prepare(second, f"{self._gid}_beside")
+                await self._commit_prepared(second, f"{self._gid}_beside")
+                number += 1
             elif kind == "rolled back":
                 await self._connection.execute("ROLLBACK")
                 small.outcome = "aborted"
@@ -267,10 +333,19 @@ class Writer:
                 await self._connection.execute("ROLLBACK TO SAVEPOINT large")
             large.operations += await actions.add_entries(scope, rows)
         await self._commit(large, "COMMIT")
-        if self._prepared is not None:
+        if self._prepared:
             # Meanwhile, positions after the PREPARE may be confirmed.
             await asyncio.sleep(chance.choice(_OPEN))
-            await self._end_prepared(self._prepared)
+            await self._end_prepared()
+
+    async def _prepare(self, one: Transaction, gid: str = "") -> None:
+        """Prepare the transaction, by default under the writer's gid."""
+        self._prepared[gid or self._gid] = one
+        await self._connection.execute(f"PREPARE TRANSACTION '{gid or self._gid}'")
+
+    async def _commit_prepared(self, one: Transaction, gid: str = "") -> None:
+        await self._commit(one, f"COMMIT PREPARED '{gid or self._gid}'")
+        del self._prepared[gid or self._gid]
 
     async def mark(self) -> None:
         """Commit a transaction that only inserts into the ledger; retry while the server is unavailable."""
@@ -338,8 +413,14 @@ class Writer:
             drawn |= {action: often * weight for action, often in actions.SCHEMA_CHANGES.items()}
         if self.mixture.messages:
             drawn |= actions.MESSAGES
-        if self.mixture.children:
-            drawn |= actions.CHILDREN
+        for there, more in (
+            (self.mixture.children, actions.CHILDREN),
+            (self.mixture.renames, actions.RENAMES),
+            (self.mixture.guests, actions.GUESTS),
+            (self.mixture.traps, actions.TRAPS),
+            (self.mixture.composites, actions.COMPOSITES),
+        ):
+            drawn |= more if there else {}
         (action,) = scope.chance.choices(list(drawn), list(drawn.values()))
         return await action(scope)
 
@@ -352,20 +433,24 @@ class Writer:
             self.close()
             one.outcome = "aborted"
         elif way == "prepare" and self.mixture.prepared:
-            self._prepared = one
-            await self._connection.execute(f"PREPARE TRANSACTION '{self._gid}'")
+            await self._prepare(one)
+            invited = any(operation.table.startswith("guest_") for operation in one.operations)
+            if self.mixture.guests and not invited and self.chance.random() < _ALTERED:
+                await self._alter_publication()
             await asyncio.sleep(self.chance.choice([0, 0, 0.01, 0.2]))
-            await self._end_prepared(one)
+            await self._end_prepared()
         else:
             await self._commit(one, "COMMIT")
 
-    async def _end_prepared(self, one: Transaction) -> None:
-        there = await self._connection.fetchval("SELECT 1 FROM pg_prepared_xacts WHERE gid = $1", self._gid)
-        if there and self.chance.random() < 0.7:
-            await self._commit(one, f"COMMIT PREPARED '{self._gid}'")
-        elif there:
-            await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
-        self._prepared = None
+    async def _end_prepared(self) -> None:
+        """Commit or roll back the transactions that are prepared, in the order of their numbers."""
+        for gid, one in sorted(self._prepared.items(), key=lambda each: each[1].number):
+            there = await self._connection.fetchval("SELECT 1 FROM pg_prepared_xacts WHERE gid = $1", gid)
+            if there and self.chance.random() < 0.7:
+                await self._commit(one, f"COMMIT PREPARED '{gid}'")
+            elif there:
+                await self._connection.execute(f"ROLLBACK PREPARED '{gid}'")
+            del self._prepared[gid]
 
     async def _commit(self, one: Transaction, statement: str) -> None:
         one.earliest, one.since = await self._now()

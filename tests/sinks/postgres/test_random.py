@@ -1,4 +1,7 @@
-"""Mirrors of random workloads: whatever happens on the source, the target ends equal, on each route through the sink."""
+"""Mirrors of random workloads: whatever happens on the source, the target ends equal, on each route through the sink.
+
+Left out: DDL, because the target's tables are the user's, and faults (``test_exactly_once``, ``tests/chaos``).
+"""
 
 from __future__ import annotations
 

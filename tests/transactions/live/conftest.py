@@ -1,4 +1,7 @@
-"""Random sessions on a real server, and short ways to read what it sends."""
+"""Random sessions on a real server, and short ways to read what it sends.
+
+Messages are written within savepoints, too, in half of the loads. Left out: values out of line, and DDL besides added columns, which ``tests/live/test_hierarchies`` and ``tests/chaos`` draw.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""Checks that schema changes announce the columns of rows, neither late nor early. Pure.
+
+A row has exactly the columns of the last schema change before it. So a schema change that is missing or comes a row late contradicts
+the next row, and one that comes a row early contradicts the row that it precedes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiorepl.testing.verify.log import Delivered, Described, Entry, Restarted
+from aiorepl.testing.verify.promise import Verdict
+from aiorepl.testing.verify.sequence import name
+
+
+def check_descriptions(log: Iterable[Entry], verdict: Verdict) -> None:
+    """Compare each row, when it comes first, with the last schema change of its table in the same life of the consumer.
+
+    A repeated row may come after a later schema change, which is then repeated as well.
+    """
+    described: dict[str, Described] = {}
+    seen = set[object]()
+    for entry in log:
+        if isinstance(entry, Restarted):
+            described = {}
+        elif isinstance(entry, Described):
+            if (entry.identity, entry.table) not in seen:
+                _compare(described.get(entry.table), entry, verdict)
+            seen.add((entry.identity, entry.table))
+            described[entry.table] = entry
+        elif isinstance(entry, Delivered) and entry.new is not None and entry.kind != "message":
+            if entry.identity not in seen:
+                _check_row(described.get(entry.tables[0]), entry, verdict)
+            seen.add(entry.identity)
+
+
+def _compare(before: Described | None, now: Described, verdict: Verdict) -> None:
+    """Check the differences that a schema change names."""
+    if now.first:
+        return
+    event = f"the schema change {now.commit_lsn}-{now.ordinal} of {now.table}"
+    if before is None:
+        verdict.add(f"{event} comes without a first one")
+    elif (before.columns - now.dropped) | now.added != now.columns or now.added & before.columns:
+        verdict.add(f"{event} does not name what has changed since {before.commit_lsn}-{before.ordinal}")
+
+
+def _check_row(described: Described | None, row: Delivered, verdict: Verdict) -> None:
+    assert row.new is not None
+    if described is None:
+        verdict.add(f"{name(row)} comes before a schema change describes its table")
+    elif (columns := row.new.keys() | row.unchanged) != described.columns:
+        verdict.add(
+            f"{name(row)} has other columns than the schema change {described.commit_lsn}-{described.ordinal} says: "
+            f"{', '.join(sorted(columns ^ described.columns))}"
+        )
