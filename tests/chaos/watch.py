@@ -218,6 +218,7 @@ class BrokerWatch(Watch):
         self._broker = broker
         self._stream = broker.stream(name)
         self._place = ""
+        self._reading = asyncio.Lock()
 
     def look(self) -> None:
         """Do nothing: ``poll`` reads the log."""
@@ -227,12 +228,13 @@ class BrokerWatch(Watch):
 
         :raises Exception: the broker is away.
         """
-        confirmed = self._confirmed()
-        lines, self._place = await self._broker.read(self._stream, self._place)
-        for change in of_native(lines):
-            self._add(change)
-        if confirmed is not None and confirmed:
-            self.log.append(Confirmed(confirmed))
+        async with self._reading:
+            confirmed = self._confirmed()
+            lines, self._place = await self._broker.read(self._stream, self._place)
+            for change in of_native(lines):
+                self._add(change)
+            if confirmed is not None and confirmed:
+                self.log.append(Confirmed(confirmed))
 
 
 class TableWatch(Watch):
