@@ -18,6 +18,7 @@ from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
 from aiorepl.cli.log import Log, placed
+from aiorepl.cli.prove import prove
 from aiorepl.cli.run import run
 from aiorepl.cli.server import server
 from aiorepl.cli.sinks import sinks
@@ -28,14 +29,32 @@ from aiorepl.cli.standard_streams import replace_closed
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
-from aiorepl.cli.verify import verify
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, quotes_no_row
+from aiorepl.suggestions import suggestion
 
 INTERRUPTED = 130
 
 
+class Commands(click.Group):
+    """Lists the commands in the order in which a newcomer needs them, and suggests one for a misspelled name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names in their order here."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command."""
+        name = arguments[0]
+        if self.get_command(context, name) is None and not name.startswith("-"):
+            context.fail(f"No such command {name!r}: {suggestion(name, self.commands)}")
+        return super().resolve_command(context, arguments)
+
+
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Start with aiorepl demo. Then, on your own server, aiorepl check --dsn postgresql://user@host/database --slot s "
     "--publication p, which says what is missing, and aiorepl tail with the same options and --create-slot.\n\n"
@@ -57,10 +76,9 @@ def command(log: Log, verbose: int, log_format: str) -> None:
     log.begin(verbose, as_json=log_format == "json")
 
 
-command.add_command(demo)
+command.add_command(check)
 command.add_command(tail)
 command.add_command(run)
-command.add_command(check)
 command.add_command(top)
 command.add_command(snapshot)
 command.add_command(slots)
@@ -68,7 +86,8 @@ command.add_command(journal)
 command.add_command(sinks)
 command.add_command(spark)
 command.add_command(dlq)
-command.add_command(verify)
+command.add_command(prove)
+command.add_command(demo)
 command.add_command(server)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
 
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
 _NONE: Final[Mapping[str, Delivery]] = MappingProxyType({})
 
 
@@ -40,7 +43,7 @@ def check(
     Run it first: the publication and the slot need not exist yet, and it prints the statements that create or correct what is
     missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
     selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The exit code is that of the first
-    error; warnings do not count.
+    error; warnings do not count. The last line counts both.
     """
     from aiorepl.cli.event_loop import run_async
 
@@ -63,11 +66,22 @@ def check(
         ]
         click.echo(orjson.dumps({"ok": not errors, "findings": reported}))
     else:
-        for finding in findings:
-            click.echo(f"{finding.level:8} {finding.about:17} {printable(' '.join(finding.text.split()))}")
-            if finding.sql is not None:
-                click.echo(f"{'':26} {printable(finding.sql)}")
+        for line in _lines(findings):
+            click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
     return errors[0] if errors else 0
+
+
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Describe the findings, in the colours of terminals; ``click.echo`` removes them elsewhere."""
+    for finding in findings:
+        level = click.style(f"{finding.level:8}", fg=_COLOURS[finding.level], bold=finding.level == "error")
+        yield f"{level} {finding.about:17} {printable(' '.join(finding.text.split()))}"
+        if finding.sql is not None:
+            yield f"{'':26} {printable(finding.sql)}"
+    counts = Counter(finding.level for finding in findings)
+    counted = [f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ("error", "warning")]
+    worst = "error" if counts["error"] else "warning" if counts["warning"] else "ok"
+    yield click.style(", ".join(counted), fg=_COLOURS[worst], bold=True)
 
 
 def _diagnose_file(file: Path) -> list[Finding]:

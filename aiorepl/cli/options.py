@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -32,6 +33,12 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 DURATION: Final = _Duration()
 
 dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
+
+pipeline = click.option(
+    "--pipeline",
+    type=click.Path(path_type=Path),
+    help="The pipeline's TOML file, instead of the options that name the server and the slot.",
+)
 
 http_host = click.option(
     "--http-host",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from aiorepl.cli.options import DSN_HELP
+from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.errors import printable
+from aiorepl.secret import Secret
 
 if TYPE_CHECKING:
     from aiorepl.wire.connection import ReplicationConnection
@@ -17,7 +21,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def _inherited(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def _inherited(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | Secret[str] | None:
     # --dsn may be before or after the subcommand.
     return value if value is not None else context.obj
 
@@ -37,17 +43,23 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
 
 @click.group(invoke_without_command=True, short_help="List, create, alter or drop replication slots.")
 @click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
+@pipeline_option
 @click.pass_context
-def slots(context: click.Context, dsn: str | None) -> None:
+def slots(context: click.Context, dsn: str | None, pipeline: Path | None) -> None:
     """List replication slots, or create, alter or drop one."""
-    context.obj = dsn
+    server: str | Secret[str] | None = dsn
+    if pipeline is not None:
+        from aiorepl.cli.pipeline_file import load
+
+        server = load(pipeline).source.dsn
+    context.obj = server
     if context.invoked_subcommand is None:
-        _list(dsn)
+        _list(server)
 
 
 @slots.command("list")
 @_dsn
-def list_command(dsn: str | None) -> None:
+def list_command(dsn: str | Secret[str] | None) -> None:
     """List all slots of the server and how much WAL each one keeps."""
     _list(dsn)
 
@@ -59,13 +71,13 @@ def list_command(dsn: str | None) -> None:
     "--two-phase", is_flag=True, help="Decode prepared transactions at PREPARE TRANSACTION (PostgreSQL 15)."
 )
 @click.option("--failover", is_flag=True, help="Synchronize the slot to standbys (PostgreSQL 17).")
-def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
+def create(dsn: str | Secret[str] | None, name: str, two_phase: bool, failover: bool) -> None:
     """Create a slot for pgoutput, and print its name and the LSN where it starts."""
     from aiorepl.source.server.slot_wait import telling
     from aiorepl.wire.opening import connect_sql
 
     async def creating(connection: ReplicationConnection) -> CreatedSlot:
-        with telling(lambda: connect_sql(dsn), name):
+        with telling(lambda: connect_sql(_revealed(dsn)), name):
             return await connection.create_slot(name, two_phase=two_phase, failover=failover)
 
     created = _with_connection(dsn, creating)
@@ -81,7 +93,7 @@ def create(dsn: str | None, name: str, two_phase: bool, failover: bool) -> None:
 @click.option(
     "--two-phase/--no-two-phase", default=None, help="Decode at PREPARE TRANSACTION (PostgreSQL 18)."
 )
-def alter(dsn: str | None, name: str, failover: bool | None, two_phase: bool | None) -> None:
+def alter(dsn: str | Secret[str] | None, name: str, failover: bool | None, two_phase: bool | None) -> None:
     """Change failover or two_phase of a slot."""
     _with_connection(
         dsn, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase)
@@ -92,21 +104,36 @@ def alter(dsn: str | None, name: str, failover: bool | None, two_phase: bool | N
 @_dsn
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until the slot is not in use.")
-def drop(dsn: str | None, name: str, wait: bool) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(dsn: str | Secret[str] | None, name: str, wait: bool, yes: bool) -> None:
     """Drop a slot. Changes that its consumer has not confirmed are lost."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"Changes that the consumer of {name} has not confirmed would be lost: repeat it with --yes."
+            )
+        click.confirm(
+            f"Changes that the consumer of {name} has not confirmed are lost. Drop it?", abort=True, err=True
+        )
     _with_connection(dsn, lambda connection: connection.drop_slot(name, wait=wait))
 
 
-def _list(dsn: str | None) -> None:
+def _list(dsn: str | Secret[str] | None) -> None:
     _print(_with_connection(dsn, lambda connection: connection.query(_LIST)))
 
 
-def _with_connection(dsn: str | None, action: Callable[[ReplicationConnection], Awaitable[_T]]) -> _T:
+def _revealed(dsn: str | Secret[str] | None) -> str | None:
+    return dsn.reveal() if isinstance(dsn, Secret) else dsn
+
+
+def _with_connection(
+    dsn: str | Secret[str] | None, action: Callable[[ReplicationConnection], Awaitable[_T]]
+) -> _T:
     from aiorepl.cli.event_loop import run_async
     from aiorepl.wire.connection import ReplicationConnection
 
     async def connected() -> _T:
-        connection = await ReplicationConnection.open(dsn)
+        connection = await ReplicationConnection.open(_revealed(dsn))
         try:
             return await action(connection)
         finally:

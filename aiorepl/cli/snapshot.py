@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aiorepl.cli.options import dsn
+from aiorepl.cli.options import pipeline as pipeline_option
 
 if TYPE_CHECKING:
     from aiorepl.source.source import Source
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Make a running pipeline read tables again.")
 @dsn
 @click.option("--slot", help="The replication slot of the pipeline.")
-@click.option(
-    "--file", type=click.Path(path_type=Path), help="The pipeline's TOML file, instead of --dsn and --slot."
-)
+@pipeline_option
 @click.option(
     "--where", help="Read only the rows for which this holds: comparisons of columns with constants."
 )
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 def snapshot(
     dsn: str | None,
     slot: str | None,
-    file: Path | None,
+    pipeline: Path | None,
     where: str | None,
     action: str | None,
     tables: tuple[str, ...],
@@ -43,7 +42,7 @@ def snapshot(
     from aiorepl.snapshot.incremental.table_names import parse_name
     from aiorepl.snapshot.merging.signals import content
 
-    source = _source(dsn, slot, file)
+    source = _source(dsn, slot, pipeline)
     if action is None or action == "cancel":
         if not tables:
             raise click.UsageError("Name at least one table, as schema.table.")
@@ -57,18 +56,18 @@ def snapshot(
     return 0
 
 
-def _source(dsn: str | None, slot: str | None, file: Path | None) -> Source:
+def _source(dsn: str | None, slot: str | None, pipeline: Path | None) -> Source:
     from aiorepl.source.source import Source
 
-    if file is None:
+    if pipeline is None:
         if slot is None:
-            raise click.UsageError("Name the pipeline's slot: --slot, or --file.")
+            raise click.UsageError("Name the pipeline's slot: --slot, or --pipeline.")
         return Source(dsn, slot, "unused")
     if slot is not None:
         raise click.UsageError("--slot is in the file: leave it out.")
     from aiorepl.cli.pipeline_file import load
 
-    return load(file).source
+    return load(pipeline).source
 
 
 async def _send(source: Source, text: str) -> str:

@@ -12,6 +12,7 @@ import click
 from anyio.from_thread import start_blocking_portal
 
 from aiorepl.cli.options import DURATION, dsn, http_host, publication
+from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 
@@ -126,11 +127,7 @@ def _served(
 
 @spark.command(short_help="Compare a mirror with its source.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("mirror.toml"))
-@click.option(
-    "--pipeline",
-    type=click.Path(path_type=Path),
-    help="The pipeline's TOML file, instead of the options of the source.",
-)
+@pipeline_option
 @dsn
 @click.option("--slot", help="The replication slot of the pipeline.")
 @publication(required=False)

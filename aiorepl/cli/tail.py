@@ -73,9 +73,7 @@ def _lsn(
     "--format",
     "format_",
     type=click.Choice(NAMES),
-    default="native",
-    show_default=True,
-    help="pretty is for reading, the others are for programs.",
+    help="pretty is for reading, the others are for programs. Default: pretty on a terminal, else native.",
 )
 @click.option(
     "--values",
@@ -109,7 +107,7 @@ def tail(
     messages: bool,
     origin: Origin | None,
     interface: Interface,
-    format_: str,
+    format_: str | None,
     values: str,
     boundaries: bool,
     schema_changes: bool,
@@ -117,7 +115,7 @@ def tail(
     heartbeat_interval: float | None,
     no_reconnect: bool,
 ) -> int:
-    """Print committed changes, one JSON object per line; --format pretty is for reading.
+    """Print committed changes: readable lines on a terminal, one JSON object per line in a pipe or a file.
 
     A transaction is acknowledged after its last line is written. After a crash, changes may be printed again, but none is
     lost.
@@ -127,10 +125,12 @@ def tail(
             "--values text needs columns in text format: leave out --binary or --values text"
         )
 
+    terminal = sys.stdout.isatty()
+    format_ = format_ or ("pretty" if terminal else "native")
     format_options: dict[str, Any] = {"type": format_}
     if format_ == "pretty":
         # no-color.org: any value but an empty one.
-        format_options["colour"] = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        format_options["colour"] = terminal and not os.environ.get("NO_COLOR")
 
     # Imported late: `aiorepl --help` needs neither the driver nor sinks.
     from aiorepl.cli.event_loop import run_async, run_pipeline

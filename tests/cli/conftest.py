@@ -162,3 +162,9 @@ async def published(database: str, slot_name: str, processes) -> AsyncIterator[D
     yield Database(database, slot_name, connection)
     await end(processes)
     await connection.close()
+
+
+@pytest.fixture
+def command():
+    """The path of the command."""
+    return COMMAND

@@ -33,16 +33,16 @@ async def test_slots(run, published, behind):
     assert slot == (await slots("create", slot)).split()[0]
     assert slot in await slots("list")
     assert slot in await slots()
-    await slots("drop", slot)
+    await slots("drop", "--yes", slot)
     assert slot not in await slots("list")
 
 
 async def test_the_dsn_of_the_environment(run, published):
     """Subcommands use the DSN of the environment, too."""
     slot = f"{published.slot}_made"
-    for arguments in (("create", slot), ("list",), ("drop", slot)):
+    for arguments in (("create", slot), ("list",), ("drop", "--yes", slot)):
         done = await run("slots", *arguments, AIOREPL_DSN=published.dsn)
-        assert (0, arguments != ("drop", slot)) == (done.code, slot in done.out)
+        assert (0, arguments != ("drop", "--yes", slot)) == (done.code, slot in done.out)
 
 
 async def test_a_cursor_is_dropped(run, refused, tmp_path):

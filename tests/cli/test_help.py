@@ -20,12 +20,11 @@ COMMANDS = dict(commands(command))
 
 
 def test_the_commands():
-    """These are the top-level commands."""
+    """These are the top-level commands, in the order in which ``--help`` lists them."""
     assert [
-        "demo",
+        "check",
         "tail",
         "run",
-        "check",
         "top",
         "snapshot",
         "slots",
@@ -33,9 +32,10 @@ def test_the_commands():
         "sinks",
         "spark",
         "dlq",
-        "verify",
+        "prove",
+        "demo",
         "server",
-    ] == list(command.commands)
+    ] == command.list_commands(click.Context(command))
 
 
 @pytest.mark.parametrize("path", COMMANDS)

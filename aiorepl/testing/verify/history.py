@@ -148,7 +148,7 @@ class History:
             return cls._load(path)
         except (ValueError, LookupError, TypeError, AttributeError, AssertionError):
             raise ConfigurationError(
-                f"{path} is not a complete history of a workload: run aiorepl verify write again"
+                f"{path} is not a complete history of a workload: run aiorepl prove write again"
             ) from None
 
     @classmethod

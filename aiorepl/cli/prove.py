@@ -1,4 +1,4 @@
-"""``aiorepl verify``: prove that a consumer of your own set-up loses nothing, while you break it."""
+"""``aiorepl prove``: prove that a consumer of your own set-up loses nothing, while you break it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _wait = click.option(
 
 
 @click.group(short_help="Prove that a consumer loses and invents nothing.")
-def verify() -> None:
+def prove() -> None:
     r"""Write a known history to a database, and compare the changes that a consumer received with it.
 
     \b
-    aiorepl verify create --dsn …              a schema with tables; publish it, create the slot, start the consumer
-    aiorepl verify write --dsn … history       write for a minute; inject faults meanwhile
-    aiorepl verify check history events/       compare, once the consumer has caught up
-    aiorepl verify drop --dsn …
+    aiorepl prove create --dsn …              a schema with tables; publish it, create the slot, start the consumer
+    aiorepl prove write --dsn … history       write for a minute; inject faults meanwhile
+    aiorepl prove check history events/       compare, once the consumer has caught up
+    aiorepl prove drop --dsn …
     """
 
 
-@verify.command()
+@prove.command()
 @options.dsn
 @click.option("--rows", default=60, show_default=True, help="Rows in each table: few, so that writers meet.")
 @_wait
@@ -55,7 +55,7 @@ def create(dsn: str | None, rows: int, wait: float) -> None:
     click.echo(", ".join(f"{SCHEMA}.{table}" for table in tables.COLUMNS))
 
 
-@verify.command()
+@prove.command()
 @options.dsn
 @_wait
 def drop(dsn: str | None, wait: float) -> None:
@@ -63,7 +63,7 @@ def drop(dsn: str | None, wait: float) -> None:
     asyncio.run(_execute(dsn, wait, f"DROP SCHEMA {SCHEMA} CASCADE", roll_back=True))
 
 
-@verify.command()
+@prove.command()
 @options.dsn
 @click.option(
     "--for", "seconds", type=options.DURATION, default="60s", show_default=True, help="How long to write."
@@ -118,14 +118,14 @@ def write(
         if written.final is None:
             raise ConnectionFailed(
                 f"the server did not answer for {wait:g} s after the last write: {_unknown(written)} in {history}, and the tables' "
-                "last rows are missing there; aiorepl verify check compares the rest"
+                "last rows are missing there; aiorepl prove check compares the rest"
             )
         return sum(one.outcome == "committed" for one in written.transactions)
 
     click.echo(f"{asyncio.run(run()):,} transactions have committed; the history is in {history}")
 
 
-@verify.command()
+@prove.command()
 @click.option("--exactly-once", is_flag=True, help="A change that came twice is a violation.")
 @click.option("--by-key", is_flag=True, help="Only the changes of each key are in order.")
 @click.option("--snapshot", is_flag=True, help="The consumer began with a snapshot of the tables.")
@@ -147,7 +147,7 @@ def check(
     written = History.load(history)
     if all(one.outcome != "committed" for one in written.transactions):
         raise ConfigurationError(
-            f"{history} has no committed transactions, so nothing can be compared: run aiorepl verify write for longer"
+            f"{history} has no committed transactions, so nothing can be compared: run aiorepl prove write for longer"
         )
     promise = Promise(
         exactly_once=exactly_once,
