@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ import click
 import orjson
 
 from aiorepl.cli.journal_report import dropped, lines, report
+from aiorepl.cli.log import Log
 from aiorepl.cli.options import DURATION
+from aiorepl.cli.progress import progress
 from aiorepl.errors import AioreplError, ConfigurationError, printable
+from aiorepl.sizes import format_size
 
 if TYPE_CHECKING:
     from aiorepl.journal.store import Store
@@ -63,32 +67,60 @@ def inspect(journal: str, *, segments: bool, as_json: bool) -> int:
 
 @journal.command()
 @click.argument("journal")
-def verify(journal: str) -> int:
+@click.pass_obj
+def verify(log: Log, journal: str) -> int:
     """Read every file of a journal and of its history.
 
     Prints what is damaged or missing, and what to do; the exit code is 1 if anything is.
     """
     from aiorepl.journal.reader import JournalReader
 
-    store, code = _open(journal), 0
-    for problem in _problems(store):
-        click.echo(printable(str(problem)))
-        code = code or problem.exit_code
+    store, code, found, read, began = _open(journal), 0, 0, _Read(), time.monotonic()
+    with progress(log, read.describe):
+        for problem in _problems(store, read):
+            click.echo(printable(str(problem)))
+            code, found = code or problem.exit_code, found + 1
+    done = f"{format_size(read.bytes)} read in {time.monotonic() - began:,.0f} s"
     if not code:
         history = " and its history" if _has_history(store) else ""
         count = len(JournalReader(store).segments())
-        click.echo(f"{count} segment{'s' * (count != 1)}{history}, no damage found")
+        click.echo(f"{count} segment{'s' * (count != 1)}{history}, no damage found; {done}")
+    else:
+        click.echo(f"{found} problem{'s' * (found != 1)} found; {done}")
     return code
 
 
-def _problems(store: Store) -> Iterator[AioreplError]:
+class _Read:
+    """Counts what was read of a journal."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.total = 0
+
+    def __call__(self, size: int) -> None:
+        self.bytes += size
+
+    def describe(self) -> str:
+        """Return how far the reading is."""
+        return f"verified {_part(self.bytes, self.total)}"
+
+
+def _part(done: int, total: int) -> str:
+    share = f" ({min(done / total, 1):.0%})" if total else ""
+    return f"{format_size(done)} of {format_size(max(done, total))}{share}"
+
+
+def _problems(store: Store, read: _Read) -> Iterator[AioreplError]:
+    from aiorepl.journal.reader import JournalReader
     from aiorepl.journal.verification import problems as in_journal
 
-    yield from in_journal(store)
+    with contextlib.suppress(AioreplError):  # reported below
+        read.total = sum(segment.size for segment in JournalReader(store).segments())
+    yield from in_journal(store, read=read)
     if _has_history(store):
         from aiorepl.history.verification import problems as in_history
 
-        yield from in_history(store)
+        yield from in_history(store, read=read)
 
 
 def _has_history(store: Store) -> bool:
@@ -158,7 +190,8 @@ def prune_command(journal: str) -> None:
     show_default=True,
     help="The age at which a table's rows are published in a small file.",
 )
-def compact(journal: str, publish_after: float, *, follow: bool) -> None:
+@click.pass_obj
+def compact(log: Log, journal: str, publish_after: float, *, follow: bool) -> None:
     """Compact a journal into Parquet files per table, in its folder history.
 
     Any engine that reads Parquet can read them, and retention deletes only segments that were compacted. Safe while the
@@ -170,12 +203,26 @@ def compact(journal: str, publish_after: float, *, follow: bool) -> None:
     from aiorepl.history.opening import open_compaction
     from aiorepl.history.planning import Limits
 
-    compaction = open_compaction(_open(journal), limits=Limits(publish_after=publish_after))
+    store, began = _open(journal), time.monotonic()
+    compaction = open_compaction(store, limits=Limits(publish_after=publish_after))
     if follow:
         compaction.follow(threading.Event())
     else:
-        compaction.run()
-        done = compaction.done
+        done, total = compaction.done, _uncompacted(store)
+        with progress(log, lambda: f"compacted {_part(done.read, total)}, {done.rows:,} rows"):
+            compaction.run()
         click.echo(
-            f"{done.rows:,} rows compacted, {done.published} files published; the history reaches {compaction.history.end.lsn}"
+            f"{done.rows:,} rows compacted, {done.published} files published; the history reaches {compaction.history.end.lsn}; "
+            f"{format_size(done.bytes)} read in {time.monotonic() - began:,.0f} s"
         )
+
+
+def _uncompacted(store: Store) -> int:
+    """Return the bytes of segments that are not in the history yet."""
+    from aiorepl.history.catalog import read_history
+    from aiorepl.journal.reader import JournalReader
+    from aiorepl.lsn import ZERO
+
+    history = read_history(store.within("history"))
+    after = ZERO if history is None else history[0].end.lsn
+    return sum(segment.size for segment in JournalReader(store).segments(after))

@@ -56,6 +56,11 @@ class Log:
         self._handler.addFilter(lambda record: not hasattr(record, "fatal"))
         self._level = logging.WARNING
 
+    @property
+    def has_bars(self) -> bool:
+        """Whether progress is drawn: standard error is a terminal, and its lines are text."""
+        return sys.stderr.isatty() and isinstance(self._handler.formatter, TextFormatter)
+
     def begin(self, verbose: int, *, as_json: bool) -> None:
         """Log what the packages log.
 
@@ -67,6 +72,7 @@ class Log:
         logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
         # Only our own logger: verbose logs of client libraries may contain secrets and rows.
         logging.getLogger("aiorepl").setLevel(self._level)
+        logging.getLogger("aiorepl.progress").setLevel(min(self._level, logging.INFO))
 
     def be_a_service(self) -> None:
         """Give lines of text a time and a level, and log when the pipeline begins and ends."""

@@ -74,7 +74,7 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded)}
+    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
     run_async(run_pipeline(loaded.pipeline, beside))
     _log.info("stopped")
     return 0
@@ -98,18 +98,18 @@ def _served(
     }
 
 
-async def _report(loaded: PipelineFile) -> None:
+async def _report(loaded: PipelineFile, log: Log) -> None:
     try:
         await loaded.pipeline.started()
     except (AioreplError, RuntimeError):  # it has ended before, and says why itself
         return
     sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items())
     _log.info("running: %s", f"sinks {sinks}" if sinks else "no sinks, only the journal")
-    await _show_snapshots(loaded)
+    await _show_snapshots(loaded, log)
 
 
-async def _show_snapshots(loaded: PipelineFile) -> None:
-    """Show the progress of snapshots on standard error: as lines, unless it is a terminal to which no sink writes."""
+async def _show_snapshots(loaded: PipelineFile, log: Log) -> None:
+    """Show the progress of snapshots: in the log, unless standard error is a terminal to which no sink writes."""
     pipeline = loaded.pipeline
     # There is no event for the signal of another process, which can begin a snapshot at any time.
     while (statistics := pipeline.statistics().snapshot) is None or not statistics.active:  # noqa: ASYNC110
@@ -120,5 +120,5 @@ async def _show_snapshots(loaded: PipelineFile) -> None:
     from aiorepl.cli.snapshot_progress import SnapshotProgress
 
     shared = "stdout" in loaded.sinks.values() and sys.stdout.isatty()
-    console = Console(stderr=True, force_terminal=False if shared else None)
+    console = Console(stderr=True, force_terminal=log.has_bars and not shared)
     await SnapshotProgress(lambda: pipeline.statistics().snapshot, console).run()

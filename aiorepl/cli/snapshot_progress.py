@@ -21,8 +21,11 @@ from rich.progress import (
 )
 
 from aiorepl.errors import printable
+from aiorepl.loggers import logger
 from aiorepl.sizes import format_size
 from aiorepl.snapshot.statistics import SnapshotStatistics, TableStatistics, describe, reading
+
+_log = logger("aiorepl.progress")
 
 _REFRESH_SECONDS: Final = 0.5
 _LINE_SECONDS: Final = 30.0
@@ -79,9 +82,7 @@ class SnapshotProgress:
         before, rows = self._rows_at
         rate = max(statistics.rows - rows, 0) / (now - before) if now > before else 0.0
         self._rows_at, self._line_at = (now, statistics.rows), now + _LINE_SECONDS
-        self._console.print(
-            f"aiorepl: snapshot: {describe(statistics, rate)}", markup=False, highlight=False, soft_wrap=True
-        )
+        _log.info("snapshot: %s", describe(statistics, rate))
 
     def _end(self) -> None:
         bars, self._bars = self._bars, None
@@ -109,7 +110,7 @@ class Bars:
         self._progress.start()
         self._cleanup.callback(self._progress.stop)
         # rich has replaced the standard streams; handlers would still write into the bars.
-        self._cleanup.enter_context(_redirected_logs())
+        self._cleanup.enter_context(redirected_logs())
         self._total = self._add(_TOTAL)
         self._tasks: dict[str, TaskID] = {}
 
@@ -154,7 +155,7 @@ def _figures(table: TableStatistics) -> str:
 
 
 @contextlib.contextmanager
-def _redirected_logs() -> Iterator[None]:
+def redirected_logs() -> Iterator[None]:
     """Let handlers that write to standard error use the current ``sys.stderr``."""
     moved = [
         handler

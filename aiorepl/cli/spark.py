@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from anyio.from_thread import start_blocking_portal
 
+from aiorepl.cli.log import Log
 from aiorepl.cli.options import DURATION, dsn, http_host, publication
 from aiorepl.cli.options import pipeline as pipeline_option
+from aiorepl.cli.progress import progress
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 
@@ -154,7 +157,9 @@ def _served(
     is_flag=True,
     help="Ask the pipeline to read rows again that are missing, different or there twice; delete rows that the source lacks.",
 )
+@click.pass_obj
 def verify(
+    log: Log,
     file: Path,
     *,
     pipeline: Path | None,
@@ -191,10 +196,17 @@ def verify(
         session=loaded.session,
         lake=mirror.lake,
     )
-    results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
+    began = time.monotonic()
+    with progress(log, lambda: verification.doing):
+        results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
     for each in results:
         click.echo(each)
-    return 0 if all(each.same for each in results) else 1
+    rows, same = sum(each.rows for each in results), sum(each.same for each in results)
+    others = f", {len(results) - same} not" if same < len(results) else ""
+    click.echo(
+        f"{same} table{'s' * (same != 1)} the same{others}; {rows:,} rows in {time.monotonic() - began:,.0f} s"
+    )
+    return 0 if same == len(results) else 1
 
 
 def _source(

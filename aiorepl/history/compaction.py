@@ -81,12 +81,15 @@ class Pace:
 class Done:
     """The work of a compaction since its start.
 
+    :ivar bytes: of the segments of finished passes.
+    :ivar read: bytes of segments that were read, also in a pass that is not finished.
     :ivar peak: the most bytes of rows in memory.
     """
 
     passes: int = 0
     rows: int = 0
     bytes: int = 0
+    read: int = 0
     published: int = 0
     peak: int = 0
 
@@ -251,6 +254,7 @@ class Compaction:
             collecting = ChangeCollector(self._reader, buffers, lambda table: self._list(table).versions)
             for segment in found.segments:
                 collecting.segment(segment)
+                self.done.read += segment.size
             buffers.flush()
             self.done.peak = max(self.done.peak, buffers.peak)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +35,11 @@ class _Listed:
         return listed | {rewrite.name for rewrite in self.history.rewrites}
 
 
-def problems(store: Store) -> Iterator[AioreplError]:
+def problems(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Iterator[AioreplError]:
     """Find the damaged and missing files of the history of a journal. Yields an error for each.
 
     :param store: the journal.
+    :param read: called with the size of each file that was read.
     """
     within = store.within(FOLDER)
     try:
@@ -67,6 +68,7 @@ def problems(store: Store) -> Iterator[AioreplError]:
                         within, file, f"it begins before the previous file ends, at {position_text(end)}"
                     )
                 _verify(within, file, version)
+                read(file.size)
             except AioreplError as error:
                 # Not an error if it was merged into another file meanwhile.
                 now = _list(within)

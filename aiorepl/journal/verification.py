@@ -18,8 +18,13 @@ from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN
 
 
-def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[AioreplError]:
-    """Find the damaged and missing files of the journal at ``url``. Yields the error that a reader would raise for each."""
+def problems(
+    url: Location | Store, *, store: Store | None = None, read: Callable[[int], None] = lambda _: None
+) -> Iterator[AioreplError]:
+    """Find the damaged and missing files of the journal at ``url``. Yields the error that a reader would raise for each.
+
+    :param read: called with the size of each block that was read.
+    """
     store = open_store(url) if store is None else store
     reader, cursors = JournalReader(url, store=store), Cursors(url, store=store)
 
@@ -37,6 +42,7 @@ def problems(url: Location | Store, *, store: Store | None = None) -> Iterator[A
         for block in index.blocks:
             for _ in reader.messages(segment, block):
                 pass
+            read(block.length)
         for number in range(len(index.descriptions)):
             index.relation(number)
         with reading(store):

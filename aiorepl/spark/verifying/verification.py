@@ -244,6 +244,8 @@ class Verification:
         self._keys = keys
         self._range_rows = range_rows
         self._timeout = timeout
+        self.doing = "reading the mirror's tables"
+        """What is done now, for the progress of a command."""
 
     async def run(
         self, tables: Collection[str] | None = None, *, show_keys: bool = False, repair: bool = False
@@ -291,6 +293,7 @@ class Verification:
                 if each.compared is not None:
                     each.compared = await snapshot.bounds(found.table, each.compared, self._range_rows)
                     each.ranges = len(each.compared.bounds) + 1
+                    self.doing = f"computing checksums of {each.name} in PostgreSQL"
                     sums[each.name] = await snapshot.sums(found.table, each.compared)
                     each.counts = {place: one.rows for place, one in sums[each.name].items()}
                     each.rows = sum(each.counts.values())
@@ -299,6 +302,7 @@ class Verification:
         for each in pending:
             if each.problem is not None or each.compared is None:
                 continue
+            self.doing = f"comparing {each.name} in the lake"
             lake = await asyncio.to_thread(self._lake, each.name)
             if each.name in sums:
                 found_there = await asyncio.to_thread(lake.sums, each.compared, snapshot.lsn)
@@ -346,6 +350,7 @@ class Verification:
                 chain = await asyncio.to_thread(JournalReader(self._journal).chain)
                 needed = min(lsn, chain.last_segment_end)
                 continue
+            self.doing = f"waiting until the mirror passes {needed}: it is at {at}"
             if time.monotonic() > until:
                 behind = "mirror" if complete else "pipeline"
                 raise AioreplError(
