@@ -97,7 +97,11 @@ async def preflight(
     :raises ConfigurationError: the server or a publication does not fit the source.
     :raises SlotError: the slot is missing, lost, in use or not this source's.
     :raises ServerError, ConnectionLost: a query failed.
+    :raises ConnectionFailed: a pooler is in front of the server, and no ordinary connection keeps its settings.
     """
+    if connection.pooled and source.interface == "walsender":
+        # Refuse a pool that does not keep sessions now, and not at the first look-up.
+        (await source.connect_sql()).terminate()
     plugin_options = source.options(control_messages=control_messages).negotiate(connection.server_version)
     settings = await read_settings(connection)
     require_logical(settings)

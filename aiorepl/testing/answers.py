@@ -29,6 +29,9 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN = WAL_END) -> Rows:
     if sql.startswith("CREATE_REPLICATION_SLOT"):
         created = {"slot_name": identifiers[0], "consistent_point": str(confirmed_flush_lsn)}
         return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
+    if "set_config" in sql:
+        pairs = zip(literals[::2], literals[1::2], strict=True)
+        return [{"name": name, "wanted": value, "found": value, "pid": "1"} for name, value in pairs]
     if "cash_send" in sql:
         return [{"units": "0000000000000064"}]
     if "pg_settings" in sql:

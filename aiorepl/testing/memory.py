@@ -117,6 +117,7 @@ class _Connection:
 
     server_version = 18
     exposure: str | None = None
+    pooled: bool = False
 
     def __init__(self, slot: _Slot, read_bytes: int) -> None:
         self._slot = slot

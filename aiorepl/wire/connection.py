@@ -25,22 +25,21 @@ from aiorepl.errors import (
 )
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.wire import commands, frames
+from aiorepl.wire import commands, frames, session_settings
 from aiorepl.wire.frames import Received
 from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     NO_CONVERSION,
-    NO_POOLER,
-    TEXT_SETTINGS,
-    DetachableConnection,
-    connect_sql,
+    connect_walsender,
     exposure,
     is_sql_ascii,
+    server_name,
 )
 from aiorepl.wire.protocol import ReplicationProtocol
 from aiorepl.wire.query_results import parsing
 from aiorepl.wire.server_errors import slot_problem
+from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
@@ -57,6 +56,7 @@ class ReplicationConnection:
     ) -> None:
         self.server_version = server_version
         self.exposure = exposed
+        self.pooled = False
         self._protocol = protocol
         self._slot = ""
         self._cancel: Callable[..., Awaitable[None]] = self._abort
@@ -69,9 +69,7 @@ class ReplicationConnection:
         :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
         :raises ConfigurationError: the DSN is invalid, or the server is older than PostgreSQL 10.
         """
-        opened: DetachableConnection = await connect_sql(
-            dsn, {**TEXT_SETTINGS, "replication": "database"}, **kwargs
-        )
+        opened = await connect_walsender(dsn, **kwargs)
         version = opened.get_server_version().major
         transport = opened.socket_transport
         protocol = ReplicationProtocol(transport, asyncio.get_running_loop())
@@ -82,14 +80,38 @@ class ReplicationConnection:
             protocol.abort()
             raise ConfigurationError(f"PostgreSQL {version} is too old: logical replication begins with 10")
         connection = cls(protocol, version, exposure(transport))
-        connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
-        if any_bytes:
-            try:
+        server = server_name(dsn)
+        try:
+            pid = await connection._prepare(pid, server)
+            if any_bytes:
                 await connection.query(NO_CONVERSION)
-            except BaseException:
-                connection.abort()
-                raise
+        except ConnectionLost:
+            raise ConnectionFailed(f"{server} closed the connection while it was opened") from None
+        except BaseException:
+            connection.abort()
+            raise
+        connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
         return connection
+
+    async def _prepare(self, told: int, server: str) -> int:
+        """Set and verify the settings of the session; return the number of the server process.
+
+        A pooler gives a process of its own to a replication connection, whatever its mode is.
+
+        :param told: the number that the client was told, which a pooler makes up.
+        :raises ConnectionFailed: the session does not keep a setting, or a pooler has opened an ordinary connection.
+        """
+        with parsing("the settings of the session"):
+            rows = await self.query(session_settings.set_if_own(TEXT_SETTINGS, told))
+            pid = session_settings.served_by(rows)
+            if pid != told:
+                self.pooled = True
+                # Only a walsender belongs to this client alone.
+                await self.identify_system()
+                await self.query(session_settings.set_in_pool(TEXT_SETTINGS))
+                rows = await self.query(session_settings.read_back(TEXT_SETTINGS))
+            session_settings.require_exact(rows, server)
+        return pid
 
     @property
     def bytes_received(self) -> int:
@@ -124,7 +146,8 @@ class ReplicationConnection:
                 if error.sqlstate != _SYNTAX_ERROR:
                     raise
                 raise ConnectionFailed(
-                    f"this is not a replication connection: a pooler such as PgBouncer ignores the parameter replication: {NO_POOLER}",
+                    "this is not a replication connection: a pooler such as PgBouncer before 1.23 ignores the parameter replication: "
+                    f"{NO_POOLER}",
                     permanent=True,
                 ) from None
             return System(

@@ -21,6 +21,8 @@ class Connection(Protocol):
     server_version: int
     # Why the connection is not secure, as a predicate ("is not encrypted"); None if the server is verified or local.
     exposure: str | None
+    # Whether a pooler is in front of the server.
+    pooled: bool
 
     async def query(self, sql: str) -> list[dict[str, str | None]]: ...
     async def identify_system(self) -> System: ...

@@ -1,4 +1,4 @@
-"""Opens connections with asyncpg: fixed text settings, one timeout per host, and errors that say what to do.
+"""Opens connections with asyncpg: verified settings, one timeout per host, and errors that say what to do.
 
 asyncpg applies one timeout to all hosts of a DSN together, so a host that drops packets would keep it from trying the
 next. Here each host has its own timeout.
@@ -22,32 +22,9 @@ import asyncpg
 from aiorepl.dsn import without_driver
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
+from aiorepl.wire.pooler import prepare
+from aiorepl.wire.session_settings import NO_POOLER, STARTUP, TEXT_SETTINGS
 
-# The decoders rely on these text forms. They are set in the startup packet, which takes precedence over ALTER DATABASE and
-# ALTER ROLE.
-TEXT_SETTINGS: Final[Mapping[str, str]] = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "3",
-    "client_encoding": "UTF8",
-    "application_name": "aiorepl",
-    # A role that may create objects in a schema of the path could define operators and functions that fit better than those of
-    # pg_catalog, and our queries would run them. Names of the reg* types are qualified by this, as in snapshots.
-    "search_path": "",
-}
-NO_POOLER: Final = "name the host and port of PostgreSQL itself in the DSN"
-# A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
-# connection that waits while another reads. Some exist since PostgreSQL 14 or 17. A table may be replaced by a view of the same
-# name after it was looked up, and a view runs its owner's functions as our role; since the minor releases of August 2024 the server
-# can refuse that.
-_SESSION: Final = """
-SELECT pg_catalog.set_config(name, value, false)
-  FROM (VALUES ('idle_session_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'),
-               ('restrict_nonsystem_relation_kind', 'view')) AS settings (name, value)
- WHERE pg_catalog.current_setting(name, true) <> value
-"""
 # A database with encoding SQL_ASCII may hold any bytes. Under another client encoding the server refuses text that is not
 # valid in it, so that one value would end the stream. Therefore conversion is off, and each value is decoded as UTF-8.
 NO_CONVERSION: Final = "SET client_encoding = 'SQL_ASCII'"
@@ -94,6 +71,8 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
     ) -> None:
         super().__init__(protocol, transport, loop, *rest)
         self.socket_transport = transport
+        self.server_pid = 0
+        """The number of the server process. A pooler tells its clients another one."""
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
@@ -115,13 +94,27 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
 
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
-    """Open an ordinary asyncpg connection with the fixed text settings, and without the server's timeouts for idle clients and
-    for transactions. Its search_path is empty, and it reads no views except those of the system.
+    """Open an ordinary asyncpg connection that has the text settings, verified, and not the server's timeouts for idle clients and
+    for transactions. Its search_path is empty, and it reads no views except those of the system. A pooler has to be in session mode.
 
     :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
-    :raises ConnectionFailed: the server cannot be reached or refuses the connection; says what to do.
+    :raises ConnectionFailed: the server cannot be reached, refuses the connection, or does not keep a setting; says what to do.
     :raises ConfigurationError: the DSN is invalid.
     """
+    return await _connect_each(dsn, STARTUP, settings, kwargs)
+
+
+async def connect_walsender(dsn: str | None, **kwargs: Any) -> DetachableConnection:
+    """Open a connection that asks for a walsender, without preparing its session. Parameters and errors as ``connect_sql``."""
+    connection: DetachableConnection = await _connect_each(
+        dsn, {**STARTUP, "replication": "database"}, None, kwargs
+    )
+    return connection
+
+
+async def _connect_each(
+    dsn: str | None, startup: Mapping[str, str], settings: Mapping[str, str] | None, kwargs: dict[str, Any]
+) -> Any:
     if dsn is not None:
         dsn = without_driver(dsn)
     try:
@@ -133,30 +126,37 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
             kwargs.setdefault("timeout", _EACH_HOST_SECONDS if hosts else _ONE_HOST_SECONDS)
         for host, port in hosts[:-1]:
             try:
-                return await _connect(dsn, settings, {**kwargs, "host": host, "port": port})
+                return await _connect(dsn, startup, settings, {**kwargs, "host": host, "port": port})
             except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
                 continue
         if hosts:
             kwargs["host"], kwargs["port"] = hosts[-1]
-        return await _connect(dsn, settings, kwargs)
+        return await _connect(dsn, startup, settings, kwargs)
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
-        raise connect_error(error, "the server" if "host" in kwargs else _server(dsn)) from None
+        raise connect_error(error, "the server" if "host" in kwargs else server_name(dsn)) from None
 
 
-async def _connect(dsn: str | None, settings: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
-    connection = await asyncpg.connect(
-        dsn, server_settings=dict(settings), connection_class=DetachableConnection, **kwargs
-    )
-    if connection.get_server_version() >= (10,):
-        try:
-            await connection.execute(_SESSION, timeout=ANSWER_SECONDS)
-        except asyncpg.InterfaceError:
-            # Not about the DSN, as an InterfaceError of connect is: the server has closed the connection.
-            connection.terminate()
-            raise asyncpg.ConnectionDoesNotExistError from None
-        except BaseException:
-            connection.terminate()
-            raise
+async def _connect(
+    dsn: str | None, startup: Mapping[str, str], settings: Mapping[str, str] | None, kwargs: dict[str, Any]
+) -> Any:
+    async def authenticated() -> Any:
+        return await asyncpg.connect(
+            dsn, server_settings=dict(startup), connection_class=DetachableConnection, **kwargs
+        )
+
+    connection = await authenticated()
+    if settings is None or connection.get_server_version() < (10,):
+        return connection
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            connection.server_pid = await prepare(connection, settings, server_name(dsn), authenticated)
+    except asyncpg.InterfaceError:
+        # Not about the DSN, as an InterfaceError of connect is: the server has closed the connection.
+        connection.terminate()
+        raise asyncpg.ConnectionDoesNotExistError from None
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 
@@ -213,7 +213,7 @@ def _hosts(dsn: str | None) -> list[tuple[str, int]]:
     return [(host, int(port or other)) for (host, port), other in zip(hosts, ports, strict=True)]
 
 
-def _server(dsn: str | None) -> str:
+def server_name(dsn: str | None) -> str:
     """Name the server for messages: its hosts and ports."""
     if dsn is None and not {"PGHOST", "PGSERVICE"} & os.environ.keys():
         return _NO_DSN

@@ -72,6 +72,7 @@ class SqlConnection:
     def __init__(self, connection: Any, cancel: Callable[..., Awaitable[None]]) -> None:
         self.server_version: int = connection.get_server_version().major
         self.exposure = exposure(connection.socket_transport)
+        self.pooled: bool = connection.server_pid != connection.get_server_pid()
         self.bytes_received = 0
         self._connection = connection
         self._cancel = cancel
@@ -115,7 +116,7 @@ class SqlConnection:
                 if isinstance(error, Exception):
                     raise translated(error) from None
                 raise
-        return cls(connection, partial(cancel_backend, connection.get_server_pid(), dsn, **kwargs))
+        return cls(connection, partial(cancel_backend, connection.server_pid, dsn, **kwargs))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run SQL whose columns are all text; return rows by column name.

@@ -26,7 +26,7 @@ import orjson
 import aiorepl
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.server import EmbeddedServer
-from aiorepl.wire.opening import TEXT_SETTINGS
+from aiorepl.wire.session_settings import TEXT_SETTINGS
 
 BASE = {
     "int4": ["0", "-1", "2147483647", "(random() * 1000)::int4"],

@@ -30,7 +30,7 @@ from aiorepl.testing.walsender import (
 from aiorepl.wire import frames as f
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import System
-from aiorepl.wire.opening import TEXT_SETTINGS
+from aiorepl.wire.session_settings import STARTUP, TEXT_SETTINGS
 
 pytestmark = pytest.mark.both_loops
 
@@ -67,14 +67,16 @@ EXPECTED = [b"first", 9, bytes(range(256)) * 300, b""]
 
 
 async def test_opening():
-    """The startup packet requests a walsender of the database, with the text formats that the values package reads."""
+    """The startup packet requests a walsender of the database, and the text formats that the values package reads are set."""
     async with ScriptedWalsender(version="16.4") as server:
         connection = await ReplicationConnection.open(server.dsn)
         await connection.close()
 
     (startup,) = server.startups
     assert 16 == connection.server_version
-    assert {**TEXT_SETTINGS, "replication": "database", "database": "scripted"}.items() <= startup.items()
+    assert {**STARTUP, "replication": "database", "database": "scripted"}.items() <= startup.items()
+    for name, value in TEXT_SETTINGS.items():
+        assert f"('{name}', '{value}')" in server.queries[0]
     assert ["Terminate"] == server.endings
 
 

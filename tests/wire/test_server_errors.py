@@ -78,6 +78,33 @@ async def test_a_pooler_that_ignores_replication():
     assert caught.value.permanent
 
 
+async def test_a_pooler_that_ignores_both():
+    """In its ordinary connection, which other clients use as well, nothing is set."""
+    refusal = Error(S="ERROR", C="42601", M='syntax error at or near "IDENTIFY_SYSTEM"')
+    elsewhere = [{"name": "bytea_output", "wanted": "hex", "found": "escape", "pid": "2"}]
+    async with ScriptedWalsender(answers={"IDENTIFY_SYSTEM": refusal, "set_config": elsewhere}) as server:
+        with pytest.raises(ConnectionFailed, match="a pooler such as PgBouncer"):
+            await ReplicationConnection.open(server.dsn)
+    setting, asking = server.queries
+    assert "WHEN pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) 1 THEN" in setting
+    assert "IDENTIFY_SYSTEM" == asking
+
+
+async def test_a_setting_that_is_not_kept():
+    """It is named, with its value, and the connection is not used."""
+    rows = [
+        {"name": "bytea_output", "wanted": "hex", "found": "hex", "pid": "1"},
+        {"name": "DateStyle", "wanted": "ISO", "found": "ISO, DMY", "pid": "1"},
+        {"name": "extra_float_digits", "wanted": "3", "found": "-5", "pid": "1"},
+    ]
+    async with ScriptedWalsender(answers={"set_config": rows}) as server:
+        with pytest.raises(
+            ConnectionFailed, match=r"wrong: extra_float_digits is '-5' instead of '3': name"
+        ) as caught:
+            await ReplicationConnection.open(server.dsn)
+    assert caught.value.permanent
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "message", "error", "expected"),
     [
@@ -185,8 +212,11 @@ async def test_a_connection_that_is_closed_while_it_is_opened(monkeypatch, error
     closed = []
 
     class Connection:
-        async def execute(self, statement, timeout):
+        async def fetch(self, statement):
             raise error
+
+        def get_server_pid(self):
+            return 1
 
         def get_server_version(self):
             return (18,)

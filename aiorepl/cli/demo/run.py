@@ -31,7 +31,8 @@ from aiorepl.pipeline.registry import load
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.source.source import Source
 from aiorepl.testing import EmbeddedServer
-from aiorepl.wire.opening import TEXT_SETTINGS, connect_sql
+from aiorepl.wire.opening import connect_sql
+from aiorepl.wire.session_settings import TEXT_SETTINGS
 
 _MARK: Final = ".aiorepl-demo"
 # The demo's statements name its tables without their schema.

@@ -34,6 +34,18 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
     return [Finding("warning", "TLS", text)]
 
 
+async def pooler(connection: Connection, source: Source) -> list[Finding]:
+    """Check whether a pooler in front of the server keeps sessions.
+
+    :raises ConnectionFailed: it does not.
+    """
+    if not connection.pooled:
+        return []
+    (await source.connect_sql()).terminate()
+    text = "a pooler is in front of the server and keeps sessions; what TLS verifies ends at the pooler"
+    return [Finding("ok", "pooler", text)]
+
+
 async def privileges(connection: Connection, source: Source) -> list[Finding]:
     """Check for REPLICATION and for the privilege to write heartbeats.
 

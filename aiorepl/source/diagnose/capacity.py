@@ -8,7 +8,7 @@ from aiorepl.source.server.queries import count_slots, read_settings, read_slot
 from aiorepl.source.source import Source
 from aiorepl.wire.commands import literals
 from aiorepl.wire.interface import Connection
-from aiorepl.wire.opening import TEXT_SETTINGS
+from aiorepl.wire.session_settings import STARTUP
 
 _SETTINGS = ("max_wal_senders", "idle_replication_slot_timeout", "synchronous_standby_names")
 
@@ -95,7 +95,7 @@ async def limits(connection: Connection, source: Source) -> list[Finding]:
         )
         sql = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
         findings.append(Finding("warning", "limits", text, sql=sql))
-    names, own = found["synchronous_standby_names"], TEXT_SETTINGS["application_name"]
+    names, own = found["synchronous_standby_names"], STARTUP["application_name"]
     if source.interface == "walsender" and ("*" in names or own in names):
         text = (
             f"synchronous_standby_names ({names}) matches this consumer, whose application_name is {own}: commits on the server "

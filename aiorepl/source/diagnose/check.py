@@ -53,6 +53,7 @@ async def check(
         return
     checks: dict[str, Check] = {
         "TLS": access.tls,
+        "pooler": access.pooler,
         "server": _server,
         "encoding": _encoding,
         "privileges": access.privileges,

@@ -1,0 +1,83 @@
+"""Prepares the session of an ordinary connection, also behind a pooler such as PgBouncer, if the pooler keeps the session together.
+
+A pooler in transaction mode runs each transaction of a client in another server process. Settings and advisory locks would be lost, and
+stay with the pooler's other clients. The protocol does not say in which mode a pooler is; so a second connection shows whether the
+processes of the two are exchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import ConnectionFailed
+from aiorepl.wire import session_settings
+
+Open = Callable[[], Awaitable[Any]]
+"""Opens an asyncpg connection."""
+
+# In transaction mode two clients that ask in turns are given the same idle process, or many different ones.
+_TURNS: Final = 3
+_SECONDS: Final = 20.0
+_PID: Final = "SELECT pg_catalog.pg_backend_pid()"
+# A statement that was prepared in another process than the one that is to execute it.
+_ELSEWHERE: Final = ("26000", "42P05")
+
+
+async def prepare(connection: Any, settings: Mapping[str, str], server: str, another: Open) -> int:
+    """Set and verify the settings of an asyncpg connection; return the number of its server process.
+
+    :param server: the server as a noun phrase.
+    :param another: opens a second connection through the same pooler.
+    :raises ConnectionFailed: the connection cannot keep the settings; says what to do.
+    :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the connection cannot be used.
+    """
+    told = int(connection.get_server_pid())
+    try:
+        rows = await connection.fetch(session_settings.set_if_own(settings, told))
+        pid = session_settings.served_by(rows)
+        if pid != told:
+            await _require_session(connection, server, another)
+            await connection.fetch(session_settings.set_in_pool(settings))
+            rows = await connection.fetch(session_settings.read_back(settings))
+            if session_settings.served_by(rows) != pid:
+                raise _exchanged(server)
+    except asyncpg.PostgresError as error:
+        if error.sqlstate in _ELSEWHERE:
+            raise _exchanged(server) from None
+        raise
+    session_settings.require_exact(rows, server)
+    return pid
+
+
+async def _require_session(connection: Any, server: str, another: Open) -> None:
+    """Check that the pooler gives a process to one client until the client has gone."""
+    other: Any = None
+    try:
+        async with asyncio.timeout(_SECONDS):
+            other = await another()
+            own, others = set(), set()
+            for _ in range(_TURNS):
+                own.add(await connection.fetchval(_PID))
+                others.add(await other.fetchval(_PID))
+    except TimeoutError:
+        raise ConnectionFailed(
+            f"{server} is a pooler without a server connection to spare: raise its default_pool_size, because a source needs several "
+            "connections at a time"
+        ) from None
+    finally:
+        if other is not None:
+            other.terminate()
+    if len(own) > 1 or len(others) > 1 or own & others:
+        raise _exchanged(server)
+
+
+def _exchanged(server: str) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"{server} is a pooler in transaction mode, where the settings of a connection are lost: {session_settings.NO_POOLER}, or a "
+        "pool in session mode (pool_mode = session)",
+        permanent=True,
+    )

@@ -1,0 +1,119 @@
+"""Settings of a session that the decoders and our queries rely on: set once the connection is open, and verified. Pure.
+
+Only ``STARTUP`` is in the startup packet. PgBouncer and other poolers refuse parameters that they do not know, or ignore them; then a value
+of ALTER DATABASE or ALTER ROLE would show through, and text would be wrong without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiorepl.errors import ConnectionFailed
+from aiorepl.wire.commands import literal
+
+STARTUP: Final[Mapping[str, str]] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "application_name": "aiorepl",
+}
+"""The settings of the startup packet, which every pooler knows."""
+
+TEXT_SETTINGS: Final[Mapping[str, str]] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    # A role that may create objects in a schema of the path could define operators and functions that fit better than those of
+    # pg_catalog, and our queries would run them. Names of the reg* types are qualified by this, as in snapshots.
+    "search_path": "",
+}
+"""The text forms that the decoders rely on."""
+
+# A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
+# connection that waits while another reads. Some exist since PostgreSQL 14 or 17. A table may be replaced by a view of the same
+# name after it was looked up, and a view runs its owner's functions as our role; since the minor releases of August 2024 the server
+# can refuse that.
+_SESSION: Final[Mapping[str, str]] = {
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "transaction_timeout": "0",
+    "restrict_nonsystem_relation_kind": "view",
+    # Our literals may contain backslashes.
+    "standard_conforming_strings": "on",
+}
+# The text of money has the sign and the decimals of the database's locale. An earlier client of a pooler may have changed the session's.
+_MONEY: Final = "lc_monetary"
+_LOCALE: Final = (
+    "(SELECT reset_val FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) 'lc_monetary')"
+)
+_QUERY: Final = """
+SELECT s.name, s.value AS wanted, pg_catalog.pg_backend_pid()::pg_catalog.text AS pid,
+       CASE WHEN {condition} THEN pg_catalog.set_config(s.name, s.value, false)
+            ELSE pg_catalog.current_setting(s.name) END AS found
+  FROM (VALUES {values}) AS s (name, value)
+ WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
+"""
+
+NO_POOLER: Final = "name the host and port of PostgreSQL itself in the DSN"
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def set_if_own(settings: Mapping[str, str], pid: int) -> str:
+    """Return the query that sets everything in the session of the server process ``pid``, and nothing in another one.
+
+    Only a pooler's client is served by another process than the one that it was told. A setting might stay in that process's session
+    after this client.
+    """
+    return _query(settings, f"pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {pid}")
+
+
+def set_in_pool(settings: Mapping[str, str]) -> str:
+    """Return the query that sets everything, and ``lc_monetary`` back, in a session that a pooler has given to this client."""
+    return _query(settings, "true", f", ({literal(_MONEY)}, {_LOCALE})")
+
+
+def read_back(settings: Mapping[str, str]) -> str:
+    """Return the query that sets nothing."""
+    return _query(settings, "false", f", ({literal(_MONEY)}, {_LOCALE})")
+
+
+def served_by(rows: Rows) -> int:
+    """Return the number of the server process that answered."""
+    return int(rows[0]["pid"])
+
+
+def require_exact(rows: Rows, server: str) -> None:
+    """Check that the session has every setting.
+
+    :param server: the server as a noun phrase.
+    :raises ConnectionFailed: names the settings that it does not have.
+    """
+    wrong = [
+        f"{row['name']} is {row['found']!r} instead of {row['wanted']!r}"
+        for row in rows
+        if not _equal(str(row["name"]), str(row["found"]), str(row["wanted"]))
+    ]
+    if wrong:
+        raise ConnectionFailed(
+            f"{server} does not keep the settings of this connection, so that values would be wrong: {', '.join(wrong)}: {NO_POOLER}",
+            permanent=True,
+        )
+
+
+def _query(settings: Mapping[str, str], condition: str, further: str = "") -> str:
+    values = ", ".join(
+        f"({literal(name)}, {literal(value)})" for name, value in {**settings, **_SESSION}.items()
+    )
+    return _QUERY.format(condition=condition, values=values + further)
+
+
+def _equal(name: str, found: str, wanted: str) -> bool:
+    if name == "DateStyle":
+        # The order of fields, after the comma, does not matter under ISO.
+        found = found.partition(",")[0]
+    return found.strip('"') == wanted.strip('"')
