@@ -69,7 +69,9 @@ class Products(aiorepl.Sink):
 
 products = Products()
 pipeline = aiorepl.Pipeline(
-    aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True), {"products": products}
+    # visible: a row that is read after its change was delivered is the new one, also with synchronous standbys.
+    aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True, visible=True),
+    {"products": products},
 )
 
 

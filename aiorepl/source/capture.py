@@ -29,10 +29,12 @@ from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
+from aiorepl.source.visibility import Visibility
 from aiorepl.transactions.pending import DoubtfulMessages
 from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
 
@@ -85,6 +87,7 @@ class Capture:
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
         self._standby_watch: StandbyWatch | None = None
+        self._visibility = Visibility(source)
         # Set by ``begin``, once the beginning of the stream is known.
         self._progress: CaptureProgress
         self._claims: list[Claim] = []
@@ -243,9 +246,23 @@ class Capture:
             assert self.ledger is not None
             self._continuity, self._claims = None, []
             self.ledger.confirm_at_most(None)
-        self._progress.remember(self._received, session.received_part)
-        slices, self._received = self._received, None
+        count = len(self._received)
+        if self.source.visible:
+            _, result = self._connected()
+            count = await self._visibility.visible(self._received, result.started)
+        slices, rest = self._received[:count], self._received[count:]
+        self._progress.remember(slices, session.received_part)
+        self._received = rest or None
         return slices
+
+    async def visible(self, transaction: Transaction) -> None:
+        """Wait until every new snapshot of the database sees a transaction.
+
+        :raises SlotError: it is not visible after ``visible_timeout``.
+        :raises ConnectionLost, ConnectionFailed, ServerError: the server cannot be asked, or was restarted.
+        """
+        _, result = self._connected()
+        await self._visibility.wait(transaction, result.started)
 
     async def _abandon(self, error: Exception | None = None) -> None:
         """Drop the connection, and its slices that were not returned yet."""
@@ -254,6 +271,7 @@ class Capture:
         session, self._session = self._session, None
         standby_watch, self._standby_watch = self._standby_watch, None
         self._received, self._refuted = None, []
+        self._visibility.close()
         if standby_watch is not None:
             standby_watch.abort()
         if session is not None:
@@ -284,6 +302,7 @@ class Capture:
         session, self._session = self._session, None
         standby_watch, self._standby_watch = self._standby_watch, None
         connection, self._connection = self._connection, None
+        self._visibility.close()
         if self.tables is not None:
             self.tables.close()
         if standby_watch is not None:

@@ -64,6 +64,9 @@ class Source:
         do not receive these messages.
     :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
+    :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a reader who reads the row again
+        reads the new one. With synchronous replication the server sends a transaction before other sessions see it.
+    :param visible_timeout: how long to wait for a transaction to become visible; then the stream ends with an error.
     :param connect: further arguments for ``asyncpg.connect``; ``timeout`` applies to each host. Kept as a ``Secret``.
     :raises ConfigurationError: an option is out of range, or contradicts another one.
     """
@@ -85,6 +88,8 @@ class Source:
     failover: bool = False
     heartbeat_interval: Seconds[float | None] = Seconds(None)
     receive_timeout: Seconds[float | None] = Seconds(None)
+    visible: bool = False
+    visible_timeout: Seconds[float] = Seconds(60.0)
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
     has_catalog: ClassVar[bool] = True
@@ -111,6 +116,8 @@ class Source:
             )
         if self.receive_timeout is not None and not self.receive_timeout >= 0:
             raise ConfigurationError("receive_timeout must be 0 or more seconds; 0 waits forever")
+        if not self.visible_timeout > 0:
+            raise ConfigurationError("visible_timeout must be more than 0 seconds")
         if self.failover and self.temporary:
             raise ConfigurationError(
                 "a temporary slot is dropped with its connection, so it cannot be a failover slot"
@@ -220,4 +227,6 @@ class SourceOptions(TypedDict, total=False):
     failover: bool
     heartbeat_interval: Duration | None
     receive_timeout: Duration | None
+    visible: bool
+    visible_timeout: Duration
     connect: dict[str, Any] | Secret[dict[str, Any]]

@@ -161,6 +161,19 @@ class ReplicationStream:
             raise ValueError("read a transaction to its end before acknowledging it")
         self._ledger.durable(_CONSUMER, transaction.end_lsn)
 
+    async def visible(self, transaction: ReplicationTransaction) -> None:
+        """Wait until every new snapshot of the database sees ``transaction``, whose rows you are going to read again.
+
+        With ``visible=True`` the stream itself waits before it returns a transaction. Prepared transactions are visible once they are
+        committed; what stands between transactions is at once.
+
+        :raises SlotError: the transaction is not visible after ``visible_timeout`` seconds.
+        :raises ConnectionLost: the server was restarted meanwhile, or the connection was lost; call this again after the next read.
+        :raises ConnectionFailed, ServerError: the server cannot be asked.
+        """
+        if transaction.transaction is not None:
+            await self._capture.visible(transaction.transaction)
+
     def __repr__(self) -> str:
         if self._closed:
             state = "closed"

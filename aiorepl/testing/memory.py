@@ -62,6 +62,10 @@ class MemorySource(Source):
     has_catalog: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if self.visible:
+            raise ConfigurationError(
+                "a MemorySource has no server whose snapshots could be asked: leave out visible"
+            )
         if self.heartbeat_interval is not None:
             raise ConfigurationError(
                 "a MemorySource has no server for heartbeats: leave out heartbeat_interval"
