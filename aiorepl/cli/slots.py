@@ -36,8 +36,14 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
        pg_size_pretty(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                                            ELSE pg_current_wal_lsn() END, restart_lsn)) AS "keeps WAL",
        to_jsonb(s) ->> 'wal_status' AS status, to_jsonb(s) ->> 'two_phase' AS two_phase,
-       to_jsonb(s) ->> 'failover' AS failover, to_jsonb(s) ->> 'invalidation_reason' AS invalidated
+       to_jsonb(s) ->> 'failover' AS failover, to_jsonb(s) ->> 'invalidation_reason' AS invalidated{further}
   FROM pg_catalog.pg_replication_slots s ORDER BY slot_name
+"""
+# Since PostgreSQL 19: why a standby did not synchronize the slot, and how often decoding needed more than logical_decoding_work_mem.
+_LIST_SINCE_19 = """,
+       slotsync_skip_reason AS "not synchronized",
+       (SELECT t.mem_exceeded_count::text FROM pg_catalog.pg_stat_replication_slots t
+         WHERE t.slot_name OPERATOR(pg_catalog.=) s.slot_name::text) AS "memory exceeded"
 """
 
 
@@ -119,7 +125,12 @@ def drop(dsn: str | Secret[str] | None, name: str, wait: bool, yes: bool) -> Non
 
 
 def _list(dsn: str | Secret[str] | None) -> None:
-    _print(_with_connection(dsn, lambda connection: connection.query(_LIST)))
+    def listing(connection: ReplicationConnection) -> Awaitable[list[dict[str, str | None]]]:
+        return connection.query(
+            _LIST.format(further=_LIST_SINCE_19 if connection.server_version >= 19 else "")
+        )
+
+    _print(_with_connection(dsn, listing))
 
 
 def _revealed(dsn: str | Secret[str] | None) -> str | None:

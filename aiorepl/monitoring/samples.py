@@ -121,6 +121,17 @@ SLOT_ACTIVE: Final = Metric("aiorepl_slot_active", "gauge", "1 while a consumer 
 SLOT_STATUS: Final = Metric(
     "aiorepl_slot_wal_status", "gauge", "1 for the slot's wal_status, as PostgreSQL names it.", ("status",)
 )
+SLOT_MEMORY_EXCEEDED: Final = Metric(
+    "aiorepl_slot_memory_exceeded_total",
+    "counter",
+    "How often decoding on the server needed more than logical_decoding_work_mem (PostgreSQL 19).",
+)
+SLOT_NOT_SYNCHRONIZED: Final = Metric(
+    "aiorepl_slot_not_synchronized",
+    "gauge",
+    "1 with the reason why a standby did not synchronize the slot (PostgreSQL 19).",
+    ("reason",),
+)
 SLOT_UNKNOWN: Final = Metric(
     "aiorepl_slot_unknown", "gauge", "1 while the slot's state cannot be read from the server."
 )
@@ -152,7 +163,15 @@ METRICS: Final = (
     *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
     *(WRITE_SECONDS, FLUSH_SECONDS, JOURNAL_BYTES, JOURNAL_PREPARED, CONSUMER_BYTES, JOURNAL_UNKNOWN),
     *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, HEARTBEATS),
-    *(SLOT_RETAINED, SLOT_SAFE, SLOT_ACTIVE, SLOT_STATUS, SLOT_UNKNOWN),
+    *(
+        SLOT_RETAINED,
+        SLOT_SAFE,
+        SLOT_ACTIVE,
+        SLOT_STATUS,
+        SLOT_MEMORY_EXCEEDED,
+        SLOT_NOT_SYNCHRONIZED,
+        SLOT_UNKNOWN,
+    ),
 )
 """All metrics."""
 
@@ -269,5 +288,9 @@ def _of_slot(slot: SlotStatus) -> Iterator[Sample]:
         yield SLOT_RETAINED, (), float(slot.retained_bytes)
     if slot.safe_bytes is not None:
         yield SLOT_SAFE, (), float(slot.safe_bytes)
+    if slot.memory_exceeded is not None:
+        yield SLOT_MEMORY_EXCEEDED, (), float(slot.memory_exceeded)
+    if slot.not_synchronized is not None:
+        yield SLOT_NOT_SYNCHRONIZED, (slot.not_synchronized,), 1.0
     for status in _WAL_STATUS if slot.wal_status is not None else ():
         yield SLOT_STATUS, (status,), float(slot.wal_status == status)

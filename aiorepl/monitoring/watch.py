@@ -31,6 +31,7 @@ _JOURNAL_TIMES: Final = 3
 _QUERY: Final = """
 SELECT pg_catalog.to_jsonb(slot) ->> 'wal_status' AS wal_status,
        (pg_catalog.to_jsonb(slot) ->> 'safe_wal_size')::int8 AS safe_bytes,
+       pg_catalog.to_jsonb(slot) ->> 'slotsync_skip_reason' AS not_synchronized, {memory_exceeded} AS memory_exceeded,
        slot.active,
        server.lsn::text AS server_lsn,
        pg_catalog.pg_wal_lsn_diff(server.lsn, slot.restart_lsn)::int8 AS retained
@@ -38,6 +39,12 @@ SELECT pg_catalog.to_jsonb(slot) ->> 'wal_status' AS wal_status,
                     ELSE pg_catalog.pg_current_wal_lsn() END AS lsn) AS server
   LEFT JOIN pg_catalog.pg_replication_slots AS slot ON slot.slot_name = $1
 """
+
+# The view exists since PostgreSQL 14, and this column since 19.
+_MEMORY_EXCEEDED: Final = (
+    "(SELECT t.mem_exceeded_count FROM pg_catalog.pg_stat_replication_slots t WHERE t.slot_name = $1::text)"
+)
+_MEMORY_SINCE: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class SlotStatus:
     :param safe_bytes: how much WAL can be written before the slot may be lost; ``None`` if there is no limit.
     :param wal_status: as in ``pg_replication_slots``; ``None`` before PostgreSQL 13.
     :param active: whether a consumer is connected.
+    :param memory_exceeded: how often decoding needed more than ``logical_decoding_work_mem``; ``None`` before PostgreSQL 19.
+    :param not_synchronized: why a standby did not synchronize the slot; ``None`` if it did, and before PostgreSQL 19.
     :param error: why the state could not be read; the other fields are then the last known ones.
     """
 
@@ -57,6 +66,8 @@ class SlotStatus:
     safe_bytes: int | None = None
     wal_status: str | None = None
     active: bool = False
+    memory_exceeded: int | None = None
+    not_synchronized: str | None = None
     error: str | None = None
 
 
@@ -129,7 +140,9 @@ class Watch:
 
     async def _look(self) -> None:
         try:
-            row = await self._connection.fetchrow(_QUERY, self._name)
+            since = await self._connection.server_version() >= _MEMORY_SINCE
+            query = _QUERY.format(memory_exceeded=_MEMORY_EXCEEDED if since else "NULL::int8")
+            row = await self._connection.fetchrow(query, self._name)
         except Exception as error:  # noqa: BLE001 - the pipeline does not depend on it
             text = loggable(error)
             before = self.slot or SlotStatus()
@@ -143,6 +156,8 @@ class Watch:
             row["safe_bytes"],
             row["wal_status"],
             bool(row["active"]),
+            row["memory_exceeded"],
+            row["not_synchronized"],
         )
 
     async def _watch_journal(self, store: Store) -> None:

@@ -5,7 +5,7 @@ so that a slow consumer may keep them. LSNs are plain integers here, ``LSN`` pri
 2000-01-01 00:00 UTC as sent. ``xid`` of a message that may stand in a stream block is the subxid it belongs to, or
 ``None`` outside of a block, where the bytes do not contain it.
 
-Source: "Logical Replication Message Formats" (PostgreSQL 10 to 18); proto.c, ``logicalrep_read_*``.
+Source: "Logical Replication Message Formats" (PostgreSQL 10 to 19); proto.c, ``logicalrep_read_*``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plugin options of START_REPLICATION, and which server versions support them.
 
-Source: "Logical Streaming Replication Parameters" (PostgreSQL 10 to 18); ``parse_output_parameters`` in
+Source: "Logical Streaming Replication Parameters" (PostgreSQL 10 to 19); ``parse_output_parameters`` in
 pgoutput.c.
 """
 

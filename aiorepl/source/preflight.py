@@ -104,7 +104,7 @@ async def preflight(
         (await source.connect_sql()).terminate()
     plugin_options = source.options(control_messages=control_messages).negotiate(connection.server_version)
     settings = await read_settings(connection)
-    require_logical(settings)
+    require_logical(settings, connection.server_version)
     names = source.options().publications
     existing = await existing_publications(connection, names)
     if not existing.issuperset(names):

@@ -35,7 +35,7 @@ cdef class RegType(Xid):
     cpdef void put(self, bytearray out, bytes raw) except *
 
 
-cdef class Xid8(Binary):
+cdef class Uint64(Binary):
     pass
 
 

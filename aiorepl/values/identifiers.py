@@ -1,10 +1,13 @@
-"""Identifiers: oid, uuid, pg_lsn, xid, xid8, cid, tid, snapshots, and the reg* aliases of oid.
+"""Identifiers: oid, oid8, uuid, pg_lsn, xid, xid8, cid, tid, snapshots, and the reg* aliases of oid.
 
 Python values: ``int`` for oid and transaction numbers, ``uuid.UUID``, ``LSN``; tid and snapshots stay ``str``.
 
 The reg* types (regclass, regtype …) print a name and send a number. The name is in the server's catalog only, so
 their value is ``str`` (the name) from text and ``int`` from binary. Text and JSON of the binary form are those that the
 server prints for an unknown object: the number, or ``-`` for zero (``0`` for operators). Request text if names matter.
+
+Since PostgreSQL 19, the text of a pg_lsn has eight digits after the slash. Text of the binary form has no leading zeros, as that of
+earlier versions, because a value does not say from which server it is.
 
 Source: ``oidsend``, ``uuid_send``, ``pg_lsn_send``, ``xid8send``, ``tidsend``, ``pg_snapshot_send``, regproc.c.
 """
@@ -92,8 +95,8 @@ class RegType(Xid):
             byteops.put(out, self._zero)
 
 
-class Xid8(Binary):
-    """xid8: 64 bits, unsigned."""
+class Uint64(Binary):
+    """xid8 and oid8: 64 bits, unsigned. Their JSON is a string."""
 
     def read(self, raw: bytes) -> Any:
         return _uint64(raw)
@@ -166,7 +169,8 @@ CODECS: Final = {
     "oid": form_codec(INTEGER_TEXT, Integer(4, signed=False), as_sent),
     "xid": _XID,
     "cid": _XID,
-    "xid8": form_codec(INTEGER_TEXT, Xid8()),
+    "xid8": form_codec(INTEGER_TEXT, Uint64()),
+    "oid8": form_codec(INTEGER_TEXT, Uint64()),
     "uuid": form_codec(UuidText(), Uuid()),
     "pg_lsn": form_codec(LsnText(), Lsn()),
     "tid": form_codec(AS_TEXT, Tid(), string),
@@ -183,4 +187,5 @@ CODECS: Final = {
     "regdictionary": _alias(b"-"),
     "regrole": _alias(b"-"),
     "regnamespace": _alias(b"-"),
+    "regdatabase": _alias(b"-"),
 }

@@ -1,7 +1,7 @@
 """Descriptions of types, as in pg_type, and the table of built-in types, whose oids never change.
 
-The table is pg_type of PostgreSQL 15 to 18, which agree. It covers every base, range and multirange
-type of pg_catalog, with its arrays. Composite types of pg_catalog (the system tables' rows) are looked up like
+The table is pg_type of PostgreSQL 15 to 19, which agree; oid8 and regdatabase are new in 19. It covers every base, range and
+multirange type of pg_catalog, with its arrays. Composite types of pg_catalog (the system tables' rows) are looked up like
 user-defined ones.
 """
 
@@ -121,6 +121,8 @@ _BASE_TYPES: Final = (
     (5017, "pg_mcv_list", 0),
     (5038, "pg_snapshot", 5039),
     (5069, "xid8", 271),
+    (6437, "oid8", 6442),
+    (6490, "regdatabase", 6491),
 )
 
 # oid, name, subtype, array type; then the multirange type's oid, name and array type

@@ -19,6 +19,14 @@ class KeptConnection:
         self._connect = connect
         self._connection: Any = None
 
+    async def server_version(self) -> int:
+        """Return the server's major version. An error drops the connection."""
+        try:
+            return int((await self._opened()).get_server_version().major)
+        except BaseException:
+            self.drop()
+            raise
+
     async def fetchrow(self, query: str, *arguments: Any) -> Any:
         """Return the first row; ``None`` if there is none. An error drops the connection."""
         return next(iter(await self.fetch(query, *arguments)), None)
@@ -26,12 +34,16 @@ class KeptConnection:
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         """Return all rows. An error drops the connection."""
         try:
-            if self._connection is None:
-                self._connection = await self._connect()
-            return list(await self._connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
+            connection = await self._opened()
+            return list(await connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except BaseException:
             self.drop()
             raise
+
+    async def _opened(self) -> Any:
+        if self._connection is None:
+            self._connection = await self._connect()
+        return self._connection
 
     def drop(self) -> None:
         """Drop the connection at once."""

@@ -21,7 +21,7 @@ import pytest
 
 from aiorepl.pgoutput.options import best_version
 
-SERVERS = (13, 14, 15, 16, 17, 18)
+SERVERS = (13, 14, 15, 16, 17, 18, 19)
 _LARGE = "".join(hashlib.md5(str(i).encode()).hexdigest() for i in range(1, 301))
 _PLACEHOLDERS = {
     "@large@": _LARGE,

@@ -56,7 +56,7 @@ async def test_created(slot, connection, slot_name, version):
     said = await slot()
 
     assert (slot_name, None) == (created.name, created.snapshot_name)
-    assert str(created.consistent_point) == said["confirmed_flush_lsn"]
+    assert created.consistent_point == LSN.parse(said["confirmed_flush_lsn"])
     assert ("pgoutput", False) == (said["plugin"], said["temporary"])
     assert (False, False) == (said.get("two_phase", False), said.get("failover", False))
 

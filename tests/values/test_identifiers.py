@@ -39,6 +39,7 @@ CASES = [
     ("tid", "(4294967295,65535)", "ffffffffffff", "(4294967295,65535)"),
     ("xid", "4294967295", "ffffffff", 4294967295),
     ("xid8", "18446744073709551615", "ffffffffffffffff", 18446744073709551615),
+    ("oid8", "18446744073709551615", "ffffffffffffffff", 18446744073709551615),
     ("cid", "5", "00000005", 5),
     ("oid", "4294967295", "ffffffff", 4294967295, b"4294967295"),
 ]
@@ -51,7 +52,8 @@ def test_both_forms(check: Callable[..., None], case: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "zero"), [("regclass", "-"), ("regtype", "-"), ("regproc", "-"), ("regoper", "0")]
+    ("name", "zero"),
+    [("regclass", "-"), ("regtype", "-"), ("regproc", "-"), ("regoper", "0"), ("regdatabase", "-")],
 )
 def test_names_of_objects(types: Types, oids: dict[str, int], name: str, zero: str) -> None:
     """A name in text; in binary a number, which prints as the server prints one that it has no name for."""

@@ -81,8 +81,9 @@ async def check(
 
 async def _server(connection: Connection, source: Source) -> list[Finding]:
     source.options().negotiate(connection.server_version)
+    settings = await read_settings(connection)
     try:
-        require_logical(await read_settings(connection))
+        require_logical(settings, connection.server_version)
     except ConfigurationError as error:
         sql = "ALTER SYSTEM SET wal_level = logical;"
         return [replace(error_found("server", error), sql=sql)]
@@ -92,7 +93,14 @@ async def _server(connection: Connection, source: Source) -> list[Finding]:
         raise ConfigurationError(
             f"this is a standby, which PostgreSQL {connection.server_version} cannot decode on: connect to the primary"
         )
-    text = f"PostgreSQL {connection.server_version}, wal_level logical{', a standby' if standby else ''}"
+    level = settings.wal_level
+    if level != "logical":
+        level += (
+            " (logical now)"
+            if settings.effective_wal_level == "logical"
+            else " (logical with the first slot)"
+        )
+    text = f"PostgreSQL {connection.server_version}, wal_level {level}{', a standby' if standby else ''}"
     return [Finding("ok", "server", text)]
 
 

@@ -57,6 +57,15 @@ SELECT prrelid::pg_catalog.regclass::text AS name, pubname::text AS publication,
 HAVING bool_or(filters AND NOT identifies) OR bool_or(identifies AND NOT listed)
  ORDER BY 1, 2
 """
+# Since PostgreSQL 19. Sequences of a publication are for subscriptions, which copy them; no plugin sends them.
+_SEQUENCES: Final = """
+SELECT pubname::text AS publication FROM pg_catalog.pg_publication WHERE puballsequences AND pubname IN ({names}) ORDER BY 1
+"""
+_EXCEPT: Final = """
+SELECT p.pubname::text AS publication, r.prrelid::pg_catalog.regclass::text AS name
+  FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prexcept
+ WHERE p.pubname IN ({names}) ORDER BY 1, 2
+"""
 _PARTITIONS: Final = """
 SELECT DISTINCT p.pubname::text AS publication
   FROM pg_catalog.pg_publication_tables t
@@ -103,9 +112,14 @@ async def publications(connection: Connection, source: Source) -> list[Finding]:
         return [await _missing(connection, name, existing) for name in missing]
     require_publications(existing, names)
     count = await count_published_tables(connection, names)
+    further = await _since_19(connection, names)
     if not count:
-        return [Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")]
-    findings = [Finding("ok", "publication", f"{', '.join(names)}: {count} table{'s' * (count != 1)}")]
+        empty = Finding("warning", "publication", f"{', '.join(names)}: no tables, so nothing is sent")
+        return [empty, *further]
+    findings = [
+        Finding("ok", "publication", f"{', '.join(names)}: {count} table{'s' * (count != 1)}"),
+        *further,
+    ]
     for row in await connection.query(_PARTITIONS.format(names=literals(names))):
         name = row["publication"] or ""
         findings.append(
@@ -117,6 +131,23 @@ async def publications(connection: Connection, source: Source) -> list[Finding]:
             )
         )
     return findings + await _columns(connection, names)
+
+
+async def _since_19(connection: Connection, names: tuple[str, ...]) -> list[Finding]:
+    """Find the tables that a publication of all tables leaves out, and sequences, which are never sent."""
+    if connection.server_version < 19:
+        return []
+    excepted: dict[str, list[str]] = {}
+    for row in await connection.query(_EXCEPT.format(names=literals(names))):
+        excepted.setdefault(str(row["publication"]), []).append(str(row["name"]))
+    findings = [
+        Finding("ok", "publication", f"{name} leaves out {_shown(tables)}")
+        for name, tables in excepted.items()
+    ]
+    for row in await connection.query(_SEQUENCES.format(names=literals(names))):
+        text = f"{row['publication']}: sequences are not sent; set them on the target when you switch to it"
+        findings.append(Finding("ok", "publication", text))
+    return findings
 
 
 async def _columns(connection: Connection, names: tuple[str, ...]) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Queries of the server's state, with typed results: for a start (``preflight``) and for ``aiorepl check``.
 
-They work on PostgreSQL 13 to 18 and on both interfaces. A replication connection returns text only, so every column is cast
+They work on PostgreSQL 13 to 19 and on both interfaces. A replication connection returns text only, so every column is cast
 to text. Columns that some versions lack are read through ``to_jsonb``, where they are NULL.
 """
 
@@ -19,6 +19,7 @@ from aiorepl.wire.slot_position import poller
 
 _SETTINGS: Final = (
     "wal_level",
+    "effective_wal_level",
     "wal_sender_timeout",
     "max_replication_slots",
     "max_slot_wal_keep_size",
@@ -61,11 +62,13 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
 class Settings:
     """The settings that matter to a slot and its consumer, from ``pg_settings``.
 
+    :param effective_wal_level: since PostgreSQL 19, where ``wal_level = replica`` becomes ``logical`` with the first logical slot.
     :param wal_sender_timeout: in seconds; 0 when it is off.
     :param max_slot_wal_keep_size: in megabytes; -1 without a limit, ``None`` before PostgreSQL 13.
     """
 
     wal_level: str
+    effective_wal_level: str
     wal_sender_timeout: float
     max_replication_slots: int
     max_slot_wal_keep_size: int | None
@@ -131,6 +134,7 @@ async def read_settings(connection: Connection) -> Settings:
         keep_size = found.get("max_slot_wal_keep_size")
         return Settings(
             wal_level=found.get("wal_level") or "",
+            effective_wal_level=found.get("effective_wal_level") or found.get("wal_level") or "",
             wal_sender_timeout=int(found.get("wal_sender_timeout") or 0) / 1000,
             max_replication_slots=int(found.get("max_replication_slots") or 0),
             max_slot_wal_keep_size=None if keep_size is None else int(keep_size),

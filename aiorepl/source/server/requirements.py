@@ -10,19 +10,24 @@ from aiorepl.lsn import LSN
 from aiorepl.source.server.queries import Settings, Slot
 from aiorepl.source.source import Source
 
+RAISES_WAL_LEVEL: Final = 19
+"""The first version that raises ``wal_level = replica`` to ``logical`` for the first logical slot, without a restart."""
 # How many names a message lists.
 _SHOWN: Final = 5
 
 
-def require_logical(settings: Settings) -> None:
-    """Check that the server writes WAL that can be decoded.
+def require_logical(settings: Settings, server_version: int) -> None:
+    """Check that the server writes WAL that can be decoded, or will once it has a logical slot.
 
-    :raises ConfigurationError: ``wal_level`` is not ``logical``.
+    :raises ConfigurationError: ``wal_level`` is too low.
     """
-    if settings.wal_level != "logical":
-        raise ConfigurationError(
-            f"the server's wal_level is {settings.wal_level}: set wal_level = logical and restart it"
-        )
+    if settings.effective_wal_level == "logical":
+        return
+    if server_version >= RAISES_WAL_LEVEL and settings.wal_level == "replica":
+        return
+    raise ConfigurationError(
+        f"the server's wal_level is {settings.wal_level}: set wal_level = logical and restart it"
+    )
 
 
 def require_publications(existing: Collection[str], names: Collection[str]) -> None:

@@ -75,3 +75,7 @@ CREATE PUBLICATION schemas FOR TABLES IN SCHEMA whole_schema;
 -- since 18
 CREATE TABLE computed_too (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED);
 CREATE PUBLICATION generated FOR TABLE computed_too WITH (publish_generated_columns = stored);
+
+-- since 19
+CREATE TABLE numbered (id oid8 PRIMARY KEY, others oid8[]);
+ALTER PUBLICATION "SELECT" ADD TABLE numbered;

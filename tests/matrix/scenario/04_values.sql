@@ -17,3 +17,7 @@ COMMIT;
 -- since 14
 INSERT INTO spans VALUES (1, '{[1,3),[5,7]}');
 --> ["insert", "spans", {"id": 1}, {"id": 1, "m": "{[1,3),[5,8)}"}, null]
+
+-- since 19
+INSERT INTO numbered VALUES ('18446744073709551615', '{0,NULL,4294967296}');
+--> ["insert", "numbered", {"id": "18446744073709551615"}, {"id": "18446744073709551615", "others": ["0", null, "4294967296"]}, null]
