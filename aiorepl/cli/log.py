@@ -75,10 +75,11 @@ class Log:
         logging.getLogger("aiorepl.progress").setLevel(min(self._level, logging.INFO))
 
     def be_a_service(self) -> None:
-        """Give lines of text a time and a level, and log when the pipeline begins and ends."""
+        """Give lines of text a time and a level, and log when the pipeline or the mirror begins and ends, and a mirror's batches."""
         if isinstance(self._handler.formatter, TextFormatter):
             self._handler.setFormatter(TextFormatter(LONG))
-        logging.getLogger("aiorepl.run").setLevel(min(self._level, logging.INFO))
+        for name in ("aiorepl.run", "aiorepl.spark"):
+            logging.getLogger(name).setLevel(min(self._level, logging.INFO))
 
     def error(self, text: str) -> None:
         """Write an error that ends the command."""

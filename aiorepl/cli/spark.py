@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
 
-_log = logger("aiorepl.spark")
+_log = logger("aiorepl.run")
 
 
 @click.group(short_help="Mirror tables into a lake with Spark.")
@@ -50,7 +50,9 @@ def spark() -> None:
     help="Serve a status page, /livez, /readyz and /metrics there, such as 127.0.0.1:8080.",
 )
 @http_host
+@click.pass_obj
 def mirror(
+    log: Log,
     file: Path,
     *,
     check: bool,
@@ -62,8 +64,10 @@ def mirror(
 ) -> int:
     """Run the mirror that FILE describes (default: mirror.toml) until SIGINT or SIGTERM, which end it after a batch.
 
-    To begin: aiorepl spark mirror --example > mirror.toml. If the query fails, it is started again, with growing pauses.
+    To begin: aiorepl spark mirror --example > mirror.toml. If the query fails, it is started again, with growing pauses. Standard
+    error has a line for each batch.
     """
+    began = time.monotonic()
     if example:
         from aiorepl.cli.mirror_example import EXAMPLE
 
@@ -85,6 +89,11 @@ def mirror(
             click.echo(f"{table} begins again")
         return 0
 
+    log.be_a_service()
+    if once and (lsn := loaded.mirror.up_to_date()) is not None:
+        _log.info("nothing to do: the tables are at %s", lsn)
+        return 0
+
     from aiorepl.cli.event_loop import not_ignored
     from aiorepl.spark.mirroring.running import MirrorRunner
 
@@ -99,6 +108,7 @@ def mirror(
             session.streams.addListener(listener)
         with _stopped_by_signals(runner, numbers):
             runner.run()
+    _log.info("stopped after %.1f s: %s", time.monotonic() - began, runner.summary)
     return 0
 
 

@@ -68,7 +68,9 @@ class Lake:
         }
         self.settings = Settings.of(**(given | settings))
         options = Options.parse({"journal": str(journal.folder)})
-        self.staging = Staging(options, str(folder / "staging"), self.settings, whole_transactions)
+        self.staging = Staging(
+            options, str(folder / "staging"), str(self.target), self.settings, whole_transactions
+        )
         self.store = LocalStore(folder / "staging")
         self.offset: Offset | None = None
         self.number = 0
@@ -95,6 +97,7 @@ class Lake:
             "checkpoint",
             lambda write, _: write,
         )
+        self.applying.resume()
 
     def _catch_up(self, table: Any, start: BlockPosition, end: BlockPosition) -> Any:
         planner = MirrorPlanner(self.staging, Catching(table, start, end).wanted)
@@ -121,6 +124,8 @@ class Lake:
         """
         end = end or self.reader.end()
         chain, planner = self.reader.chain(), MirrorPlanner(self.staging)
+        if (state := StateFile(open_store(self.target)).load()) is not None:
+            planner.planned = state.planned
         first = self.offset or Offset.initial(end.at(LSN(0)), None)
         place = planner.latest(self.reader, chain, first.place, most, end.lsn)
         if place == first.place:

@@ -1,4 +1,4 @@
-"""Mirrors random changes, interrupts batches, and applies them again, perhaps with other ends.
+"""Mirrors random changes, interrupts batches, and applies them again, perhaps without their plans.
 
 In the end, the lake must have the rows of the source, and each row must be equal to that of another mirror, which applies the whole
 journal at once. The same seed gives the same run::
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -110,6 +110,9 @@ class InThisThread:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def map(self, call: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
+        return list(map(call, given))
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -246,7 +249,7 @@ class Run:
             self._lake.again()
 
     def _apply(self) -> None:
-        """Apply a batch, which may come again with another end."""
+        """Apply a batch, which may be planned again, always with the same end."""
         for _ in range(20):
             try:
                 self._lake.again()

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from aiorepl.journal import Cursors
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark import MirroredTables, mirror
+from aiorepl.spark import Mirror, MirroredTables, mirror
 from aiorepl.spark.mirroring import large, table_batch
 from aiorepl.testing.messages import column
 
@@ -106,7 +106,10 @@ def test_one_query(spark, journal, tmp_path) -> None:
     later = journal.stream.table("later", ID, NOTE)
     journal.stream.transaction(later.insert("1", "one"), keyless.update("1", "b", old=["1", "a"]))
     journal.write()
+    again = Mirror(str(journal.folder), ["public.*"], str(target), keys={"public.log": ["id"]})
+    assert again.up_to_date() is None
     run(spark, journal, target, keys={"public.log": ["id"]})
+    assert again.up_to_date() == journal.stream.ends[-1]
     assert rows(target, "later") == [{"id": 1, "note": "one"}]
     assert rows(target, "log") == [{"id": 1, "note": "b"}]
     assert len(Cursors(journal.folder).names()) == 1

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -26,8 +25,7 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.lake import delta_merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
-from aiorepl.spark.lake.delta_transaction import DeltaTransaction
-from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
+from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import TableUnavailable
 from aiorepl.spark.mirroring import table_batch
 from aiorepl.spark.mirroring.applying import TableFailed, clean
@@ -127,52 +125,56 @@ def test_killed_between_commits(lake, journal, monkeypatch, commit) -> None:
 
 
 @pytest.mark.parametrize("complete", [False, True], ids=["interrupted", "complete"])
-def test_planned_again(lake, journal, monkeypatch, complete) -> None:
-    """If the checkpoint has lost the plan of a batch, it may come again with another end; all of it reaches every table."""
+@pytest.mark.parametrize("most", [1, 2**62], ids=["less", "more"])
+def test_planned_again(lake, journal, monkeypatch, complete, most) -> None:
+    """If the checkpoint has lost the plan of a batch, the batch has the same end again, and all tables can be read at that end."""
     mirror = lake(mode="changelog")
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
-    journal.stream.transaction(t.insert("0", "a"), u.insert("0", "a"))
-    mirror.step()
-    journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
-    with monkeypatch.context() as patch, contextlib.suppress(Killed):
-        fail_at(patch, 9 if complete else 2, Killed())
-        mirror.step()
-    journal.stream.transaction(t.insert("2", "a"), u.insert("2", "a"))
-    journal.write()
-    mirror.lose_plan()
+
+    def write(number: int) -> LSN:
+        end = journal.stream.transaction(*(each.insert(str(number), "a") for each in (t, u)))
+        journal.write()
+        return end
+
+    ends = [write(0)]
     mirror.stage()
     mirror.again()
+    write(1)
+    ends.append(write(2))
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        fail_at(patch, 9 if complete else 2, Killed())
+        mirror.stage()
+        mirror.again()
+    ends.append(write(3))
+    mirror.lose_plan()
+    assert mirror.stage(most).head.lsn == ends[1]
     mirror.again()
-    for name in "tu":
-        rows = DeltaTable(f"{mirror.target}/public/{name}").to_pyarrow_table()
-        assert sorted(rows["id"].to_pylist()) == [0, 1, 2]
+    mirror.stage()
+    mirror.again()
+    found = MirroredTables(mirror.target)
+    assert found.batches() == ends
+    for count, end in zip((1, 3, 4), ends, strict=True):
+        for each in found.as_of(end).values():
+            rows = DeltaTable(each.path, version=each.version).to_pyarrow_table()
+            assert sorted(rows["id"].to_pylist()) == list(range(count))
 
 
-@pytest.mark.parametrize("shorter", [False, True], ids=["longer", "shorter"])
-def test_planned_again_with_moved_rows(lake, journal, monkeypatch, shorter) -> None:
-    """If a batch is planned again with another end, a row that it moved keeps the value that was not sent."""
+def test_planned_again_with_moved_rows(lake, journal, monkeypatch) -> None:
+    """If a batch is planned again, a row that it moved keeps the value that was not sent."""
     mirror = lake()
     t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "kept"), u.insert("1", "kept"))
     mirror.step()
     journal.stream.transaction(*[each.update("2", UNCHANGED, key=["1", None]) for each in (t, u)])
-    journal.write()
-    end = mirror.reader.end()
-    if shorter:
-        journal.stream.transaction(*[each.update("3", UNCHANGED, key=["2", None]) for each in (t, u)])
-        journal.write()
     with monkeypatch.context() as patch, pytest.raises(Killed):
         fail_at(patch, 2, Killed())
-        mirror.stage()
-        mirror.again()
+        mirror.step()
     mirror.lose_plan()
-    if shorter:
-        mirror.stage(end=end)
-        mirror.again()
-    last = "3" if shorter else "2"
-    journal.stream.transaction(*[each.update(last, UNCHANGED) for each in (t, u)])
+    mirror.stage()
+    mirror.again()
+    journal.stream.transaction(*[each.update("2", UNCHANGED) for each in (t, u)])
     mirror.step()
-    assert (mirror.rows("t"), mirror.rows("u")) == ({int(last): "kept"}, {int(last): "kept"})
+    assert (mirror.rows("t"), mirror.rows("u")) == ({2: "kept"}, {2: "kept"})
 
 
 def test_truncates_in_a_log(lake, journal) -> None:
@@ -184,6 +186,22 @@ def test_truncates_in_a_log(lake, journal) -> None:
         mirror.step()
     rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
     assert [(row["_op"], row["id"]) for row in rows] == [("insert", 1), ("truncate", None), ("insert", 2)]
+
+
+@pytest.mark.parametrize("keys", [{}, {"public.t": ["id"]}], ids=["without keys", "keys"])
+def test_a_changed_key_in_a_log(lake, journal, keys) -> None:
+    """Under REPLICA IDENTITY FULL, a log has a changed key as a delete and an insert, if the key is named: it can be replayed."""
+    mirror = lake(mode="changelog", keys=keys)
+    t = journal.stream.table("t", column("id", 23), NOTE, replica_identity="f")
+    journal.stream.transaction(t.insert("1", "a"))
+    journal.stream.transaction(t.update("1", "b", old=["1", "a"]))
+    journal.stream.transaction(t.update("2", "c", old=["1", "b"]))
+    mirror.step()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table()
+    rows = rows.sort_by([("_commit_lsn", "ascending"), ("_op", "ascending")]).to_pylist()
+    moved = [("delete", 1, "b"), ("insert", 2, "c")] if keys else [("update", 2, "c")]
+    found = [(row["_op"], row["id"], row["note"]) for row in rows]
+    assert found == [("insert", 1, "a"), ("update", 1, "b"), *moved]
 
 
 def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
@@ -764,39 +782,6 @@ def test_clean(tmp_path) -> None:
     assert store.names() == ["notes.txt"]
 
 
-def test_as_of_after_a_batch_with_an_earlier_end(lake, journal, monkeypatch) -> None:
-    """If one table has a batch up to a later end than the others, that batch is no common version."""
-    mirror = lake()
-    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
-    ends, reached = [], []
-    for number in range(3):
-        note = [each.insert(str(number), "a") for each in (t, u)]
-        ends.append(journal.stream.transaction(*note))
-        journal.write()
-        reached.append(mirror.reader.end())
-        if not number:
-            mirror.stage()
-            mirror.again()
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        fail_at(patch, 2, Killed())
-        mirror.stage()
-        mirror.again()
-    mirror.lose_plan()
-    mirror.stage(end=reached[1])
-    mirror.again()
-
-    def rows() -> list[int]:
-        found = MirroredTables(mirror.target).as_of()
-        return [
-            DeltaTable(each.path, version=each.version).to_pyarrow_table().num_rows for each in found.values()
-        ]
-
-    assert (MirroredTables(mirror.target).batches(), rows()) == (ends[:1], [1, 1])
-    mirror.stage()
-    mirror.again()
-    assert (MirroredTables(mirror.target).batches(), rows()) == ([ends[0], ends[2]], [3, 3])
-
-
 def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
     """If a table returns to an earlier description within a batch, its target has the names of that description."""
     mirror = lake()
@@ -810,45 +795,3 @@ def test_names_that_were_swapped_and_swapped_back(lake, journal) -> None:
     mirror.again()
     rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().to_pylist()
     assert [(row["note"], row["other"]) for row in rows] == [("a", "b")] * 3
-
-
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-@pytest.mark.parametrize("complete", [False, True], ids=["first", "again"])
-def test_a_default_and_an_earlier_end(lake, journal, monkeypatch, tmp_path, kind, complete) -> None:
-    """If a batch that adds a column comes again without it, rows from before the column get its default all the same.
-
-    Also if the table had the whole batch before, up to a still earlier end.
-    """
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/iceberg")
-    many: Any = DeltaLake(str(tmp_path / "lake")) if kind == "delta" else IcebergLake(catalog)
-    mirror, t = lake(lake=lambda: many), journal.stream.table("t", ID, NOTE)
-    journal.stream.transaction(t.insert("1", "a"))
-    mirror.step()
-    if complete:
-        journal.stream.transaction(t.insert("4", "d"))
-        journal.write()
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            mirror.stage()
-            patch.setattr(State, "after", killed)
-            mirror.again()
-        mirror.lose_plan()
-    journal.stream.transaction(t.insert("2", "b"))
-    journal.write({"id": Attribute(1), "note": Attribute(2)})
-    end = mirror.reader.end()
-    wide = journal.stream.table("t", ID, NOTE, column("more"), replaces=t)
-    journal.stream.transaction(wide.insert("3", "c", "given"))
-    journal.write({"id": Attribute(1), "note": Attribute(2), "more": Attribute(3, "default", True)})
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(*(DeltaTransaction, "commit") if kind == "delta" else (IcebergTarget, "_merge"), killed)
-        mirror.stage()
-        mirror.again()
-    mirror.lose_plan()
-    mirror.stage(end=end)
-    mirror.again()
-    mirror.stage()
-    mirror.again()
-    rows = pa.Table.from_batches(many.table(("public", "t")).newest().batches(["id", "more"]))
-    former = [1, 2, 4] if complete else [1, 2]
-    assert {row["id"]: row["more"] for row in rows.to_pylist()} == dict.fromkeys(former, "default") | {
-        3: "given"
-    }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -184,8 +184,8 @@ class DeltaTarget:
             else DeltaRows(self._folder.target, snapshot.version, self._folder.storage)
         )
 
-    def versions(self) -> list[Version]:
-        return list(versions(self._folder))
+    def versions(self) -> Iterator[Version]:
+        return versions(self._folder)
 
     def as_of(self, lsn: LSN) -> int | None:
         return next((each.number for each in versions(self._folder) if each.commit.lsn <= lsn), None)

@@ -252,9 +252,9 @@ class IcebergTarget:
         table = self._open()
         return None if table is None else IcebergRows(table.metadata_location, dict(table.io.properties))
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> Iterator[Version]:
         table = self._open()
-        return [] if table is None else list(versions(table))
+        return iter(()) if table is None else versions(table)
 
     def as_of(self, lsn: LSN) -> int | None:
         return next((each.number for each in self.versions() if each.commit.lsn <= lsn), None)

@@ -233,8 +233,8 @@ class Table(Protocol):
     def newest(self) -> Rows | None:
         """Return the rows of the newest version; ``None``: no table yet."""
 
-    def versions(self) -> list[Version]:
-        """List the versions at the ends of batches, newest first, as far back as the format's log reaches."""
+    def versions(self) -> Iterator[Version]:
+        """Yield the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 
     def as_of(self, lsn: LSN) -> int | None:
         """Find the version with the changes up to ``lsn``, and no later ones; ``None`` if there is none, or no longer."""

@@ -38,7 +38,7 @@ from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.causes import cause_text, known_cause
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
-from aiorepl.spark.mirroring.table_batch import LaterBatch, TableWriter
+from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
 
 _log = logger("aiorepl.spark")
@@ -94,6 +94,27 @@ class Applying:
         """The target's state after the last batch; ``None`` before the first one."""
         return self._state
 
+    def resume(self) -> State | None:
+        """Read the target's state before the query starts; ``None`` if the target is new.
+
+        If the state was put back from an older copy, tables have later batches. The next batch then ends where the last of them did.
+        """
+        state = self._file.load()
+        if state is None:
+            return None
+        last = state.batch + (state.planned > state.end)
+        tables = sorted(filter(self._writer.settings.wanted, {*state.tables, *self._tables()}))
+        with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
+            newest = list(threads.map(partial(self._newest, _application(state)), tables))
+        later = [each.lsn for each in newest if each is not None and each.number > last]
+        if not later:
+            return state
+        _log.warning(
+            "tables have later batches than %s, which was put back from an older copy: the changes that a table already has are skipped",
+            self._file.location,
+        )
+        return self._file.save(replace(state, planned=max(state.planned, BlockPosition(max(later)))))
+
     def apply(self, batch: Batch, number: int) -> None:
         """Apply a batch to all of its tables, and record it in the state.
 
@@ -111,29 +132,20 @@ class Applying:
         end = head.end.place
         if (number, end) != (state.batch, state.end):
             self._require_next(state, number)
-            # If the checkpoint has lost the plan, Spark plans the batch again, perhaps with another end.
-            again = head.start.place < state.planned
-            if number == state.batch:
-                _log.warning("batch %d comes again with another end", number)
             if state.planned < end:
                 state = self._file.save(replace(state, planned=end))
-            try:
-                state = self._write(batch, number, state, first=first, again=again)
-            except LaterBatch:
-                state = self._with_later(state, batch)
-                state = self._write(batch, number, state, first=first, again=True)
+            state = self._write(batch, number, state, first=first)
         self._state = state
         self._clean()
 
-    def _with_later(self, state: State, batch: Batch) -> State:
-        """Record how far the tables may be, if they have later batches than the state."""
-        application = f"aiorepl-{state.query}"
-        ends = [self._writer.end(table, application) for table in {*state.tables, *batch.by_table()}]
-        _log.warning(
-            "tables have later batches than %s, which was put back from an older copy: the changes that a table already has are skipped",
-            self._file.location,
-        )
-        return self._file.save(replace(state, planned=max(state.planned, BlockPosition(max(ends)))))
+    def _newest(self, application: str, table: Table) -> Commit | None:
+        try:
+            return self._writer.newest(application, table)
+        except Exception as error:
+            if not _of_table(error):
+                raise
+            # The batch finds the error, too, and then the other tables are written.
+            return None
 
     def _require_next(self, state: State, number: int) -> None:
         if number not in (max(state.batch, 0), state.batch + 1):
@@ -143,7 +155,7 @@ class Applying:
                 "copy; the tables can stay as they are. Or start over with an empty target and a new checkpoint"
             )
 
-    def _write(self, batch: Batch, number: int, state: State, *, first: bool, again: bool) -> State:
+    def _write(self, batch: Batch, number: int, state: State, *, first: bool) -> State:
         head, files, settings = batch.head, batch.by_table(), self._writer.settings
         aside, dropped, added = dict(state.aside), list[Table](), set[Table]()
         if first:
@@ -152,7 +164,7 @@ class Applying:
                 del aside[table]
             added = self._added(state)
         due = set(aside) | added if first else added
-        commit = Commit(f"aiorepl-{state.query}", number, head.lsn)
+        commit = Commit(_application(state), number, head.lsn)
 
         def write(table: Table) -> int | None:
             found = files.get(table, [])
@@ -170,8 +182,7 @@ class Applying:
                     table,
                     former,
                 )
-            # A table that failed after its commit already has some of its earlier changes.
-            return self._writer.write(table, found, commit, state.tables.get(table), again=again or behind)
+            return self._writer.write(table, found, commit, state.tables.get(table), behind=behind)
 
         oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":
@@ -218,7 +229,7 @@ class Applying:
                     oid = future.result()
                     if oid is not None:
                         oids[table] = oid
-                elif isinstance(error, Exception) and not isinstance(error, LaterBatch) and _of_table(error):
+                elif isinstance(error, Exception) and _of_table(error):
                     failed[table] = error
                 else:
                     raise error
@@ -289,6 +300,10 @@ def _beginning(head: Head) -> Offset:
     return replace(
         head.start, position=head.start.position.at(LSN(0) if start is None else start), part=0, block=0
     )
+
+
+def _application(state: State) -> str:
+    return f"aiorepl-{state.query}"
 
 
 def _cursor(state: State, table: Table) -> str:

@@ -8,6 +8,7 @@ more processes than one, and after each batch all tables are at the same positio
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,12 +20,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.util import inheritable_thread_target
 
-from aiorepl.errors import SinkError
+from aiorepl.errors import AioreplError, SinkError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
+from aiorepl.loggers import logger
+from aiorepl.lsn import LSN
 from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.option_fields import Bytes
 from aiorepl.sizes import Size
@@ -35,12 +38,16 @@ from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
-from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging, mirror_source
+from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, MirrorReader, Staging, mirror_source
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import State, StateFile
+from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter
+from aiorepl.spark.mirroring.up_to_date import up_to_date
 from aiorepl.spark.reading.options import Options
 from aiorepl.suggestions import require_options
+
+_log = logger("aiorepl.spark")
 
 _MIB: Final = 1024 * 1024
 _UPKEEP: Final = Upkeep()
@@ -59,6 +66,8 @@ class Batches:
     :ivar stopping: if it is set, the query ends instead of applying another batch.
     :ivar busy: whether a batch is being applied.
     :ivar done: the number of the last batch that was applied; -1 if none was.
+    :ivar changes: the number of changes in all batches that were applied; files of the history are counted whole.
+    :ivar tables: the tables that these batches changed.
     :ivar error: why the last batch was not applied, with its causes. Spark gets only a text without rows.
 
     :param recorded: the target's state before the first batch; ``None`` if the target is new.
@@ -68,6 +77,8 @@ class Batches:
         self.stopping = False
         self.busy = False
         self.done = -1
+        self.changes = 0
+        self.tables: set[Table] = set()
         self.error: Exception | None = None
         self._applying = applying
         self._recorded = recorded
@@ -82,7 +93,10 @@ class Batches:
         try:
             if self.stopping:
                 raise Stopped
-            self._applying.apply(Batch.of(rows.collect()), number)
+            began = time.monotonic()
+            batch = Batch.of(rows.collect())
+            self._applying.apply(batch, number)
+            self._count(batch, number, time.monotonic() - began)
         except Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - it becomes another one
@@ -92,6 +106,13 @@ class Batches:
         finally:
             self.busy = False
         self.done = number
+
+    def _count(self, batch: Batch, number: int, seconds: float) -> None:
+        changes, tables = sum(file.file.rows for file in batch.files), {file.table for file in batch.files}
+        self.changes += changes
+        self.tables |= tables
+        found = counted(changes, "change"), counted(len(tables), "table")
+        _log.info("batch %d: %s of %s in %.1f s, up to %s", number, *found, seconds, batch.head.lsn)
 
 
 @dataclass(frozen=True)
@@ -174,14 +195,37 @@ class Mirror:
             options["consumer"] = self.consumer
         return Options.parse(options)
 
-    def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
-        """Return the query, not started yet, and the object that applies its batches."""
-        options, settings = self._options, self.settings
-        folder = (
+    @property
+    def _checkpoint(self) -> str:
+        return (
             f"{url_of(self.target)}/{CHECKPOINT}" if self.checkpoint is None else os.fspath(self.checkpoint)
         )
-        files = self._beside(f"{folder}/{STAGING}") if self.staging is None else self.staging
-        plan = Staging(options, files, settings, self.whole_transactions)
+
+    def _plan(self) -> Staging:
+        files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
+        return Staging(self._options, files, self.target, self.settings, self.whole_transactions)
+
+    def up_to_date(self) -> LSN | None:
+        """Return the LSN up to which the tables have everything, if the journal has nothing after it. Does not start Spark.
+
+        :returns: ``None`` if there is more, or that is not certain.
+        """
+        try:
+            state = StateFile(open_store(self.target)).load()
+            checkpoint = open_store(self._beside(self._checkpoint))
+            if state is None or not up_to_date(state, checkpoint, MirrorReader(self._plan())):
+                return None
+        except (AioreplError, OSError, ValueError) as error:
+            # The query finds the error, too, and is tried again if that may help.
+            _log.debug("whether there is anything to mirror is not known: %s", type(error).__name__)
+            return None
+        return state.lsn
+
+    def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
+        """Return the query, not started yet, and the object that applies its batches."""
+        options, settings, folder = self._options, self.settings, self._checkpoint
+        plan = self._plan()
+        files = plan.staging
         source = mirror_source(plan)
         spark.dataSource.register(source)
         store = open_store(files)
@@ -199,7 +243,7 @@ class Mirror:
             folder,
             partial(_described, spark),
         )
-        batches = Batches(applying, state.load())
+        batches = Batches(applying, applying.resume())
         frame = spark.readStream.format(source.name()).load()
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
 

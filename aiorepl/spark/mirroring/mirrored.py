@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
@@ -70,14 +69,11 @@ class MirroredTables:
     def batches(self) -> list[LSN]:
         """List the LSNs at which batches that changed a table ended, ascending, as far back as the tables' logs reach."""
         state = self._require()
-        versions = self._versions(state)
-        return [lsn for lsn in _ends_of(versions, state) if lsn <= state.lsn]
+        ends = {each.commit.lsn for table in self._versions(state).values() for each in table}
+        return sorted(lsn for lsn in ends if lsn <= state.lsn)
 
     def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
         """Return the version of every table at the end of the last batch up to ``lsn``, so all tables have the same transactions.
-
-        If Spark planned a batch again with another end, some tables may have the first plan's end and others may not. Such an end is
-        skipped.
 
         Tables that are set aside are left out, and so are tables without such a version, or whose version was vacuumed.
 
@@ -88,11 +84,9 @@ class MirroredTables:
         wanted = state.lsn if lsn is None else LSN.parse(lsn) if isinstance(lsn, str) else lsn
         if wanted > state.lsn:
             raise ConfigurationError(f"the mirror is at {state.lsn}, and not yet at {wanted}")
-        versions = self._versions(state)
-        last = max((lsn for lsn in _ends_of(versions, state) if lsn <= wanted), default=None)
         found = {}
-        for table, each in versions.items():
-            version = next((one for one in each if last is not None and one.commit.lsn <= last), None)
+        for table, each in self._versions(state).items():
+            version = next((one for one in each if one.commit.lsn <= wanted), None)
             if version is not None:
                 found[str(table)] = TableVersion(_path(self._target(table)) or str(table), version.number)
         return found
@@ -118,7 +112,7 @@ class MirroredTables:
         found = next(each for each in self._require().tables if str(each) == table)
         return self._lake.table((found.schema, found.name), (), mode)
 
-    def _versions(self, state: State) -> dict[Table, list[Version]]:
+    def _versions(self, state: State) -> dict[Table, Iterator[Version]]:
         tables = sorted(state.tables.keys() - state.aside.keys())
         return {table: self._target(table).versions() for table in tables}
 
@@ -141,25 +135,6 @@ class MirroredTables:
 
     def _target(self, table: Table) -> Target:
         return self._lake.table((table.schema, table.name), ())
-
-
-def _ends_of(versions: Mapping[Table, Sequence[Version]], state: State) -> list[LSN]:
-    """Return the ends of batches, ascending. An end is left out if a batch has commits both up to it and after it."""
-    commits = sorted(
-        (each.commit for table in versions.values() for each in table), key=lambda each: each.lsn
-    )
-    numbers = [each.number if each.application == f"aiorepl-{state.query}" else None for each in commits]
-    least: list[float] = [math.inf]
-    for number in reversed(numbers):
-        least.append(least[-1] if number is None else min(least[-1], number))
-    least.reverse()
-    found: list[LSN] = []
-    most = -1
-    for place, (commit, number) in enumerate(zip(commits, numbers, strict=True), 1):
-        most = most if number is None else max(most, number)
-        if (place == len(commits) or commits[place].lsn > commit.lsn) and most < least[place]:
-            found.append(commit.lsn)
-    return found
 
 
 def _path(target: Target) -> str | None:

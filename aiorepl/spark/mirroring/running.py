@@ -29,7 +29,7 @@ from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.spark.mirroring.causes import JavaEnded, java_ended, known_cause
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
-from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, tables_of
+from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, counted, tables_of
 from aiorepl.spark.reading.lag import BYTES, lag
 
 _log = logger("aiorepl.spark")
@@ -116,6 +116,17 @@ class MirrorRunner:
         except OSError as error:
             return None, reason(error)
 
+    @property
+    def summary(self) -> str:
+        """The changes and tables of all batches since the start, and where the tables are now."""
+        batches = self._batches
+        if batches is None or batches.state is None:
+            return "nothing to do: the journal has no changes yet"
+        state = batches.state
+        found = f"{counted(batches.changes, 'change')} of {counted(len(batches.tables), 'table')}"
+        aside = f"; {counted(len(state.aside), 'table')} set aside" if state.aside else ""
+        return f"{found}; the tables are at {state.lsn}{aside}"
+
     def stop(self) -> None:
         """End ``run`` after the batch that is being applied. For signal handlers and other threads."""
         self._stopping.set()
@@ -155,6 +166,9 @@ class MirrorRunner:
 
     def _attempt(self) -> None:
         writer, batches = self._mirror.prepare(self._session())
+        if self._batches is not None:
+            batches.changes += self._batches.changes
+            batches.tables |= self._batches.tables
         self._batches = batches
         batches.stopping = self._stopping.is_set()
         if self._name is not None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from aiorepl.history.manifest import Table
@@ -20,11 +21,12 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.batch import Head, Row, file_row
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import stage
+from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, require_kept
@@ -42,10 +44,12 @@ class Staging:
 
     :param options: of the journal.
     :param staging: the folder of staged files.
+    :param target: the mirror's target, which has its state.
     """
 
     options: Options
     staging: Location
+    target: Location
     settings: Settings
     whole_transactions: bool
 
@@ -92,7 +96,7 @@ def mirror_source(staging: Staging, catching: Catching | None = None) -> type[Da
             return SCHEMA
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
-            return _MirrorReader(staging)
+            return MirrorReader(staging)
 
         def reader(self, schema: StructType) -> DataSourceReader:
             assert catching is not None
@@ -106,6 +110,8 @@ class MirrorPlanner(Planner):
 
     def __init__(self, staging: Staging, wanted: Callable[[Table], bool] | None = None) -> None:
         super().__init__(staging.options, GENERIC)
+        self.planned = BlockPosition(ZERO)
+        """The end of the last batch whose application has begun: some tables may have its changes."""
         self._staging = staging
         self._wanted = staging.settings.wanted if wanted is None else wanted
 
@@ -122,7 +128,11 @@ class MirrorPlanner(Planner):
     def latest(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
     ) -> BlockPosition:
-        if start.lsn < chain.start_lsn:
+        planned, kept = self.planned, chain.start_lsn
+        if start < planned and (planned.lsn >= kept or not (planned.part or planned.block)):
+            # A batch never comes again with another end, even if Spark's checkpoint has lost its plan.
+            return planned
+        if start.lsn < kept:
             found = compacted_files(self.options.journal, chain, start, BlockPosition(until), self._wanted)
             if found is not None:
                 return BlockPosition(within(found, start.lsn, max_bytes))
@@ -165,10 +175,29 @@ class MirrorPlanner(Planner):
             yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
-class _MirrorReader(StreamReader):
+class MirrorReader(StreamReader):
+    """Plans one run of a mirror's query."""
+
     def __init__(self, staging: Staging) -> None:
         super().__init__(staging.options, GENERIC)
-        self._planner = MirrorPlanner(staging)
+        self._planner: MirrorPlanner = MirrorPlanner(staging)
+        self._target = staging.target
+        self._claimed = False
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """As ``StreamReader.latestOffset``; but if the target has a part of a batch, the batch's end.
+
+        :raises ConfigurationError: another query writes this target.
+        """
+        if not self._claimed:
+            first, file = self._offset(start), StateFile(open_store(self._target))
+            state = file.load()
+            if state is not None:
+                # Before anything is staged.
+                file.require_own(state, first.position, first.query)
+                self._planner.planned = state.planned
+            self._claimed = True
+        return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         last = self._offset(end)

@@ -70,7 +70,8 @@ class State:
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: all tables, except those set aside, have every transaction that ended up to this LSN.
     :param end: where the last batch ended.
-    :param planned: the latest end of all batches whose application has begun. Some tables may have the changes up to there.
+    :param planned: the end of the last batch whose application has begun. Some tables may have its changes, so it comes again with
+        this end.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     """
@@ -153,14 +154,21 @@ class StateFile:
         state = self.load()
         if state is None:
             return self.save(State(source, query, checkpoint))
+        self.require_own(state, source, query)
+        return state
+
+    def require_own(self, state: State, source: Position, query: str) -> None:
+        """Check that the target belongs to a query.
+
+        :raises ConfigurationError: another query writes this target.
+        :raises SlotError: the target has the tables of another source.
+        """
         state.source.require_same_source(source, f"the target with {self.location}")
         if state.query != query:
             raise ConfigurationError(
-                f"the target with {self.location} belongs to the mirror with the checkpoint {state.checkpoint}, not to the one "
-                f"with {checkpoint}: use the former checkpoint, or another target. If it is lost, start over with an empty "
-                "target"
+                f"the target with {self.location} belongs to the mirror with the checkpoint {state.checkpoint}, which is not this "
+                "query's, or was deleted: use that checkpoint, or another target. If it is lost, start over with an empty target"
             )
-        return state
 
     def save(self, state: State) -> State:
         """Replace the state. It is durable on return.

@@ -79,3 +79,8 @@ def tables_of(state: State, chain: Chain | None, now: float) -> list[MirroredTab
         ),
         *(described(str(table), state.lsn, batches[table]) for table in sorted(batches.keys() - state.aside)),
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 row``, ``2,000 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

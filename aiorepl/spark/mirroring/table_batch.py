@@ -9,10 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.manifest import Table, Version
 from aiorepl.journal.store import Location
 from aiorepl.loggers import logger
-from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
@@ -33,10 +33,6 @@ ReduceLarge = Callable[
     [Changes, Sequence[StagedFile], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
 ]
 """Reduces changes on executors, and returns the parts and all truncates, ascending."""
-
-
-class LaterBatch(Exception):
-    """The table has a batch of this query that the state does not have, from before the state was put back from an older copy."""
 
 
 class TableWriter:
@@ -65,10 +61,9 @@ class TableWriter:
         target = self._lake.table((table.schema, table.name), (), self.settings.mode_of(table))
         return target.schema() is not None
 
-    def end(self, table: Table, application: str) -> LSN:
-        """Return the end of the newest batch of an application in a table; 0 if it is unknown."""
-        newest = newest_commit(self._target(table, self.settings.mode_of(table)), application)
-        return ZERO if newest is None else newest.lsn
+    def newest(self, application: str, table: Table) -> Commit | None:
+        """Return the newest batch of an application in a table; ``None`` if there is none, or it is unknown."""
+        return newest_commit(self._target(table, self.settings.mode_of(table)), application)
 
     def write(
         self,
@@ -77,36 +72,32 @@ class TableWriter:
         commit: Commit,
         known: Written | None,
         *,
-        again: bool = False,
+        behind: bool = False,
     ) -> int | None:
-        """Write the changes of a table, unless this batch was applied. Return the table's oid; ``None`` if it has no target yet.
+        """Write the changes that a table lacks. Return the table's oid; ``None`` if it has no target yet.
 
         :param files: in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
-        :param again: an earlier batch, or an earlier plan of this one, may have written some of these changes: write only those that
-            the table lacks.
+        :param behind: whether the table was set aside. It may have failed after a commit of some of these changes.
         :raises ConfigurationError: the table cannot be mirrored.
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
-        :raises LaterBatch: the table has another batch with this number, or a later one; unless ``again``.
         """
         oid, mode = files[-1].version.oid, self.settings.mode_of(table)
         if known is not None and not known.oid:
             files = self._suffix(table, files, mode)
         self._require_one(table, {file.version.oid for file in files}, known)
         target = self._target(table, mode)
-        if not again and target.applied(commit.application, commit.number):
-            if not _is_written(newest_commit(target, commit.application), commit, files):
-                raise LaterBatch
-            return oid
-        after = reached(target, commit.application) if again else None
+        # The state may be older than the table, so the number alone does not tell which changes the table has.
+        applied = target.applied(commit.application, commit.number)
+        after = reached(target, commit.application) if applied or behind else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
         present = target.schema() is not None
         if known is not None and known.oid:
             _require_target(table, target, known, commit, present=present)
         fresh = [file for file in files if after is None or after < _last([file])]
         if not fresh:
-            if not target.applied(commit.application, commit.number):
+            if not applied:
                 target.apply(commit)
             return oid
         common = _common(table, fresh)
@@ -158,7 +149,9 @@ class TableWriter:
         given = self.settings.keys_of(table)
         for file in files:
             if mode == "changelog":
-                keys: tuple[str, ...] = ()
+                # Files of other replica identities have a delete and an insert for a changed key already.
+                split = given and BEFORE in file.version.schema.names
+                keys: tuple[str, ...] = common.key(file.version, given) if split else ()
             elif file.only_truncates and runs:
                 keys = runs[-1][0]
             else:
@@ -203,17 +196,6 @@ def _last(files: Sequence[StagedFile]) -> Place:
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
     )
-
-
-def _is_written(newest: Commit | None, commit: Commit, files: Sequence[StagedFile]) -> bool:
-    """Whether the newest batch of a table is this one, with these files.
-
-    :param newest: ``None`` if the log no longer has it, so that it is an old one.
-    """
-    if newest is None or (newest.number, newest.lsn) != (commit.number, commit.lsn):
-        return False
-    # Batches may end at different places of one segment, and then have one LSN.
-    return newest.last is None or newest.last >= _last(files)
 
 
 def _common(table: Table, files: Sequence[StagedFile]) -> Common:

@@ -27,6 +27,8 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
 from aiorepl.spark.lake.table import Mode, Rows, Table
+from aiorepl.spark.mirroring.statistics import counted
+from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
     Comparison,
@@ -149,7 +151,7 @@ class TableResult:
     def __str__(self) -> str:
         if self.problem is not None:
             return f"{self.table}: not compared: {self.problem}"
-        rows, ranges = _counted(self.rows, "row"), _counted(self.ranges, "key range")
+        rows, ranges = counted(self.rows, "row"), counted(self.ranges, "key range")
         if self.same:
             lines = [f"{self.table}: {rows} in {ranges} are the same at {self.lsn}"]
         else:
@@ -158,23 +160,19 @@ class TableResult:
             lines += [f"  {each}", *(f"    {key}" for key in each.keys)]
         if self.changing:
             lines.append(
-                f"  {_counted(self.changing, 'row')} changed during each comparison and were not compared"
+                f"  {counted(self.changing, 'row')} changed during each comparison and were not compared"
             )
         if self.not_compared:
             lines.append(f"  columns that were not compared: {', '.join(self.not_compared)}")
         if self.requested:
-            lines.append(f"  {_counted(self.requested, 'snapshot')} requested")
+            lines.append(f"  {counted(self.requested, 'snapshot')} requested")
         if self.deleted:
-            lines.append(f"  rows with {_counted(self.deleted, 'key')} deleted from the lake")
+            lines.append(f"  rows with {counted(self.deleted, 'key')} deleted from the lake")
         if self.kept:
             lines.append(
-                f"  rows with {_counted(self.kept, 'key')} stay in the lake: no publication publishes the table's deletes and truncates"
+                f"  rows with {counted(self.kept, 'key')} stay in the lake: no publication publishes the table's deletes and truncates"
             )
         return "\n".join(lines)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(slots=True)
@@ -252,7 +250,7 @@ class Verification:
     ) -> list[TableResult]:
         """Compare tables, and return the results in the order of their names.
 
-        :param tables: ``schema.table``; ``None``: all that are mirrored.
+        :param tables: ``schema.table``, with quotes around a name that has a dot; ``None``: all that are mirrored.
         :param show_keys: name the keys of rows that differ.
         :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, and delete the rows that
             only the lake has.
@@ -260,11 +258,12 @@ class Verification:
         :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
         """
         known = self._mirrored.as_of()
-        if unknown := set(tables or ()) - known.keys():
+        wanted = {each if each in known else str(TableName.parse(each)) for each in tables or ()}
+        if unknown := wanted - known.keys():
             raise ConfigurationError(
                 f"table {min(unknown)} is not mirrored: the tables are {', '.join(sorted(known)) or 'none'}"
             )
-        states = [_Table(name) for name in sorted(known if tables is None else set(tables))]
+        states = [_Table(name) for name in sorted(known if tables is None else wanted)]
         for _ in range(_ROUNDS):
             pending = [each for each in states if each.problem is None and each.pending != set()]
             if not pending:
@@ -324,7 +323,8 @@ class Verification:
         for column in table.columns:
             if column.name in others:
                 others.remove(column.name)
-                form = canonical(column.type_oid, types, schema.field(column.name).type)
+                kind = schema.field(column.name).type
+                form = canonical(column.type_oid, types, kind, key=column.name in keys)
                 if form is not None:
                     columns[column.name] = form
                     continue
@@ -400,7 +400,12 @@ class Verification:
     def _lake(self, table: str) -> LakeTable | DistributedTable:
         # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
         # batch that is being applied has only changed rows from after the snapshot.
-        return distributed(LakeTable(self._mirrored.newest(table)), self._session)
+        newest = self._mirrored.newest(table)
+        return distributed(LakeTable(newest, self._end()), self._session)
+
+    def _end(self) -> LSN:
+        """Return the journal's end: no row of a version that was opened before has a later change."""
+        return JournalReader(self._journal).chain().last_segment_end
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:
         compared = state.compared
