@@ -44,6 +44,7 @@ class Mirrored:
     def __init__(self, **paths: Any) -> None:
         self.paths = {f"public.{name}": str(path) for name, path in paths.items()}
         self.lsn = LSN(LATE)
+        self.end = LSN(LATE + 1)
         self.looked: Any = lambda: None
 
     def as_of(self) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[An
         name: options.pop(name) for name in ("keys", "range_rows", "timeout", "session") if name in options
     }
     made = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
+    made._end = lambda: mirrored.end  # type: ignore[method-assign] # there is no journal
     return asyncio.run(made.run(**options))
 
 
@@ -204,6 +206,30 @@ def test_differences(database, slot_name, tmp_path) -> None:
     signals = b" ".join(asyncio.run(requested()))
     for where in (b">= '20' AND", b"<= '22'", b">= '150' AND", b"<= '151'", b">= '200' AND"):
         assert where in signals
+
+
+def test_a_zero_and_a_position_after_the_end(database, slot_name, tmp_path) -> None:
+    """A key -0 is the lake's 0, other columns have their sign; a row from after the journal's end differs; names may have quotes."""
+    execute(
+        database,
+        'CREATE TABLE "odd.t" (k float8 PRIMARY KEY, n float4)',
+        """INSERT INTO "odd.t" VALUES ('-0', 1), (1, '-0'), (2, 2), (3, 3)""",
+        'CREATE PUBLICATION p FOR TABLE "odd.t"',
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    mirrored = Mirrored(**{"odd.t": tmp_path / "t"})
+    lake = {
+        "k": pa.array([0.0, 1.0, 2.0, 3.0], pa.float64()),
+        "n": pa.array([1.0, 0.0, 2.0, 3.0], pa.float32()),
+        "_commit_lsn": pa.array([1, 1, LATE, LATE + 1], pa.int64()),
+        "_ordinal": pa.array([0] * 4, pa.int64()),
+    }
+    write_deltalake(tmp_path / "t", pa.table(lake))
+    (result,) = verified(database, slot_name, mirrored, tables=['public."odd.t"'])
+    (found,) = result.differences
+    assert (found.missing, found.different, found.extra, result.changing) == (0, 2, 0, 1)
+    with pytest.raises(ConfigurationError, match=r"table public\.other is not mirrored"):
+        verified(database, slot_name, mirrored, tables=["other"])
 
 
 @pytest.mark.xdist_group("spark")

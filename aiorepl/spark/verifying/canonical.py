@@ -37,11 +37,12 @@ class Canonical:
     number: bool = False
 
 
-def canonical(oid: int, types: Types, kind: pa.DataType) -> Canonical | None:
+def canonical(oid: int, types: Types, kind: pa.DataType, *, key: bool = False) -> Canonical | None:
     """Return how a column is printed; ``None`` if the two types cannot be compared.
 
     :param oid: its type in PostgreSQL.
     :param kind: its type in the lake.
+    :param key: whether equal values have one text, as -0 and 0 of a key. Other columns show which of the two they have.
     """
     info = types.base(oid)
     if _is_text(kind):
@@ -52,7 +53,7 @@ def canonical(oid: int, types: Types, kind: pa.DataType) -> Canonical | None:
         found = _nested(info, types, kind)
     else:
         # A user's type may have the same name, and its casts and operators would run as our role.
-        found = _scalar(info.name, kind) if info.namespace == "pg_catalog" else None
+        found = _scalar(info.name, kind, key=key) if info.namespace == "pg_catalog" else None
     if found is None or info.oid == oid:
         return found
     base = f"{identifier(info.namespace)}.{identifier(info.name)}"
@@ -95,13 +96,13 @@ def _output(each: str) -> str:
     return f"CASE WHEN {each} IS DISTINCT FROM NULL THEN format('%s', {each}) END"
 
 
-def _scalar(name: str, kind: pa.DataType) -> Canonical | None:
+def _scalar(name: str, kind: pa.DataType, *, key: bool) -> Canonical | None:
     if pa.types.is_integer(kind) and name in _INTEGERS:
         return Canonical(lambda each: f"({each})::text", lambda array: array.cast(pa.string()), number=True)
     if pa.types.is_decimal(kind) and name in (*_INTEGERS, "numeric"):
         return _decimal(kind)
     if kind in _FLOATS and name in (*_INTEGERS, "numeric", "float4", "float8"):
-        return _float(kind)
+        return _float(kind, key=key)
     if pa.types.is_boolean(kind) and name == "bool":
         return Canonical(_output, _booleans)
     if pa.types.is_date(kind) and name == "date":
@@ -134,13 +135,17 @@ def _decimal(kind: pa.DataType) -> Canonical:
     return Canonical(sql, texts, number=True)
 
 
-def _float(kind: pa.DataType) -> Canonical:
+def _float(kind: pa.DataType, *, key: bool) -> Canonical:
     name, bits, integer = _FLOATS[kind]
 
     def sql(each: str) -> str:
-        return f"('x' || encode({name}send(({each})::{name}), 'hex'))::bit({bits})::int{bits // 8}::text"
+        value = f"({each})::{name}"
+        value = f"{value} + '0'::{name}" if key else value
+        return f"('x' || encode({name}send({value}), 'hex'))::bit({bits})::int{bits // 8}::text"
 
     def texts(array: Any) -> Any:
+        if key:
+            array = pc.add(array, pa.scalar(0, kind))
         one = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), kind), array)
         return one.view(integer).cast(pa.string())
 

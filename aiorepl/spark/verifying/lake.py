@@ -19,13 +19,19 @@ _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
 MODES: Final = (_DELETED, _IS_CURRENT, _ENDED)
 """The columns that tell which rows exist, in the modes soft_delete and history."""
 _OP: Final = "_op"
+_LAST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A version of a table in the mode current, soft_delete or history."""
+    """A version of a table in the mode current, soft_delete or history.
+
+    :param end: no change has this LSN or a later one; a row whose position says so differs from every row of the source. ``None``
+        if that is not known.
+    """
 
     version: Rows
+    end: LSN | None = None
 
     def schema(self) -> pa.Schema:
         """Return its columns."""
@@ -98,22 +104,30 @@ class LakeTable:
     ) -> Iterator[tuple[int, Row, bool]]:
         columns = [*compared.columns, COMMIT_LSN, *compared.modes]
         for batch in self.version.batches(columns, within, files):
-            yield from _compared(compared, lsn, batch)
+            yield from _compared(compared, lsn, self.end, batch)
 
 
-def _compared(compared: Comparison, lsn: LSN, batch: pa.RecordBatch) -> Iterator[tuple[int, Row, bool]]:
-    modes = compared.modes
-    since = pc.fill_null(pc.greater_equal(batch[COMMIT_LSN], int(lsn)), False)
+def _compared(
+    compared: Comparison, lsn: LSN, end: LSN | None, batch: pa.RecordBatch
+) -> Iterator[tuple[int, Row, bool]]:
+    modes, changed = compared.modes, batch[COMMIT_LSN]
+    if _IS_CURRENT in modes:
+        changed = pc.max_element_wise(changed, batch[_ENDED])
+    since = pc.fill_null(pc.greater_equal(changed, int(lsn)), False)
     there = pa.repeat(pa.scalar(True), batch.num_rows)
     if _DELETED in modes:
         there = pc.invert(pc.fill_null(batch[_DELETED], False))
     elif _IS_CURRENT in modes:
         there = pc.fill_null(batch[_IS_CURRENT], False)
-        since = pc.or_(since, pc.fill_null(pc.greater_equal(batch[_ENDED], int(lsn)), False))
     wanted = pc.or_(there, since)
-    rows = compared.rows(batch.filter(wanted))
-    for (place, row), late in zip(rows, since.filter(wanted).to_pylist(), strict=True):
-        yield place, row, late
+    # An end after all LSNs, if it is unknown.
+    impossible = pc.fill_null(pc.greater(changed, _LAST if end is None else int(end) - 1), False)
+    known = zip(since.filter(wanted).to_pylist(), impossible.filter(wanted).to_pylist(), strict=True)
+    for (place, row), (late, wrong) in zip(compared.rows(batch.filter(wanted)), known, strict=True):
+        if wrong:
+            yield place, row._replace(hash=~row.hash), False
+        else:
+            yield place, row, late
 
 
 def is_changelog(schema: pa.Schema) -> bool:
