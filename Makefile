@@ -4,13 +4,14 @@
 .SUFFIXES:
 .PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
-# Python, Spark and Hadoop of the environment are not those of .venv.
-unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
+# Python, Spark and Hadoop of the environment are not those of .venv, and have other settings.
+unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONOPTIMIZE PYTHONINSPECT PYTHONSAFEPATH PYTHONDEVMODE PYTHONPLATLIBDIR \
+  PYTEST_PLUGINS PYTEST_DISABLE_PLUGIN_AUTOLOAD MYPYPATH SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH HADOOP_CONF_DIR HADOOP_HOME YARN_CONF_DIR PYSPARK_PYTHON \
   PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
-# Packages go into .venv, wherever the environment or pip's configuration installs others.
+# Packages go into .venv, wherever the environment or pip's configuration installs others. The locks alone choose them.
 export PIP_USER = 0
-unexport PIP_TARGET PIP_PREFIX PIP_ROOT
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIREMENT PIP_CONSTRAINT PIP_BUILD_CONSTRAINT PIP_ONLY_BINARY PIP_NO_BINARY PIP_DRY_RUN
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -21,6 +22,8 @@ AUDIT_VENV = .venv-audit
 STRANGERS = /var/tmp/aiorepl-strangers
 ARGS =
 PLAIN_ARGS =
+# An environment that was made in another folder, or whose Python is gone, is made again.
+$(shell sh scripts/venv.sh --check $(VENV) $(DOCS_VENV) $(AUDIT_VENV))
 # Four for each of two cores: most of a test's time is a server's, or waiting for it.
 WORKERS = 8
 PYTEST = pytest -n $(WORKERS) --dist loadgroup

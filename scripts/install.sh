@@ -19,6 +19,17 @@ pip() {
 # PySpark and nkeys come as source distributions. They are built with the setuptools of the lock, by its modern interface, and
 # without compressing PySpark's 450 MB, which pip unpacks right after.
 export PIP_USE_PEP517=1 DIST_EXTRA_CONFIG="$PWD/scripts/sdists.cfg"
+# One installation at a time: `make -j8 demo test`, or two terminals. The lock of this folder ends with this shell and with the
+# programs that it has started. Some network file systems have no such locks: there nothing waits.
+exec 9<.
+"${PYTHON:-python3}" -c '
+import fcntl
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("aiorepl: waiting: another process installs into this folder", flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+' >&2 2>/dev/null || true
 step "1/4 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
 step "2/4 build tools"

@@ -1,6 +1,23 @@
 #!/bin/sh
 # venv.sh FOLDER: a virtual environment of the newest suitable Python, unless FOLDER is one already.
+# venv.sh --check FOLDER…: an environment whose clone was moved or copied, or whose Python is gone, is no longer marked as installed:
+# its programs would not start, or run the other clone's code.
 set -eu
+# Programs that pip installs have the folder's path in their first lines, as pip itself.
+usable() {
+    case $1 in
+        /*) programs=$1/bin/ ;;
+        *) programs=$(pwd -P)/$1/bin/ ;;
+    esac
+    [ -x "$1/bin/python" ] && { [ ! -f "$1/bin/pip" ] || head -n 3 "$1/bin/pip" | grep -qF "$programs"; }
+}
+if [ "$1" = --check ]; then
+    shift
+    for venv in "$@"; do
+        [ ! -d "$venv" ] || usable "$venv" || rm -f "$venv"/installed "$venv"/installed-demo
+    done
+    exit 0
+fi
 venv=$1
 case $PWD in
     *[\$\"\`\\:]*)
@@ -8,7 +25,7 @@ case $PWD in
         exit 2
         ;;
 esac
-if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+if usable "$venv" && "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     exit 0
 fi
 if [ -n "${PYTHON-}" ]; then

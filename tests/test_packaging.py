@@ -338,11 +338,16 @@ def test_every_download_is_verified():
 
 
 def test_packages_go_into_the_virtual_environment(tmp_path):
-    """Commands of ``make`` get no other place for packages from the environment."""
+    """Commands of ``make`` get no other place or choice of packages, and no settings of Python, from the environment."""
     (tmp_path / "Makefile").write_text(
-        (ROOT / "Makefile").read_text() + "\nshown:\n\t@env | grep -E '^PIP_(USER|TARGET|PREFIX|ROOT)='\n"
+        (ROOT / "Makefile").read_text()
+        + "\nshown:\n\t@env | sed -n '/^P[A-Z_]*=other$$/p'; echo PIP_USER=$$PIP_USER\n"
     )
-    other = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x"}
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "venv.sh", tmp_path / "scripts")
+    pip = ["USER", "TARGET", "PREFIX", "ROOT", "CONSTRAINT", "ONLY_BINARY", "NO_BINARY"]
+    python = ["PATH", "WARNINGS", "OPTIMIZE", "SAFEPATH"]
+    other = {f"PIP_{name}": "other" for name in pip} | {f"PYTHON{name}": "other" for name in python}
     shown = subprocess.run(
         ["make", "--no-print-directory", "shown"],
         cwd=tmp_path,
@@ -432,3 +437,73 @@ def test_a_folder_in_which_nothing_would_start(tmp_path, character) -> None:
     assert refused.returncode == 2
     assert "move the clone" in refused.stderr
     assert not list(folder.iterdir())
+
+
+def test_one_installation_at_a_time(tmp_path):
+    """A second installation into the same clone waits until the first has ended."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    log, gate, python = tmp_path / "log", tmp_path / "gate", tmp_path / "python"
+    # "pip" takes until there is a gate.
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f'"-m venv"*) for venv; do :; done; mkdir -p "$venv/bin"; cp "{python}" "$venv/bin/python" ;;\n'
+        f'"-m pip"*) echo "begins $NAME" >>"{log}"; until [ -e "{gate}" ]; do sleep 0.05; done; echo "ends $NAME" >>"{log}" ;;\n'
+        f'*) exec "{sys.executable}" "$@" ;;\nesac\n'
+    )
+    python.chmod(0o755)
+
+    def begin(name: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["sh", "scripts/install.sh", "venv", "requirements.lock"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHON": str(python), "NAME": name},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    first = begin("first")
+    assert "1/4" in first.stderr.readline()  # with the lock
+    with first, begin("second") as second:
+        told = second.stderr.readline()
+        gate.touch()
+        assert (first.wait(), second.wait()) == (0, 0)
+    assert "another process installs" in told
+    steps = log.read_text().splitlines()
+    assert steps == ["begins first", "ends first"] * 3 + ["begins second", "ends second"] * 3
+
+
+@pytest.mark.parametrize("change", ["none", "moved", "copied", "no Python"])
+def test_an_environment_of_another_folder(tmp_path, change) -> None:
+    """No target uses an environment whose programs would not start, or would run the code of another clone."""
+    made, now = tmp_path / "the clone", tmp_path / "now"
+    (made / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "venv.sh", made / "scripts")
+    shutil.copy(ROOT / "Makefile", made)
+    (made / ".venv" / "bin").mkdir(parents=True)
+    (made / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    # As pip writes it if the path has a space.
+    (made / ".venv" / "bin" / "pip").write_text(
+        f'#!/bin/sh\n\'\'\'exec\' "{made}/.venv/bin/python" "$0" "$@"\n'
+    )
+    marks = [made / ".venv" / name for name in ("installed", "installed-demo")]
+    for mark in marks:
+        mark.touch()
+    if change == "moved":
+        made.rename(now)
+    elif change == "copied":
+        shutil.copytree(made, now, symlinks=True)
+    else:
+        now = made
+    if change == "no Python":
+        (now / ".venv/bin/python").unlink()
+    subprocess.run(["make", "-n", "clean"], cwd=now, stdout=subprocess.DEVNULL, check=True)
+    assert [(now / ".venv" / mark.name).exists() for mark in marks] == [change == "none"] * 2
+    # Refused, because no Python can make a new one; unless that one is still good.
+    again = subprocess.run(
+        ["sh", "scripts/venv.sh", ".venv"],
+        cwd=now,
+        env=os.environ | {"PYTHON": str(tmp_path / "no Python")},
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    assert again.returncode == (2 if change != "none" else 0)
