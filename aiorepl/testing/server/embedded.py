@@ -54,6 +54,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log_timezone": "UTC",
 }
 
+# For the query of a DSN: a PGSSLMODE or PGTARGETSESSIONATTRS of the environment is for other servers; this one has no TLS.
+LOCAL: Final = "sslmode=disable&target_session_attrs=any"
+
 _running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
 
 
