@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiorepl import spark as spark
     from aiorepl import testing as testing
     from aiorepl.delivery.batching import BatchPolicy
-    from aiorepl.delivery.config import Delivery
+    from aiorepl.delivery.config import Delivery, SinkSpec
     from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.errors import (
         AioreplError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SlotError,
         TransientError,
     )
+    from aiorepl.formats.format import event_id
     from aiorepl.formats.routing import Routing
     from aiorepl.lsn import LSN
     from aiorepl.objects.location import ObjectStore
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
     from aiorepl.position import Position
     from aiorepl.retry import RetryPolicy
-    from aiorepl.sink import Batch, Rejection, Sink, SinkContext, SyncSink
+    from aiorepl.sink import Batch, Rejection, RoutingKey, Sink, SinkContext, SyncSink
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
     from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         Update,
     )
     from aiorepl.transactions.lazy_changes import TableRows
+    from aiorepl.transactions.rows import Row
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
     from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "aiorepl.delivery.batching": ("BatchPolicy",),
     "aiorepl.delivery.dead_letters": ("DeadLetters",),
-    "aiorepl.delivery.config": ("Delivery",),
+    "aiorepl.delivery.config": ("Delivery", "SinkSpec"),
     "aiorepl.pipeline.statistics": ("PipelineState", "PipelineStatistics"),
     "aiorepl.pipeline.pipeline": ("Pipeline",),
     "aiorepl.retry": ("RetryPolicy",),
@@ -91,6 +93,7 @@ _NAMES = {
         "SlotError",
         "TransientError",
     ),
+    "aiorepl.formats.format": ("event_id",),
     "aiorepl.formats.routing": ("Routing",),
     "aiorepl.lsn": ("LSN",),
     "aiorepl.objects.location": ("ObjectStore",),
@@ -98,7 +101,7 @@ _NAMES = {
     "aiorepl.pgoutput.relations": ("Relation",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),
     "aiorepl.position": ("Position",),
-    "aiorepl.sink": ("Batch", "Rejection", "Sink", "SinkContext", "SyncSink"),
+    "aiorepl.sink": ("Batch", "Rejection", "RoutingKey", "Sink", "SinkContext", "SyncSink"),
     "aiorepl.transactions.changes": (
         "Change",
         "Delete",
@@ -110,6 +113,7 @@ _NAMES = {
         "Update",
     ),
     "aiorepl.transactions.lazy_changes": ("TableRows",),
+    "aiorepl.transactions.rows": ("Row",),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
     "aiorepl.transactions.transaction": ("SnapshotChunk", "Transaction"),
@@ -133,8 +137,10 @@ __all__ = [  # noqa: RUF022 - by theme
     "DeadLetters",
     "Selection",
     "Routing",
+    "RoutingKey",
     "Sink",
     "SyncSink",
+    "SinkSpec",
     "SinkContext",
     "Batch",
     "Rejection",
@@ -144,6 +150,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "TableRows",
     "Change",
     "RowChange",
+    "Row",
     "Insert",
     "Read",
     "Update",
@@ -152,6 +159,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Message",
     "SchemaChange",
     "SchemaChanged",
+    "event_id",
     "Relation",
     "Prepare",
     "StreamPrepare",

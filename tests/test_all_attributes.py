@@ -36,7 +36,8 @@ def test_the_three_lists_agree():
 def test_every_name_resolves(name):
     """Each is there, is called what it is called, and is imported once."""
     value = getattr(aiorepl, name)
-    assert getattr(value, "__name__", name) == name
+    if name not in ("RoutingKey", "SinkSpec"):  # aliases of types
+        assert getattr(value, "__name__", name) == name
     assert getattr(aiorepl, name) is value
 
 

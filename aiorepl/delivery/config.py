@@ -104,6 +104,7 @@ class ResolvedDelivery:
 
 
 SinkSpec = Sink | SyncSink | Delivery
+"""A sink as a pipeline takes it: alone, or with the options of a ``Delivery``."""
 
 
 def resolve(

@@ -1,13 +1,17 @@
 """Formats turn changes into events, the bytes that leave the process. Pure.
 
-``named`` returns a format by its name in options and files; ``docs/reference/formats.md`` describes each.
+``named`` returns a format by its name in options and files; ``docs/reference/formats.md`` describes each. ``native_schema`` returns
+the JSON Schema of native events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from aiorepl import compiled
 from aiorepl.errors import ConfigurationError
@@ -28,6 +32,9 @@ _FORMATS: Final = {
     "pretty": ("aiorepl.formats.pretty:PrettyFormat", False),
 }
 NAMES: Final = tuple(_FORMATS)
+"""The names of all formats."""
+
+__all__ = ["NAMES", "named", "native_schema"]
 
 
 def named(
@@ -43,7 +50,7 @@ def named(
         "double"}``.
     :param values: ``"typed"`` or ``"text"``, for formats with a choice.
     :param boundaries: write events for the begin and the end of a transaction too.
-    :param position: of the source; formats that name the source take its name from here by default.
+    :param position: the source's position; formats that name the source take its name from the position by default.
     :raises ConfigurationError: for an unknown name, an option that the format does not have, or ``values`` that it
         cannot write.
     """
@@ -75,3 +82,11 @@ def named(
             raise ConfigurationError(f"format {name}: {option} must be a {type(known[option]).__name__}")
     made: Format = found(**{"boundaries": boundaries} | options)
     return made
+
+
+def native_schema() -> dict[str, Any]:
+    """Return the JSON Schema of native events, draft 2020-12; ``docs/reference/native-event.md`` describes the fields."""
+    text = get_data(__name__, "native.schema.json")
+    assert text is not None  # as for every package that is in a folder or a zip file
+    schema: dict[str, Any] = orjson.loads(text)
+    return schema

@@ -31,6 +31,7 @@ class Unchanged(enum.Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+"""Stands for a large (TOASTed) value that did not change, so that the server did not send it. It is never NULL: test with ``is``."""
 
 NULL: Final = ord("n")
 TOAST: Final = ord("u")

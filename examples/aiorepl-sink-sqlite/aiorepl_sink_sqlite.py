@@ -5,8 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiorepl import Batch, Position, SinkContext, SyncSink, TransientError
-from aiorepl.formats.format import event_id
+from aiorepl import Batch, Position, SinkContext, SyncSink, TransientError, event_id
 from aiorepl.formats.native import NativeFormat
 
 TABLES = """

@@ -14,7 +14,7 @@ A block is fenced or indented. An HTML comment before it, which readers do not s
 ``elsewhere PATH``     is executed by this test, which names the document
 ``run``                shell: executed, otherwise parsed; SQL: kept, otherwise rolled back; Python: its tests are run
 ``runs SQL``           Python, shell: runs until the transactions of SQL are confirmed, and is then stopped
-``output``             the output of the command before, except for numbers, times and positions
+``output``             the output of the command before, except for numbers, times and positions; JSON: events, laid out for readers
 ``then CODE``          Python: executed after the block, to use what the block defines
 ``program``            Python: executed as a program, in a process of its own
 ``mirror``             TOML: a file of ``aiorepl spark mirror``
@@ -100,8 +100,8 @@ def extract(page: str, text: str) -> Iterator[Block]:
                 said = comment[1]
             elif line.strip():
                 said = ""
-                # Within an item of a list, or below a reference of mkdocstrings, an indented line is its text.
-                listed = bool(re.match(r"([-*]|\d+\.|:::) ", line)) or (listed and line.startswith(" "))
+                # Within an item of a list, an indented line is its text.
+                listed = bool(re.match(r"([-*]|\d+\.) ", line)) or (listed and line.startswith(" "))
             number += 1
 
 

@@ -277,11 +277,18 @@ class Page:
                 assert (self.root / program).is_file(), program
 
     def output(self, block: Any) -> None:
-        """Compare with the output of the command before: each line, in order; … stands for any text."""
-        printed = [normal(line) for line in self.printed.splitlines()]
+        """Compare with the output of the command before: each line, in order; … stands for any text.
+
+        A block of JSON has events, laid out for readers: their fields, in order, and all values are compared, except for positions,
+        times and xids.
+        """
+        lines, form = block.text.splitlines(), normal
+        if block.language == "json":
+            lines, form = events(block.text), normal_event
+        printed = [form(line) for line in self.printed.splitlines()]
         at = 0
-        for line in filter(str.strip, block.text.splitlines()):
-            pattern = re.escape(normal(line)).replace("…", ".*")
+        for line in filter(str.strip, lines):
+            pattern = re.escape(form(line)).replace("…", ".*")
             found = next((n for n in range(at, len(printed)) if re.fullmatch(pattern, printed[n])), None)
             assert found is not None, f"{block}: {line!r} is not in\n{self.printed}"
             at = found + 1
@@ -294,6 +301,23 @@ def normal(line: str) -> str:
     line = re.sub(r"(TIME ?)+", "TIME", line)
     line = re.sub(r"\d[\d,.]*\d", "N", line)
     return re.sub(r"[ ─━]{2,}", " ", line).strip()
+
+
+def events(text: str) -> list[str]:
+    """The JSON objects of a text, each without the spaces and line ends around its tokens."""
+    compact, at, found = re.sub(r'("(?:[^"\\]|\\.)*")|\s+', lambda part: part[1] or "", text), 0, []
+    while at < len(compact):
+        _, end = json.JSONDecoder().raw_decode(compact, at)
+        found.append(compact[at:end])
+        at = end
+    return found
+
+
+def normal_event(line: str) -> str:
+    """Remove the values of an event that differ between runs: positions, times and xids."""
+    line = re.sub(r'(lsn":)"[0-9A-F]+/[0-9A-F]+"', r"\1LSN", line)
+    line = re.sub(r'(_time":)"[-+\d]+T[\d:.]+Z"', r"\1TIME", line)
+    return re.sub(r'("xid":)[1-9]\d*', r"\1XID", line)
 
 
 def accept(arguments: list[str]) -> None:

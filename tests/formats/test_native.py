@@ -7,20 +7,26 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from aiorepl import UNCHANGED, ConfigurationError, DataError
+from aiorepl.formats import native_schema
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
 INT4, JSON, INT4_ARRAY = 23, 114, 1007
+VALIDATOR = Draft202012Validator(native_schema())
 HEADER = '"xid":701,"commit_lsn":"%s","ordinal":%d,"commit_time":"%s","origin":null'
 
 
 def lines(stream, **options):
-    """The events of what was written down."""
-    return [line.decode() for line in NativeFormat(**options).events(stream.slices())]
+    """The events of what was written down. Each matches the JSON Schema."""
+    events = [line.decode() for line in NativeFormat(**options).events(stream.slices())]
+    for event in events:
+        VALIDATOR.validate(json.loads(event))
+    return events
 
 
 def test_every_kind(stream):
@@ -172,7 +178,7 @@ def test_a_snapshot():
     items = stream.table("items", column("id", INT4, key=True))
     lsn = stream.snapshot(items, items.insert("1"), last_of_table=False, last=False)
     stream.snapshot(items, number=2)
-    events = [json.loads(line) for line in NativeFormat(boundaries=True).events(stream.slices())]
+    events = [json.loads(line) for line in lines(stream, boundaries=True)]
     complete = {"last_of_table": True, "last": True}
 
     assert ["begin", "read", "commit", "begin", "commit"] == [event["kind"] for event in events]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import orjson
+from jsonschema import Draft202012Validator
 
+from aiorepl.formats import native_schema
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -24,6 +26,8 @@ def test_what_it_says():
         for part in stream.slices()
     )
 
+    for event in (*first, *second):
+        Draft202012Validator(native_schema()).validate(event)
     assert ["schema", "insert"] == [event["kind"] for event in first]
     assert (True, [], [], None) == tuple(first[0][name] for name in ("first", "added", "dropped", "was"))
     schema, insert, _ = second
