@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint reference docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv, and have other settings.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONOPTIMIZE PYTHONINSPECT PYTHONSAFEPATH PYTHONDEVMODE PYTHONPLATLIBDIR \
@@ -117,9 +117,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The pages of docs/reference/ that are made of the code: commands, the pipeline file, and all public names of Python.
+reference: $(STAMP)
+	@$(BIN)/python scripts/reference.py
+
 # The site of docs/ in site/, in an environment of its own (requirements-docs.lock): a link that leads nowhere is an error.
 docs: $(DOCS_VENV)/installed
-	PYTHONPATH=.:sinks NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
 	@echo "aiorepl: the site is in site/index.html"
 
 $(DOCS_VENV)/installed: requirements-docs.lock
