@@ -1,4 +1,4 @@
-"""A process that lacks the artifact on its path finds it, as docs/spark.md says of streams under Spark Connect. Without Spark."""
+"""A process that lacks the artifact on its path finds it, as docs/spark/cluster.md says of streams under Spark Connect. Without Spark."""
 
 from __future__ import annotations
 

@@ -457,8 +457,8 @@ def test_a_data_frame_that_is_too_old(spark, evolved) -> None:
 
 
 def test_documentation(spark, journal, tmp_path, capsys) -> None:
-    """The examples of reading in docs/spark.md run as they are, but for their folders."""
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    """The examples of reading in docs/spark/reading.md run as they are, but for their folders."""
+    text = (Path(__file__).parents[2] / "docs" / "spark" / "reading.md").read_text(encoding="utf-8")
     section = text.partition("\n## Reading")[2].partition("\n## ")[0]
     orders = journal.stream.table("orders", ID, NOTE)
     journal.stream.transaction(orders.insert("1", "one"))

@@ -126,7 +126,11 @@ def test_executors_that_are_killed(journal, worker_python, tmp_path, free_port) 
     file = program / "mirror.toml"
     file.write_text(file.read_text().replace("[mirror]", '[mirror]\npartition_bytes = "32KiB"'))
 
-    documented = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8").partition("\n### spark-submit\n")[2]
+    documented = (
+        (ROOT / "docs" / "spark" / "cluster.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## spark-submit\n")[2]
+    )
     (line,) = re.findall(r"^JOURNAL=.*$", documented, re.MULTILINE)
     for there, here in {
         "s3://shop/journal": str(journal.folder),

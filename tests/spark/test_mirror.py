@@ -393,8 +393,8 @@ def test_planned_again(spark, journal, target) -> None:
 
 
 def test_documentation(spark, journal, tmp_path) -> None:
-    """The example of apply_changes in docs/spark.md runs as it is, but for its folders."""
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    """The example of apply_changes in docs/spark/mirror.md runs as it is, but for its folders."""
+    text = (Path(__file__).parents[2] / "docs" / "spark" / "mirror.md").read_text(encoding="utf-8")
     section = text.partition("\n## Mirroring one table")[2].partition("\n## ")[0]
     table = journal.stream.table("orders", ID, NOTE)
     journal.stream.transaction(table.insert("1", "one"), table.update("1", "uno"))

@@ -66,8 +66,8 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
 
 
 def test_documentation(spark, journal, tmp_path, capsys) -> None:
-    """The examples of docs/spark.md run as they are, but for their folders and their end."""
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    """The examples of docs/spark/mirror.md run as they are, but for their folders and their end."""
+    text = (Path(__file__).parents[2] / "docs" / "spark" / "mirror.md").read_text(encoding="utf-8")
     section = text.partition("\n## Mirroring many tables")[2].partition("\n## ")[0]
     orders = journal.stream.table("orders", ID, NOTE)
     journal.stream.transaction(orders.insert("1", "one"))

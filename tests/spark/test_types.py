@@ -1,4 +1,4 @@
-"""The tables of types in docs/spark.md are what a real server's values become: from the source, the snapshot and the files."""
+"""The tables of types in docs/spark/reading.md are what a real server's values become: from the source, the snapshot and the files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aiorepl_sinks.parquet import ParquetSink
 pytestmark = pytest.mark.xdist_group("spark")
 
 SECTION = (
-    (Path(__file__).parents[2] / "docs/spark.md")
+    (Path(__file__).parents[2] / "docs/spark/reading.md")
     .read_text(encoding="utf-8")
     .partition("## Types\n")[2]
     .partition("\n## ")[0]

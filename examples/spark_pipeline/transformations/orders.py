@@ -3,7 +3,7 @@
     pip install 'aiorepl[spark]' 'pyspark[pipelines]'
 
 AUTO CDC (``dp.create_auto_cdc_flow``) would keep the rows in a target table, but Spark 4.2.1 accepts no table of a released connector
-as its target: docs/spark.md lists what was tried. ``aiorepl.spark.mirror`` and ``apply_changes`` keep such tables.
+as its target: docs/spark/reading.md lists what was tried. ``aiorepl.spark.mirror`` and ``apply_changes`` keep such tables.
 """
 
 from __future__ import annotations
