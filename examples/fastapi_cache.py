@@ -67,18 +67,18 @@ class Products(aiorepl.Sink):
         return dict(found)
 
 
-products = Products()
-pipeline = aiorepl.Pipeline(
-    # visible: a row that is read after its change was delivered is the new one, also with synchronous standbys.
-    aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True, visible=True),
-    {"products": products},
-)
-
-
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Run the pipeline from before the first request until after the last; at the end it confirms the slot."""
-    async with asyncpg.create_pool(DSN) as app.state.pool, pipeline:
+    """Run a pipeline from before the first request until after the last; at the end it confirms the slot.
+
+    A pipeline runs only once, so each start of the application makes another one.
+    """
+    products = Products()
+    # visible: a row that is read after its change was delivered is the new one, also with synchronous standbys.
+    source = aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True, visible=True)
+    pipeline = aiorepl.Pipeline(source, {"products": products})
+    async with asyncpg.create_pool(DSN) as pool, pipeline:
+        app.state.products, app.state.pipeline, app.state.pool = products, pipeline, pool
         yield
 
 
@@ -88,6 +88,7 @@ app = FastAPI(lifespan=lifespan)
 @app.get("/products/{number}")
 async def product(number: int, response: Response) -> dict[str, Any]:
     """Return a product."""
+    products: Products = app.state.products
     hits = products.hits
     row = await products.get(app.state.pool, number)
     if row is None:
@@ -99,5 +100,5 @@ async def product(number: int, response: Response) -> dict[str, Any]:
 @app.get("/health")
 async def health() -> dict[str, Any]:
     """Return the confirmed position of the stream."""
-    statistics = pipeline.statistics()
+    statistics = app.state.pipeline.statistics()
     return {"flushed": str(statistics.flushed), "reconnects": statistics.reconnects}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
 import signal
 from pathlib import Path
 
+import asyncpg
 import httpx2
 import pytest
+from fastapi.testclient import TestClient
 
 # Slots belong to the whole server, and an example's name is in the example.
 pytestmark = pytest.mark.xdist_group("examples")
@@ -126,6 +129,35 @@ async def test_fastapi_cache(running, connection, slot, free_port):
         assert 0 == (await client.get("/health")).json()["reconnects"]
         assert "Application shutdown complete" in await process.interrupt(signal.SIGTERM)
     assert 0 == await slot("cache_7", "products")
+
+
+def test_fastapi_cache_starts_again(database, monkeypatch):
+    """One process may start and stop the application any number of times, as a test suite does."""
+    execute(
+        database, "CREATE TABLE products (id int PRIMARY KEY); CREATE PUBLICATION products FOR TABLE products"
+    )
+    monkeypatch.setenv("DATABASE_URL", database)
+    monkeypatch.setenv("INSTANCE", "8")
+    app = runpy.run_path(str(EXAMPLES / "fastapi_cache.py"))["app"]
+    pipelines = []
+    for _ in range(2):
+        with TestClient(app) as client:
+            assert client.get("/health").json()["reconnects"] == 0
+            assert app.state.pipeline.state == "running"
+            pipelines.append(app.state.pipeline)
+        assert app.state.pipeline.state == "stopped"
+    assert pipelines[0] is not pipelines[1]
+
+
+def execute(dsn, statements):
+    """Execute statements in a connection of their own."""
+
+    async def executing():
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(statements)
+        await connection.close()
+
+    asyncio.run(executing())
 
 
 def lines(folder):
