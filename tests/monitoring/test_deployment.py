@@ -18,15 +18,20 @@ import yaml
 from aiorepl.cli import command
 from aiorepl.cli.log import Log
 from aiorepl.monitoring.samples import METRICS
+from aiorepl.spark.reading.metrics import METRICS as QUERY_METRICS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deployment"
 METRIC = re.compile(r"\baiorepl_[a-z_]+")
 
 
-@pytest.mark.parametrize("name", ["alerts.yaml", "grafana.json"])
+DASHBOARDS = ("grafana.json", "grafana-spark.json")
+
+
+@pytest.mark.parametrize("name", ["alerts.yaml", *DASHBOARDS])
 def test_the_metrics_exist(name):
-    """Alerts and dashboard name no metric that there is not, and only labels of that metric."""
+    """Alerts and dashboards name no metric that there is not, and only labels of that metric."""
     known = {metric.name: {"pipeline", *metric.labels} for metric in METRICS}
+    known |= {metric.name: set(metric.labels) for metric in QUERY_METRICS}
     for metric in METRICS:
         if metric.kind == "histogram":
             known |= {f"{metric.name}_{part}": known[metric.name] for part in ("bucket", "count", "sum")}
@@ -94,10 +99,12 @@ async def test_a_real_prometheus(troubled, tmp_path, unused_tcp_port):
             while ("AioreplSinkStopped", "broken") not in await asyncio.to_thread(alerts):
                 assert process.returncode is None
                 await asyncio.sleep(0.1)
-        panels = json.loads((FOLDER / "grafana.json").read_text())["panels"]
+        panels = [panel for name in DASHBOARDS for panel in json.loads((FOLDER / name).read_text())["panels"]]
         queries = [target["expr"] for panel in panels for target in panel["targets"]]
         for query in queries:
-            asked = urllib.parse.urlencode({"query": query.replace("$pipeline", ".*")})
+            asked = urllib.parse.urlencode(
+                {"query": query.replace("$pipeline", ".*").replace("$query", ".*")}
+            )
             assert "vector" == (await asyncio.to_thread(get, f"query?{asked}"))["resultType"], query
         rows = await asyncio.to_thread(get, "query?query=aiorepl_table_rows_total")
         assert [("public.items", "insert", "1")] == [
