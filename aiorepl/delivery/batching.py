@@ -53,7 +53,7 @@ class Batcher:
     def __init__(self, max_bytes: int, max_rows: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._max_rows = max_rows
-        # Slices of complete transactions, and those of the transaction whose end was not added yet.
+        # The slices of complete transactions, and the slices of the transaction whose end was not added yet.
         self._whole: list[Slice] = []
         self._partial: list[Slice] = []
         self._whole_bytes = 0
@@ -129,7 +129,7 @@ class Batcher:
 
 
 def _fitting(parts: Sequence[Slice], max_rows: int) -> int:
-    """Return how many slices fit: those of whole transactions, or as many of the first transaction as fit."""
+    """Return how many slices the batch has: whole transactions, or as many slices of the first transaction as fit."""
     rows = whole = 0
     for index, part in enumerate(parts):
         rows += len(part.changes)

@@ -117,7 +117,7 @@ class Cursor:
     def __init__(self, buffer: SliceBuffer, reader: str) -> None:
         self.reader = reader
         self._buffer = buffer
-        # Counted from the first slice that was ever added.
+        # The number of slices that this reader has taken and released, since the first slice was added.
         self._released = buffer._base
         self._next = buffer._base
         self._changed = asyncio.Event()

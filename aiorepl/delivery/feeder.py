@@ -63,7 +63,7 @@ class Feeder:
         :returns: whether reading continues; false after ``stop`` or an error.
         """
         assert self._rewind is not None
-        # One at a time: if two sinks have lost data, the second one may need an earlier position.
+        # Rewind for one sink at a time: if two sinks have lost data, the second sink may need an earlier position.
         async with self._rewinding:
             if self.stopped.is_set():
                 return False

@@ -91,7 +91,7 @@ class SinkWorker:
         self._reset(after)
 
     def _reset(self, after: LSN) -> None:
-        """Forget everything except that the sink has everything up to ``after``."""
+        """Begin again: the sink has everything up to ``after``, and nothing else is known."""
         self._filter = None
         if self._selection is not None:
             self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog, self._memory)
@@ -99,7 +99,7 @@ class SinkWorker:
         self._received = ReplayFilter(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
         self._linger_until: float | None = None
-        # Slices that were taken from the cursor and dropped, and are not released yet.
+        # The number of slices that were taken from the cursor and dropped, and that are not released yet.
         self._dropped = 0
         self._unflushed_bytes = 0
         self._flush_at: float | None = None
@@ -182,7 +182,7 @@ class SinkWorker:
             and self._cursor.blocks_writer
             and self._batcher.has_partial
         ):
-            # The rest of the transaction waits for room, which only this part can release.
+            # The rest of the transaction waits for room in the buffer, and only the delivery of this part makes room.
             batch = self._batcher.take_partial()
         if batch is None and self._dropped:
             self._cursor.release(self._dropped)
@@ -281,12 +281,12 @@ class SinkWorker:
             await self._progress.durable(end_lsn)
 
     async def _remember(self) -> None:
-        """Make durable what the selection has to remember, before a position is."""
+        """Store the selection's memory durably, before any position that depends on it."""
         if self._memory is not None:
             await self._memory.persist()
 
     async def _rewind(self, feeder: Feeder, error: TransientError) -> bool:
-        """Open the sink again, and have the feeder read everything again that the sink has lost.
+        """Open the sink again, and let the feeder read the lost changes again.
 
         :returns: whether delivery continues.
         """

@@ -35,7 +35,7 @@ _log = logger("aiorepl.sink")
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 5.0
-# After so many failed writes, a piece that fails is rejected as a whole and not halved: the sink may accept no row at all.
+# After so many failed writes, a failing piece is rejected as a whole and no longer halved: the sink may accept no row at all.
 _MOST_FAILURES: Final = 200
 
 
@@ -172,7 +172,7 @@ class SinkWriter:
                 if isinstance(again, TransientError) or (isinstance(again, PermanentError) and again.fatal):
                     raise
                 if piece is truncates:
-                    # Without the truncate, the sink would have the rows that follow twice.
+                    # If the truncate were skipped, the rows after it would be in the sink twice.
                     raise
                 failures, error = failures + 1, again
                 if isinstance(again, PermanentError) and again.rejected:
@@ -291,7 +291,7 @@ class SinkWriter:
 
 
 def _halved(changes: list[Change]) -> list[list[Change]]:
-    """Return both halves, the first one last; a single change is left as it is."""
+    """Return the second half, then the first half; a single change is not divided."""
     middle = len(changes) // 2
     return [half for half in (changes[middle:], changes[:middle]) if half]
 

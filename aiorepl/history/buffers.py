@@ -68,7 +68,7 @@ class TableBuffer:
         return not (self.batches or self.spilled or (self.rows is not None and self.rows.count))
 
     def use(self, conversion: CollectedRows) -> RowCollector:
-        """Return the collector for rows that are converted in this way, to record batches of this version."""
+        """Return the collector for rows that ``rows`` converts to record batches of ``version``."""
         if conversion is not self._conversion or self.rows is None:
             self.settle()
             self._conversion = conversion

@@ -1,4 +1,4 @@
-"""Collects the changes of a journal's blocks by table and description: those of a pass, or of a task of Spark's."""
+"""Collects changes by table and description, for one pass of compaction or one task of Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChangeCollector:
         self._known = known
         self._wanted = wanted
         self._versions: dict[tuple[Table, object], Version] = {}
-        # The keys are what a conversion depends on, and not the Relation objects, because every segment has its own.
+        # The keys are the values that a conversion depends on. Relation objects would not do, because every segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
         self._messages: list[MessageRow] = []
@@ -58,7 +58,7 @@ class ChangeCollector:
     def segment(self, segment: Segment, numbers: Iterable[int] | None = None, after: LSN = ZERO) -> None:
         """Collect the changes of a segment.
 
-        :param numbers: of its blocks; ``None``: all.
+        :param numbers: the numbers of the blocks to collect; ``None``: all blocks.
         :param after: skip the transactions that ended at or before this LSN.
         :raises JournalError: the segment is damaged.
         :raises DataError: a value in binary format does not match its type.
@@ -94,7 +94,7 @@ class ChangeCollector:
         if buffer is not None and buffer.version is version:
             return buffer
         if buffer is not None:
-            # Another oid of the same name may still have the closed buffer's collector.
+            # The entry of another oid with this name may still have the collector of the closed buffer.
             for oid in [oid for oid, rows in collectors.items() if rows is buffer.rows]:
                 del collectors[oid]
         return self._buffers.open(table, version)

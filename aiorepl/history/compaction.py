@@ -61,7 +61,7 @@ from aiorepl.loggers import logger
 _log = logger("aiorepl.history")
 
 _MIB: Final = 1024 * 1024
-# The lists that are cached between two steps name at most this many files.
+# The cached lists have at most this many files between two steps.
 _CACHED_FILES: Final = 100_000
 
 
@@ -164,16 +164,16 @@ class Compaction:
 
         :raises JournalError: there is no journal, it is damaged, or the history is.
         """
-        # Before history.json, because another compaction moves the cursor after it.
+        # Read the cursor before history.json, because another compaction moves the cursor after it has replaced history.json.
         cursor = compacted(self._store, self._cursors)
         found, owner = read_history(self._store), Holder.own()
         if found is None:
             protect(self._store, self._cursors, self._reader.source())
-            # Read once nothing can be pruned any more.
+            # Read the journal only now, when nothing can be pruned any more.
             begin = beginning(self._reader)
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
-            # Not the source as it was when the journal began: it may have been promoted since.
+            # The current source and not the source at the journal's beginning, because it may have been promoted since.
             source = self._reader.position() or self._reader.source()
             found[0].end.require_same_source(source, f"the history in {self._store.url}")
             require_newest(self._store, found[0].end.lsn, cursor)
@@ -190,7 +190,7 @@ class Compaction:
 
     @contextlib.contextmanager
     def _owning(self) -> Iterator[None]:
-        """Replace an error by its cause: another compaction that has taken over deletes the files that this one needs."""
+        """Replace an error by its cause: after another compaction has taken over, it deletes files that this compaction needs."""
         try:
             yield
         except (Fenced, Deleted):
@@ -319,7 +319,7 @@ class Compaction:
         return listed
 
     def _commit(self, changed: Mapping[str, TableFiles], **fields: Any) -> None:
-        """Write the changed lists, then ``history.json``. Delete the lists before the replaced ones, which no reader needs.
+        """Write the changed lists, then ``history.json``. Delete the predecessors of the replaced lists, which no reader needs.
 
         :raises JournalError: another compaction has taken over.
         """
@@ -334,7 +334,7 @@ class Compaction:
         try:
             self._version = write_history(self._store, history, self._version)
         except Deleted:
-            # Without history.json, the lists would look like the rest of a history that was lost.
+            # Delete the new lists: without history.json, they would look like the remains of a lost history.
             self._discard(tables[folder].name for folder in changed)
             raise
         self._history = history
@@ -376,7 +376,7 @@ class Compaction:
         return self._listed
 
     def _clean(self) -> None:
-        """Delete what earlier owners wrote and did not commit."""
+        """Delete the files that earlier owners wrote and did not commit."""
         if not self.history.earlier:
             return
         for folder in ("", PENDING, TABLES, *(rewrite.folder for rewrite in self.history.rewrites)):

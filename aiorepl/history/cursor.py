@@ -23,7 +23,7 @@ def protect(store: Store, cursors: Cursors, source: Position) -> None:
 
     A history that was deleted begins anew, and its cursor with it.
 
-    :param store: of the history.
+    :param store: the history's store.
     :param source: the journal's source.
     :raises JournalError: a file is damaged or cannot be read, or only ``history.json`` was deleted.
     """
@@ -34,13 +34,13 @@ def protect(store: Store, cursors: Cursors, source: Position) -> None:
             if cursor is None:
                 moved(store, cursors, found[0].end)
             return
-        # Unless another compaction has begun the history since.
+        # This changes nothing if another compaction has begun the history since.
         if (store.names(TABLES) or store.names(PENDING)) and read_history(store) is None:
             raise DamagedJournal(
                 f"{HISTORY} in {store.url} is missing",
                 f"Put back a copy of the file. {AGAIN}, if there is none",
             )
-        # In one step: a journal without the cursor could be pruned.
+        # Move the cursor in one step, because a journal without the cursor could be pruned.
         cursors.reset(CURSOR, source.at(ZERO), query=_QUERY)
 
 

@@ -40,7 +40,7 @@ class Files:
 class TableHistory:
     """The files of one table.
 
-    :param pending: those that wait to be merged and published.
+    :param pending: the files that wait to be merged and published.
     """
 
     table: Table

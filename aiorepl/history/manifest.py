@@ -56,7 +56,7 @@ MESSAGES_TABLE: Final = Table("", MESSAGES)
 class Version:
     """A description of a table: its columns as they were when the rows of some files were written.
 
-    :param oid: the table's oid: another one if the table was dropped and created again; 0 for messages.
+    :param oid: the table's oid, which is another one if the table was dropped and created again; 0 for messages.
     :param description: the Relation message, and the Type messages that it uses.
     :param schema: the Arrow schema of the files.
     """
@@ -67,7 +67,7 @@ class Version:
 
     @cached_property
     def digest(self) -> tuple[int, tuple[bytes, ...], bytes]:
-        """What makes two versions the same: also the names, types and attribute numbers of the columns."""
+        """The value that equal versions share. It has the names, types and attribute numbers of the columns, too."""
         return self.oid, self.description, self.schema.serialize().to_pybytes()
 
 
@@ -77,7 +77,7 @@ class File:
 
     :param version: the number of the table's version.
     :param first: commit LSN and ordinal of the first row.
-    :param last: those of the last row.
+    :param last: commit LSN and ordinal of the last row.
     :param since: when its oldest row was compacted first, in seconds since 1970.
     :param digest: BLAKE2b of its bytes, in hexadecimal digits.
     """
@@ -106,9 +106,9 @@ class Sealed:
 class TableFiles:
     """The files of one table, in the order of their rows.
 
-    :param published: the last of them; those before are in the ``sealed`` lists.
-    :param pending: come after the published ones.
-    :param replaced: pending files whose rows are in other files now, and when they were replaced.
+    :param published: the last published files; earlier ones are in the ``sealed`` lists.
+    :param pending: the pending files, whose rows come after those of the published files.
+    :param replaced: pending files whose rows are in other files now, and the times at which they were replaced.
     """
 
     table: Table
@@ -134,7 +134,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table in ``history.json``, with what planning needs of it.
+    """A table in ``history.json``, with the facts that planning needs.
 
     :param name: its current list.
     :param previous: the list before it, which is kept for readers that have read an older ``history.json``.

@@ -24,7 +24,7 @@ TABLES: Final = "_tables"
 PENDING: Final = "_pending"
 MESSAGES: Final = "messages"
 
-# Neither URLs, Hive partitions (a=b), patterns nor object stores give these a meaning.
+# Characters without a special meaning in URLs, Hive partitions (a=b), patterns and object stores.
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]")
 _MAX_FOLDER: Final = 200
 _PENDING_NAME: Final = re.compile(r"([0-9A-F]{8})-([0-9A-F]{8})\.parquet")

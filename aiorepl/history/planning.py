@@ -1,4 +1,4 @@
-"""What to merge, and what to delete: decisions about a table's files. Pure.
+"""Decides which files of a table are merged, and which are deleted. Pure.
 
 A file is written once and never changed. Small ones wait as pending files, and are merged into one that is published; rows of
 different versions are never merged.
@@ -20,7 +20,7 @@ class Limits:
     """When files are merged and deleted.
 
     :param publish_after: seconds after which pending rows are published, however few they are.
-    :param keep_replaced: seconds for which a replaced file is kept for those who are reading it.
+    :param keep_replaced: seconds for which a replaced file is kept for its readers.
     :param least_bytes: pending files are published once they have this size together.
     :param most_bytes: the most bytes of a merged file.
     :param most_pending: once a table has this number of pending files, they are merged into one, which is still pending.
@@ -125,7 +125,7 @@ def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
 
 
 def _passed(since: int, now: int, seconds: float) -> bool:
-    # A time that far in the future was written before the clock was set back, so the age is unknown.
+    # The clock was set back after such a future time was written, so the age is unknown.
     return abs(now - since) >= seconds
 
 

@@ -36,7 +36,7 @@ _log = logger("aiorepl.history")
 
 
 def started_with(store: Store, limits: Limits, pace: Pace) -> bytes:
-    """Return what the process reads first."""
+    """Return the first line that the process reads."""
     data = pickle.dumps((store, limits, pace))
     return LENGTH.pack(len(data)) + data
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 def _end_with(stdin: int) -> None:
     os.read(stdin, 1)
-    # At once: a compaction can be killed at any point.
+    # End at once: a compaction can be killed at any point.
     os._exit(0)
 
 

@@ -29,10 +29,10 @@ class HistoryFile:
     :param rows: its number of rows.
     :param size: in bytes.
     :param first: commit LSN and ordinal of its first row.
-    :param last: those of its last row.
+    :param last: commit LSN and ordinal of its last row.
     :param oid: the oid that the table had.
     :param description: the Relation message and its Type messages.
-    :param published: whether it stays; another file will replace a pending one, which is then kept for a day.
+    :param published: whether the file is published, and so stays. A pending file is replaced by another file, and is then kept for a day.
     :param digest: BLAKE2b of its bytes, in hexadecimal digits.
     """
 
@@ -67,8 +67,8 @@ class HistoryFiles:
     """The files of a table.
 
     :param url: the folder of the history.
-    :param start: the history has every transaction that ended after this LSN, unless a gap was accepted,
-    :param end: and up to this LSN. The journal's segments have what comes after it.
+    :param start: the history has every transaction that ended after this LSN and up to ``end``, unless a gap was accepted.
+    :param end: where the history ends. The journal's segments have all later transactions.
     :param gaps: the accepted gaps between ``start`` and ``end``.
     :param files: in the order of their rows.
     :param incomplete: why the files and the segments after them do not have all rows of the table; ``None`` if they do.

@@ -148,13 +148,13 @@ def _sorted(batch: pa.RecordBatch) -> bool:
 
 
 def _unlisted(store: Store, listed: _Listed) -> Iterator[AioreplError]:
-    """Find the files that an engine would read although they are in no list."""
+    """Find unlisted files that an engine would read."""
     names = listed.names
     for folder in listed.files:
         with accessing(store):
             found = {f"{folder}/{name}" for name in store.names(folder) if name.endswith(".parquet")}
         if not found <= names and (now := _list(store)) is not None:
-            # Published since the lists were read: a file is listed once it exists.
+            # The file was published after the lists were read: a file is written before it is listed.
             names = now.names
         for name in sorted(found - names):
             yield DamagedJournal(

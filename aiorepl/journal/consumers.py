@@ -15,7 +15,7 @@ from aiorepl.lsn import LSN
 from aiorepl.sizes import format_size
 
 STALLED_SECONDS: Final = 86_400
-"""After this time without a move, although older segments wait for it, a cursor may have no reader any more."""
+"""A cursor that has not moved for so long, although segments wait for it, may have lost its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Consumer:
 
     :param cursor: ``None`` if it cannot be read.
     :param problem: why the cursor cannot be read, or the journal does not continue from it.
-    :param held: the bytes of the segments that it has not passed.
-    :param held_since: when the oldest of them was published, in seconds since 1970; ``None`` if there is none.
+    :param held: the bytes of the segments that the cursor has not passed.
+    :param held_since: when the oldest of these segments was published, in seconds since 1970; ``None`` if there is none.
     """
 
     name: str

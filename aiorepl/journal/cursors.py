@@ -3,10 +3,9 @@
 A consumer owns the cursor of its name, and moves it once the data that it has read is durable. Retention keeps every segment that
 a registered cursor has not passed, so drop the cursor of a consumer that is gone for good.
 
-If two consumers moved one cursor, segments could be pruned and rows skipped that one of them has not read. So the cursor's file has
-the kind of its owner, the query's id, and the process that reads, and is replaced by compare-and-swap. A process that registers
-takes the cursor over, because it cannot know whether the previous process is still alive. The next move of the previous process
-fails.
+If two consumers moved one cursor, one of them would lose segments that it has not read. So the cursor's file has the kind of its
+owner, the query's id, and the process that reads, and is replaced by compare-and-swap. A process that registers takes the cursor over,
+because it cannot know whether the previous process is still alive. The next move of the previous process fails.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Cursors:
                     moved = cursor.position.lsn < position.lsn
                     # A query's id is its own, whichever process runs it.
                     if not moved and (query is not None or cursor.reader == self._own):
-                        # Also if an earlier call registered it, and its answer was lost.
+                        # The file is as wanted, also if an earlier call registered the cursor and the call's answer was lost.
                         self._held.add(name)
                         return cursor.position
                     position = position if moved else cursor.position

@@ -49,10 +49,11 @@ class Block:
         is written into the block.
     :param rows: the number of rows by description number, in the order of last use; a truncate counts as one row of each of
         its tables.
-    :param continuation: the transaction that it continues; ``None`` if it starts between transactions.
-    :param first_commit_lsn: of the first transaction with messages in it; ``None`` if there is none.
-    :param last_commit_lsn: of the last one.
-    :param last_end_lsn: of the last transaction, or message between transactions, that ends in it; ``None`` if none ends.
+    :param continuation: the transaction that the block continues; ``None`` if the block starts between transactions.
+    :param first_commit_lsn: the commit LSN of the first transaction with messages in the block; ``None`` if there is none.
+    :param last_commit_lsn: the commit LSN of the last transaction with messages in the block.
+    :param last_end_lsn: the end LSN of the last transaction, or message between transactions, that ends in the block; ``None`` if none
+        ends.
     """
 
     offset: int
@@ -71,7 +72,7 @@ class Description:
     """The layout of a table's rows: raw Relation and Type messages, protocol version 1.
 
     :param table: the schema and the name that the Relation message has.
-    :param attributes: what the source's catalog had of the columns, as far as it was certain.
+    :param attributes: the columns' attributes in the source's catalog; an attribute that is not certain is left out.
     """
 
     table: Table
@@ -90,15 +91,15 @@ class SegmentIndex:
     """Everything about one segment, or part of one, except its blocks' contents.
 
     :param after: the end LSN of the previous segment; 0 for the first.
-    :param epoch: of the writer.
+    :param epoch: the writer's epoch.
     :param part: the number of this part.
-    :param end: the position of a consumer that has read this part, and those before it. Within a transaction it is the
-        position before that; after the last part it is at or after the end of the last transaction.
+    :param end: the position of a consumer that has read this part and all earlier parts. Between the parts of a transaction, this is
+        the position before the transaction; after the last part, it is at or after the end of the last transaction.
     :param offset: where the index begins in the file, which is where the last block ends.
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
-    :param chunk: the part of a snapshot that the segment is; ``None`` for transactions of the stream.
+    :param chunk: the chunk of a snapshot that the segment holds; ``None`` for transactions of the stream.
     :param earlier_types: of a prepared transaction whose types changed within it: the types of the blocks before each of these
         numbers; ``types`` are those of the last blocks.
     :param location: the file, for errors.

@@ -43,9 +43,9 @@ class ManifestRef:
 
     :param level: the number of merges that its segments have gone through.
     :param after: the ``after`` of its first segment.
-    :param end: the end of its last one.
+    :param end: the end of its last segment.
     :param segments: the number of its segments; each part counts as one.
-    :param size: of all its segments, in bytes.
+    :param size: the size of all its segments, in bytes.
     :param checksum: the CRC-32 of the whole file.
     """
 

@@ -78,9 +78,9 @@ class State:
     :param journal: of the Identity.
     :param position: its end, including WAL without transactions; LSN 0 while it is empty.
     :param end: the end of the last segment; LSN 0 if there is none.
-    :param epoch: of the writer: each takes a higher one before it writes.
+    :param epoch: the last writer's epoch: each writer takes a higher one before it writes.
     :param sequence: how often ``position.json`` was replaced.
-    :param writer: who has the epoch; ``None`` before the first.
+    :param writer: the writer that has the epoch; ``None`` before the first writer.
     :param begins: the lowest position from which a reader misses nothing, if nothing was pruned: the slot's position when the
         journal was made, or 0 if it begins with an initial snapshot; ``None`` while there is no segment.
     :param manifests: the files that name all segments except the last ones.

@@ -45,7 +45,7 @@ class MetadataFiles:
         self._identity: Identity | None = None
         self._position: tuple[bytes, State] | None = None
         self._manifests: dict[str, Manifest] = {}
-        # The file that was loaded last, and its contents with the chunks of a state.
+        # The completeness file that was loaded last, and its contents with the chunks of a state.
         self._completeness: tuple[str | None, Completeness] = None, Completeness()
         self._with_chunks: tuple[str | None, tuple[PublishedChunk, ...], Completeness] | None = None
 

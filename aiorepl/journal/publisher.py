@@ -38,11 +38,11 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 
 _TAIL_SEGMENTS: Final = 64
-# Tables in the tail, each counted once per segment: position.json stays small.
+# The limit of tables in the tail, each counted once per segment, which keeps position.json small.
 _TAIL_TABLES: Final = 2048
-# Chunks in position.json; then the file with all tables is written.
+# The limit of chunks in position.json; beyond it, the file with all tables is written.
 _CHUNKS: Final = 64
-# A manifest of more is not merged.
+# The size beyond which a manifest is not merged.
 _MAX_SEGMENTS: Final = 100_000
 
 
@@ -74,11 +74,11 @@ class Publisher:
         self._version: str | None = None
         self._pending: _Pending | None = None
         self._obsolete: list[str] = []
-        # Uploads of earlier writers that were never published, by the ``after`` in their names.
+        # Unpublished uploads of earlier writers, by the ``after`` in their names.
         self._orphans: list[tuple[LSN, str]] = []
         self.state: State | None = None
         """The state on disk; ``None`` before ``open``."""
-        # The contents of the state's completeness file, and with the state's chunks, once they are asked for.
+        # The contents of the state's completeness file, without and with the state's chunks; set on first use.
         self._recorded = Completeness()
         self._completeness: Completeness | None = None
 
@@ -298,7 +298,7 @@ class Publisher:
             return
         self._pending = pending
         try:
-            # Which compacts again, if eight of the next level are there now.
+            # The commit compacts again if there are eight manifests of the next level now.
             self.finish()
         except OSError:
             # If position.json was not replaced yet, nothing has happened. Otherwise the outcome must be known before the next commit.

@@ -38,7 +38,7 @@ from aiorepl.values.registry import Types
 _log = logger("aiorepl.journal")
 
 _CACHED_INDEXES: Final = 64
-# Segments, so that a reader that is far behind has few of them in memory.
+# The number of segments that are listed at once, so that a reader that is far behind has few of them in memory.
 _PLANNED: Final = 256
 _REMEDY: Final = (
     "Load the tables again into the journal (resnapshot=True, --resnapshot); or empty the reader's target and start with the "
@@ -146,7 +146,7 @@ class JournalReader:
             # An empty journal may start with an initial snapshot, which needs nothing before it.
             start = chain.start_lsn
         elif lsn < chain.last_segment_end:
-            # Not at the end, where readers poll: nothing after that is ever deleted.
+            # This is not checked at the journal's end, where readers poll: segments after the end are never deleted.
             start = chain.first_readable
         if lsn < start:
             first = f"{lsn}" if lsn else "its beginning"
@@ -227,7 +227,7 @@ class JournalReader:
             for payload in frames(data):
                 message = decode(payload)
                 if type(message) is Relation:
-                    # Described within the block; only the index has the attributes.
+                    # The relation is described within the block, and only the index has its attributes.
                     message.attributes.update(index.attributes_of(message))
                 yield message
         except (ProtocolError, JournalError) as error:

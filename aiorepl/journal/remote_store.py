@@ -3,8 +3,8 @@
 One PUT makes an object, whole or not at all, so a reader never sees half a file. The writer is not locked but fenced: every
 commit is a conditional PUT (``If-Match``, ``If-None-Match``), so a writer whose place was taken fails at its next one.
 
-An answer can be lost. Then the repeated conditional PUT is refused although it is our own bytes that are there, so a refusal
-is decided by what the object has.
+An answer can be lost. The repeated conditional PUT is then refused, although the object already has our own bytes. So after a refusal,
+the object's contents decide.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RemoteStore:
             if content == data:
                 written = current  # our own, whose answer was lost
             elif content == self._unanswered.get(name):
-                # An earlier replacement of ours, whose answer was lost and which the caller has given up.
+                # The object has the bytes of an earlier replacement, whose answer was lost and which the caller has given up.
                 written = self._put(name, data, current)
             else:
                 raise Superseded(name)

@@ -85,7 +85,7 @@ class SegmentBuilder:
             self._close_block()
 
     def redefines(self, part: Slice) -> bool:
-        """Whether a type differs from the one of the same oid in this segment, which can describe only one of them.
+        """Whether a type differs from this segment's type of the same oid. A segment can describe only one of the two.
 
         The rows of a slice have the same types, so the first one is enough.
         """
@@ -124,7 +124,7 @@ class SegmentBuilder:
         )
 
     def retype(self) -> None:
-        """Close the block, so that the next one can have other types: ``finish`` has those of the earlier blocks as well."""
+        """Close the block, so that the next block can have other types. ``finish`` writes the types of the earlier blocks as well."""
         self._close_block()
         self._earlier_types.append((len(self._blocks), tuple(self._descriptions.types.values())))
         self._descriptions.forget_types()
@@ -274,7 +274,7 @@ class _OpenBlock:
 
     def count(self) -> None:
         if self.run:
-            # Removed and inserted, so that the dictionary's order is that of last use.
+            # Remove and insert the entry, so that the dictionary is in the order of last use.
             self.rows[self.number] = self.rows.pop(self.number, 0) + self.run
             self.run = 0
 
@@ -326,7 +326,7 @@ class _Descriptions:
             self.all.append(description)
             self._attributes.append(dict(relation.attributes))
         elif relation.attributes != self._attributes[number]:
-            # A column was dropped and created again. Readers find a description by its bytes, so only what agrees is kept.
+            # A column was dropped and created again. Readers find a description by its bytes, so only attributes that agree are kept.
             known = self._attributes[number]
             self._attributes[number] = {
                 name: found for name, found in relation.attributes.items() if known.get(name) == found
@@ -334,7 +334,7 @@ class _Descriptions:
         return number
 
     def forget_types(self) -> None:
-        """Forget the registered types; the rows that follow register theirs."""
+        """Forget the registered types; later rows register their own types."""
         self.types = {}
         self._typed = set()
         self._last = None

@@ -38,13 +38,13 @@ class Segment:
 
     :param after: the end LSN of the previous segment; 0 for the first.
     :param last_end_lsn: the position of a consumer that has read all parts.
-    :param epoch: of the writer.
+    :param epoch: the writer's epoch.
     :param part: the number of this part.
     :param parts: the number of parts of the segment.
-    :param size: of the file, in bytes.
+    :param size: the size of the file, in bytes.
     :param index_offset: where the index begins, in bytes.
     :param blocks: the number of blocks in the file.
-    :param published: in seconds since 1970.
+    :param published: when the segment was published, in seconds since 1970.
     """
 
     after: LSN

@@ -283,7 +283,7 @@ class LocalStore:
             path.unlink()
 
     def reached(self, step: str, name: str) -> None:
-        """A hook for tests, called before each step that another process or a restart could observe."""
+        """Do nothing. Tests replace this hook, which is called before each step that another process or a restart could observe."""
 
 
 class _LocalUpload:

@@ -71,7 +71,7 @@ def problems(
         try:
             manifest = load()
         except AioreplError as error:
-            # Not an error if it was dropped meanwhile, because its segments were pruned.
+            # A cursor that was dropped meanwhile is no error: its segments were pruned.
             if end > reader.chain().start_lsn:
                 yield error
             previous = None
@@ -81,7 +81,7 @@ def problems(
             try:
                 verify_segment(entry, previous)
             except AioreplError as error:
-                # Not an error if it was pruned meanwhile.
+                # A segment that was pruned meanwhile is no error.
                 if entry.segment.after >= reader.chain().start_lsn:
                     yield error
             previous = entry.segment
@@ -89,7 +89,7 @@ def problems(
         try:
             verify_prepared(transaction)
         except AioreplError as error:
-            # Not an error if it was decided meanwhile.
+            # A transaction that was decided meanwhile is no error.
             if transaction in reader.chain().state.prepared:
                 yield error
     for name in cursors.names():
@@ -100,7 +100,7 @@ def problems(
 
 
 def _manifests(chain: Chain) -> Iterator[tuple[Callable[[], Manifest], LSN]]:
-    """Iterate over all manifests, each with the end of its last segment; the last segments are in one of their own."""
+    """Iterate over all manifests, each with the end of its last segment. The segments of ``position.json`` come as a last manifest."""
     for ref in chain.state.manifests:
         if ref.end > chain.start_lsn:
             yield partial(chain.files.manifest, ref), ref.end

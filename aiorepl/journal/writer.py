@@ -61,7 +61,7 @@ class JournalWriter:
         # The index of the complete part that is being uploaded, and the size of its file.
         self._index: SegmentIndex | None = None
         self._size = 0
-        # The parts of the present segment that are uploaded; their end is not known yet.
+        # The uploaded parts of the present segment, whose end is not known yet.
         self._parts: list[Entry] = []
         # The end of the last of them, the chunk of a snapshot that they are, and the oids and names of their tables.
         self._end: Position | None = None
@@ -130,7 +130,7 @@ class JournalWriter:
         """Record a gap from ``after`` to ``until``, and continue after it. Call it before ``write``."""
         with self._working():
             self._claim()
-            # The slot has lost what would be sent again, so nothing can replace it.
+            # The slot has lost the transactions of the gap, so the server cannot send them again.
             self._publisher.keep_orphans()
             complete, end = self._publisher.completeness, self._require_state().end.lsn
             gap = Gap(after, until.lsn, end)
@@ -183,7 +183,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        # A call that was cancelled before its thread started may start after close. It would record as durable what close has
+        # A call that was cancelled before its thread started may start after close. It would record slices as durable that close has
         # discarded.
         with self._lock:
             self._require_open()
@@ -362,7 +362,7 @@ class JournalWriter:
         begins = ZERO if self._builder.begins_snapshot else self._start_lsn
         assert self._end is not None
         self._publisher.finish()
-        # From here on, the commit is repeated, and not this.
+        # From here on, a repeated call repeats the commit only.
         parts, end, self._parts, self._builder = self._parts, self._end, [], None
         entries = [
             Entry(replace(segment, last_end_lsn=end.lsn, parts=len(parts)), tables)
@@ -406,7 +406,7 @@ class JournalWriter:
 
 
 def _chunk(first: SegmentIndex) -> tuple[SnapshotChunk, LSN] | None:
-    """Return the chunk that a segment is, with its commit LSN."""
+    """Return the chunk that a segment holds, with the chunk's commit LSN."""
     if first.chunk is None:
         return None
     commit_lsn = first.blocks[0].first_commit_lsn

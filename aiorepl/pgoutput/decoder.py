@@ -234,7 +234,7 @@ class Decoder:
         return described
 
     def _origin(self, payload: bytes) -> m.Origin:
-        # The only content message without an xid in a stream block: logicalrep_write_origin has no such parameter.
+        # Origin is the only content message without an xid in a stream block: logicalrep_write_origin has no such parameter.
         if len(payload) < 9:
             raise ProtocolError("cut short", message="Origin", field="commit LSN")
         name, at = _string(payload, 9, "Origin", "name")

@@ -13,18 +13,19 @@ from typing import Final
 
 from aiorepl.wire.frames import XLogData
 
-# Of rows with one LSN. Only the rows that COPY writes to one page share an LSN, but each of them may have large TOAST values.
+# The size up to which rows with one LSN are held back. Only rows that COPY writes to one page share an LSN, but each of these rows
+# may have large TOAST values.
 HELD_BYTES: Final = 16 << 20
 
-# Rows, truncates, and the descriptions before them.
+# The messages of rows, truncates, and the descriptions before rows.
 _ROWS: Final = frozenset({b"I", b"U", b"D", b"T", b"R", b"Y"})
 
 
 class MessageOrder:
     """Orders the frames of one connection.
 
-    Rows at the end of a read are held back, because a message with their LSN may follow. Something always follows them: at least the
-    end of their transaction. Rows of more than ``HELD_BYTES`` are not held back, and a message after them stays there.
+    Rows at the end of a read are held back, because a logical message with the same LSN may follow. Held rows never wait long: at least
+    the end of the transaction follows. Rows of more than ``HELD_BYTES`` are not held back, and a logical message then stays behind them.
     """
 
     def __init__(self) -> None:

@@ -120,7 +120,7 @@ class Prepare(NamedTuple):
 
 
 class CommitPrepared(NamedTuple):
-    """``K``: COMMIT PREPARED."""
+    """``K``: a prepared transaction was committed by COMMIT PREPARED."""
 
     commit_lsn: int
     end_lsn: int
@@ -130,7 +130,7 @@ class CommitPrepared(NamedTuple):
 
 
 class RollbackPrepared(NamedTuple):
-    """``r``: ROLLBACK PREPARED."""
+    """``r``: a prepared transaction was rolled back by ROLLBACK PREPARED."""
 
     prepare_end_lsn: int
     rollback_end_lsn: int

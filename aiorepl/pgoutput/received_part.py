@@ -39,10 +39,10 @@ class ReceivedPart:
 def received_part(
     xid: int, commit_lsn: int, frames: Sequence[XLogData], before: ReceivedPart | None
 ) -> ReceivedPart | None:
-    """Return what was received of a plain transaction; ``None`` if it has no change yet.
+    """Return the received part of a plain transaction; ``None`` if no change was received.
 
-    :param frames: those of the last read, which ends within the transaction, without changes that were received before.
-    :param before: what was received before that read, of any transaction.
+    :param frames: the frames of the last read, without changes that were received before; the read ends within the transaction.
+    :param before: the part that was received before that read, of this transaction or of another one.
     """
     lsn: int | None = None
     contents: Counter[int] = Counter()
@@ -64,21 +64,21 @@ def received_part(
 
 
 class Resumption:
-    """Tells the changes of one connection that were received before from all others.
+    """Finds the changes of one connection that an earlier connection has received already.
 
-    :ivar done: whether everything that follows is new.
+    :ivar done: whether all further changes are new.
     """
 
     def __init__(self, part: ReceivedPart) -> None:
         self.done = False
         self._part = part
         self._contents = part.contents.copy()
-        # Whether the frames are those of the transaction, and where the content of a change begins in them.
+        # Whether the current frames belong to the transaction, and the offset of a change's content in a frame.
         self._within = False
         self._content_at = 1
 
     def runs(self, frames: Sequence[XLogData]) -> Iterator[tuple[bool, Sequence[XLogData]]]:
-        """Yield the frames in order, in runs, and with each whether its changes were received."""
+        """Yield runs of frames in order; each run says whether its changes were received before."""
         first, received = 0, False
         for index, frame in enumerate(frames):
             kind = frame.payload[:1]

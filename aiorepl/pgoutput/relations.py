@@ -55,10 +55,10 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """``R``: the layout of the rows that follow of a table. Compared by identity: each message is another relation.
+    """``R``: the layout of a table's following rows. Relations are compared by identity, so each message makes another one.
 
-    ``replica_identity`` is ``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index). ``attributes`` has those of the
-    columns by name, once they were looked up and as far as they are certain.
+    ``replica_identity`` is ``d`` (primary key), ``n`` (nothing), ``f`` (full) or ``i`` (an index). ``attributes`` has the catalog's
+    attributes by the columns' names, after they were looked up; an attribute that is not certain is left out.
     """
 
     oid: int
@@ -108,12 +108,12 @@ class RelationViews:
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
         self._types: dict[int, Type] = {}
-        # The descriptions of each stream, and those of the common view, with the number of their arrival.
+        # The descriptions of each stream, and the common descriptions, numbered in the order of arrival.
         self._streams: dict[int, list[tuple[int, Relation | Type]]] = {}
         self._stream: list[tuple[int, Relation | Type]] | None = None
         self._common: dict[tuple[type, int], int] = {}
         self._count = 0
-        # The view of the current stream block, or the common one outside of blocks, so that a row costs one look-up.
+        # The view of the current stream block, or the common view outside of blocks, so that a row costs one look-up.
         self.current = self._relations
         self.current_types = self._types
 

@@ -29,7 +29,7 @@ class RowMessage:
     def fill(
         self, relation: Relation, old_kind: str, old_at: int, new_at: int, payload: bytes, xid: int | None
     ) -> None:
-        """Set all fields. With ``__new__`` this is a C call in the compiled form; calling the class is not."""
+        """Set all fields. In the compiled form, ``__new__`` and this method are C calls; a call of the class is not."""
         self.relation = relation
         self.old_kind = old_kind
         self.old_at = old_at

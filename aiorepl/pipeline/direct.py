@@ -116,7 +116,7 @@ class DirectFanOut(FanOut):
     def _resumed(
         self, holder: str, stored: Position | None, begin: Position, result: PreflightResult
     ) -> Position | None:
-        """Return where a sink continues that keeps its position.
+        """Return the position from which a sink with a position of its own continues.
 
         :raises SlotError: the slot does not continue from there, or the sink would skip the initial snapshot.
         """

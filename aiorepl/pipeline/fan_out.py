@@ -306,7 +306,7 @@ class FanOut(ABC):
         while merge.before_delivery:
             await merge.before_delivery.pop(0)()
         if merge.signals:
-            # Before the slot can be confirmed past them.
+            # Record the tables before the slot can be confirmed past their descriptions.
             await self.snapshots.accept_signals()
         await self._settle(slices)
         buffer.extend(slices)

@@ -115,7 +115,7 @@ class InitialPhase:
         if self._initial is None or ledger is None or ledger.initial is None:
             return []
         done = ledger.chunks_done(durable)
-        # With the rest handed over, the plan is empty.
+        # Once the rest is handed over, the plan is empty.
         in_stream = durable not in ledger.initial
         found, end = [], 0
         for counters in self._initial.counters.values():
@@ -123,7 +123,7 @@ class InitialPhase:
             end += table.chunks or 0
             if table.state == "delivered" and (in_stream or end <= done):
                 table = replace(table, state="complete")
-            # Those that were handed over, or left out, are in the ledger.
+            # Tables that were handed over, or left out, are in the ledger.
             if self.reading or table.state in ("delivered", "complete"):
                 found.append(table)
         return found
@@ -152,7 +152,7 @@ class InitialPhase:
         """Import the snapshot of a slot that was created now, and plan its chunks; or read the ledger.
 
         :param previous: the journal's end.
-        :returns: where consumers begin that have no position of their own.
+        :returns: the position at which consumers without a position of their own begin.
         :raises AioreplError: the tables cannot be read; the message names each.
         """
         self._source_position = result.position.at(ZERO)
@@ -232,7 +232,7 @@ class InitialPhase:
             )
 
     def durable_position(self, slot_lsn: LSN) -> LSN:
-        """Return how far a consumer is durable that keeps no position, or a journal that is empty.
+        """Return the durable position of a consumer that keeps none, or of an empty journal.
 
         :param slot_lsn: the slot's position.
         """
@@ -356,7 +356,7 @@ class InitialPhase:
             try:
                 self._ledger = await file.update(lambda current: replace(current, durable_lsn=lsn))
             except AioreplError as error:
-                # Only the next start needs it: it reads the chunks again.
+                # Only the next start needs the record; without it, that start reads the chunks again.
                 _log.warning("%s", error)
         if done == len(ledger.plan):
             await self.close()

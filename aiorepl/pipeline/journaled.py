@@ -89,7 +89,7 @@ class JournaledFanOut(FanOut):
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
-        # One object per sink, kept from its registration on: that object notices if another process takes the cursor over.
+        # One object for each sink, from the registration of its cursor on: this object notices if another process takes the cursor over.
         self._cursors = {name: Cursors(self._store, selects=name in memories) for name in sinks}
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
@@ -363,7 +363,7 @@ class JournaledFanOut(FanOut):
         return resumed, Continuity(claims, max(begins, at.lsn))
 
     def _check_ahead(self, holder: str, own: Position) -> Position:
-        """Return where a sink continues that may be ahead of the journal.
+        """Return the position from which a sink continues that may be ahead of the journal.
 
         :raises SlotError: the sink is ahead of the initial snapshot, or of the server.
         """

@@ -1,4 +1,4 @@
-"""Where the progress of a sink goes: to the ledger, which confirms the slot, or to a cursor in the journal."""
+"""Records the progress of a sink: in the ledger, which confirms the slot, or in a cursor of the journal."""
 
 from __future__ import annotations
 

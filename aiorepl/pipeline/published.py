@@ -1,4 +1,4 @@
-"""The published tables as a start needs them that has no exported snapshot to read."""
+"""The published tables, for a start that has no exported snapshot to read."""
 
 from __future__ import annotations
 

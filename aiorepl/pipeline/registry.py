@@ -1,4 +1,4 @@
-"""Sinks by name: the entry points of the group ``aiorepl.sinks``. Built-in sinks are registered there too."""
+"""Finds sinks by name, among the entry points of the group ``aiorepl.sinks``. The built-in sinks are entry points, too."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class SelectionState:
         self._journaled = journaled
         # The cluster and database, once they are known: oids have a meaning only there.
         self._source = ""
-        # As in the file; also those of sinks that the configuration does not have any more.
+        # The memories of the file, also of sinks that the configuration no longer has.
         self._tables: dict[str, list[Any]] = {}
-        # The version of the file that this object has read or written; None if there was none.
+        # The version of the file that this object has read or written last; None if there was no file.
         self._version: str | None = None
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}

@@ -109,5 +109,5 @@ class SnapshotMonitor:
         watching, self._watching, self._watch = self._watching, None, None
         if watching is not None:
             await cancel_and_wait(watching)
-            # From now on, nothing notices when the slot keeps less WAL, so the tables must not wait for that.
+            # The watch has ended and no longer notices when the slot keeps less WAL, so the tables must not wait for that.
             self._snapshots.hold(False)

@@ -1,4 +1,4 @@
-"""Snapshots: the rows that the published tables have already.
+"""Snapshots: reads the existing rows of the published tables.
 
 There are two ways to read a table, in *chunks*, each of which becomes a transaction with xid 0:
 

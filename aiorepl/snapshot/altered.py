@@ -39,8 +39,8 @@ SELECT 'publication ' || p.pubname AS object,
 _SCHEMAS: Final = ", ARRAY(SELECT s::text FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid ORDER BY s.pnnspid)"
 
 
-# The roots that have partitions now which they did not have under the connection's snapshot, although these existed.
-# pg_partition_tree reads the current catalog, and all else the snapshot's. A table that was created later has no rows for it.
+# The roots to which an existing table was attached after the connection's snapshot. pg_partition_tree reads the current catalog; the
+# rest of the query reads the snapshot's catalog. A table that was created later has no rows under the snapshot.
 _ATTACHED: Final = """
 WITH RECURSIVE tree(part) AS (
   SELECT pg_catalog.unnest($1::pg_catalog.oid[])
@@ -99,7 +99,7 @@ class TableAltered(SlotError):
 async def require_same_partitions(connection: Any, roots: dict[int, str]) -> None:
     """Check that no partition with rows was attached since the snapshot.
 
-    ATTACH PARTITION is not blocked by reading. Chunks that are read later have its rows, and those that were read before do not.
+    Reading does not block ATTACH PARTITION. Chunks that are read later have the rows of the partition, and earlier chunks do not.
 
     :param connection: an asyncpg connection under the snapshot.
     :param roots: the names of partitioned tables by oid.

@@ -17,7 +17,7 @@ from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
 
 _SURROGATE: Final = re.compile("[\udc80-\udcff]")
-# How many blocks are read to find the bounds of a chunk.
+# The number of blocks that are read to find the bounds of a chunk.
 _SAMPLED_BLOCKS: Final = 20
 
 
@@ -26,8 +26,8 @@ def column_kinds(
 ) -> bytes:
     """Return the kind of each column: binary if that form is known here and to the server, else text.
 
-    :param binary: whether the stream is binary, which then has the numbers of the reg* types instead of names.
-    :param without_send: the types that have no binary form on the server, or a component that has none.
+    :param binary: whether the stream is binary. A binary stream has numbers of the reg* types instead of names.
+    :param without_send: the types without a binary form on the server, or with a component without one.
     """
     return bytes(
         BINARY
@@ -47,7 +47,7 @@ def copy_statement(
     """Return the COPY command of a chunk.
 
     :param kinds: the kind of each column.
-    :param key: the columns that a KeyRange is of.
+    :param key: the columns to which the bounds of a KeyRange belong.
     :param conditions: further conditions, in SQL.
     """
     expressions = [
@@ -84,8 +84,8 @@ def as_text(name: str) -> str:
 def bounds_query(table: PublishedTable, key: Iterable[PublishedColumn], parts: int, blocks: int) -> str:
     """Return the query for the keys at which a table is cut, from a sample of its blocks.
 
-    :param parts: how many ranges there should be, at least two.
-    :param blocks: how many blocks a range has.
+    :param parts: the wanted number of ranges, at least two.
+    :param blocks: the number of blocks in a range.
     """
     names = [identifier(column.name) for column in key]
     listed = ", ".join(names)

@@ -25,13 +25,13 @@ TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled, because it took too long."""
 
 _NOT_LOCKED: Final = "55P03"
-# The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot itself. PostgreSQL cannot see that
-# these two connections belong together, and nobody else could read the table meanwhile.
+# The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot's own lock. PostgreSQL does not know
+# that the snapshot and COPY belong together, so neither COPY nor any other session could read the table meanwhile.
 _LOCK_SECONDS: Final = 1.0
 
 
 class RowTaker(Protocol[T_co]):
-    """Takes the rows out of a COPY's data, as ``RowSplitter`` does."""
+    """Takes rows out of the data of a COPY. ``RowSplitter`` is one."""
 
     missing: int
 
@@ -131,14 +131,14 @@ class ChunkReader:
                 async for part in parts:
                     yield part
         except ServerError as error:
-            # The transaction has failed, and with it the import.
+            # The transaction has failed, and with it the import of the snapshot.
             self.abort()
             if error.sqlstate == _NOT_LOCKED:
                 raise TableLocked(
                     "another session waits for the snapshot's lock, to alter or truncate a table that is not read yet"
                 ) from None
             if error.sqlstate == TIMED_OUT:
-                # The next attempt would take as long.
+                # A repeated command would take as long.
                 raise SlotError(str(error)) from None
             raise
 

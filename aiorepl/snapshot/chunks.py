@@ -45,9 +45,9 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows that were written while the ranges before were read, and that may have escaped these.
+    """The rows that were written while the earlier ranges were read, and that these ranges may lack.
 
-    :param xmin: they were written by a transaction with this xid, which has its epoch, or a later one; ``None``: all rows.
+    :param xmin: the lowest xid, with its epoch, of a transaction that may have written such rows; ``None``: all rows.
     """
 
     xmin: int | None
@@ -63,10 +63,10 @@ class TablePlan:
 
     :param rows: an estimate of the number of rows; ``None`` if the table was never analyzed.
     :param size: bytes of the table's file, with all partitions.
-    :param key: the columns that a KeyRange is of.
+    :param key: the columns to which the bounds of a KeyRange belong.
     :param ranges: the chunks, in order; there is at least one.
-    :param state: a digest of the table's files, columns and publications when it was cut (``planning``).
-    :param xmin: every transaction before this xid had ended when the table was cut.
+    :param state: a digest of the table's files, columns and publications at the time of planning.
+    :param xmin: every transaction before this xid had ended at the time of planning.
     """
 
     oid: int
@@ -93,7 +93,7 @@ class TablePlan:
         return isinstance(self.ranges[-1], Sweep)
 
     def with_sweep(self) -> TablePlan:
-        """Add a sweep, unless there is one."""
+        """Add a sweep, unless the table has one."""
         if self.swept:
             return self
         # A table that is one chunk may have foreign partitions, whose rows have no xid.
@@ -115,7 +115,7 @@ class Chunk:
 
     @property
     def range(self) -> Range:
-        """Which rows of the table."""
+        """The range of the table's rows that the chunk has."""
         return self.table.ranges[self.part - 1]
 
     @property

@@ -1,9 +1,9 @@
 """Conditions of signals: comparisons of columns with constants, by PostgreSQL's own code only.
 
-A condition is evaluated by the pipeline's role, and the owner of a table chooses the types of its columns. A constant of a type could
-call the CHECK of a domain that the type is made of; a missing operator could call a user's implicit cast. So a condition is written
-anew before it is sent: each column is cast to its built-in type. Values of other types are compared as text, as the type's output
-function prints them, and only by ``=``, ``<>`` and ``IN``, because they have another order than their texts.
+The pipeline's role evaluates a condition, and the owner of a table chooses the types of its columns. A constant of such a type could
+call the CHECK of a domain within the type; a missing operator could call a user's implicit cast. So a condition is written anew before
+it is sent: each column is cast to its built-in type. Values of other types are compared as text, as the type's output function prints
+it, and only by ``=``, ``<>`` and ``IN``, because texts have another order than the values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TOKEN: Final = re.compile(
 _KEYWORDS: Final = frozenset(
     ("and", "or", "not", "in", "is", "null", "true", "false", "between", "like", "ilike")
 )
-# Keywords that begin an expression which is more than a comparison, without parentheses after a name.
+# Keywords that begin an expression other than a comparison, and that need no parentheses after a name.
 _RESERVED: Final = frozenset(
     [
         "select",
@@ -160,7 +160,7 @@ def _tokens(where: str) -> Iterator[_Token]:
         if word in _RESERVED:
             raise _NotSimple
         if piece == "(":
-            # After a name it would be a call.
+            # A parenthesis after a name would be a call.
             if before == "name":
                 raise _NotSimple
             depth += 1
@@ -169,7 +169,7 @@ def _tokens(where: str) -> Iterator[_Token]:
         # "--" begins a comment, and a minus belongs to a number.
         elif piece == "-" and before == "-":
             raise _NotSimple
-        # Two names in a row are a type and a constant, or an alias; "date '…'" would call an input function.
+        # Two names in a row are a type and a constant, or a column and an alias. "date '…'" would call an input function.
         if before == "name" and (match["constant"] or (match["name"] and word not in _KEYWORDS)):
             raise _NotSimple
         if depth < 0:

@@ -34,7 +34,7 @@ class RowScanner:
     """Finds the boundaries of rows in the data of one COPY, which arrives in pieces.
 
     :param columns: the number of columns.
-    :ivar missing: how many bytes there must be at least before another row can be taken.
+    :ivar missing: the smallest number of bytes that the data must have before another row can be taken.
     :ivar ended: whether the trailer was read.
     """
 
@@ -45,7 +45,9 @@ class RowScanner:
         self.count = 0
         """The rows of the last scan."""
         self.fields = bytearray()
-        """Receives start and end of each field of a scan, eight bytes each; the end of NULL is -1. Empty: not wanted."""
+        """A scan writes the start and the end of each field here, eight bytes each; the end of NULL is -1. If it is empty, a scan writes
+        nothing.
+        """
         self._begun = False
 
     def finish(self) -> None:
@@ -167,9 +169,9 @@ class CopiedRows(TableRows):
     :param layout: the table's columns.
     :param kinds: the kind of each column that is not NULL: ``t`` or ``b``.
     :param data: whole rows, as ``RowSplitter`` returned them.
-    :param count: their number.
-    :param ordinal: the ordinal of the first one.
-    :param position: where it begins in ``data``.
+    :param count: the number of rows.
+    :param ordinal: the ordinal of the first row.
+    :param position: where the first row begins in ``data``.
     """
 
     __slots__ = ("_count", "_next", "_ordinal")
@@ -187,7 +189,7 @@ class CopiedRows(TableRows):
         super().__init__(transaction, layout, kinds, data, position)
         self._count = count
         self._ordinal = ordinal
-        # The number of a row and where it begins: where ``put_messages`` stopped.
+        # The row at which ``put_messages`` stopped: its number, and where it begins.
         self._next = (0, position)
 
     @property
@@ -232,7 +234,7 @@ class CopiedRows(TableRows):
         if isinstance(index, slice):
             start, stop, step = index.indices(self._count)
             if step == 1:
-                # These are made when they are iterated, too.
+                # The changes of a part are made when they are iterated, too.
                 return CopiedRows(
                     self.transaction,
                     self.layout,
@@ -257,7 +259,7 @@ class CopiedRows(TableRows):
 
 
 def skip_rows(data: bytes, position: int, count: int) -> int:
-    """Return where the row begins that follows ``count`` rows from ``position`` on."""
+    """Return where the next row begins, after ``count`` rows from ``position`` on."""
     octets: Any = data  # a pointer in the compiled form
     for _ in range(count):
         columns = byteops.uint16(octets, position)

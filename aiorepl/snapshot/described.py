@@ -1,4 +1,4 @@
-"""Published tables, with what is needed to read and decode their chunks."""
+"""Published tables, with the layouts, types and SQL that read and decode their chunks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def describe(
     # A composite has a binary form only if all of its fields have one.
     without_send = {oid for oid in infos if unsendable & _parts([oid], infos)}
     if binary and (money := {oid for oid in oids if types.contains(oid, MONEY)}):
-        # The stream of such a table is refused. Its rows here are right.
+        # The stream of such a table is refused, but its chunks are right.
         without_send |= set() if await connection.fetchval(_CENTS) else money
     found = {}
     for table in tables:

@@ -41,7 +41,7 @@ from aiorepl.wire.interface import Connection, CreatedSlot
 _log = logger("aiorepl.capture")
 
 
-# Used for a connection that this process has dropped itself, even if the user wants no reconnects.
+# The policy after this process has dropped its own connection, even if the user wants no reconnects.
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 
 
@@ -71,14 +71,14 @@ class Capture:
         self.reconnects = 0
         self.last_error: str | None = None
         self.waiting_for: str | None = None
-        """The transaction that the creation of the slot waits for; ``None``: it waits for none."""
+        """The transaction that the creation of the slot waits for; ``None`` while it waits for none."""
         self.ledger: Ledger | None = None
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
         self._interruptions = Interruptions(retry or _OWN_RECONNECT)
         self._until = _checked(until)
         self.ends_now: Final = self._until == "now" and not source.temporary
-        """Whether the stream ends at the end of WAL at the start, and can be read on."""
+        """Whether the stream ends at the end that WAL had at the start. ``read_on`` continues it."""
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
         self.counts = RowCounts()
@@ -216,10 +216,10 @@ class Capture:
             try:
                 return await self._receive(self._session)
             except Exception as error:
-                # First, because only another connection sends again what this session has consumed.
+                # Reconnect first: only another connection sends the messages again that this session has consumed.
                 await self._abandon(error)
                 if isinstance(error, DoubtfulMessages) and not self.source.temporary:
-                    # Until the end of the process, because such transactions come again and again.
+                    # Streaming stays off until the end of the process, because such transactions tend to recur.
                     self.source = replace(self.source, streaming="off")
                 elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
@@ -334,10 +334,11 @@ class Capture:
 
     async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:
         if result.make_failover:
-            # Not earlier: only now is every sink's position known to belong to this slot.
+            # Only now every sink's position is known to belong to this slot.
             await make_failover(connection, self.source.slot)
         continuity = Continuity(self._claims, result.position.lsn)
-        # Before the status updates start: the next start cannot compare transactions that a status has confirmed.
+        # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the claims
+        # against them.
         ledger.confirm_at_most(result.position.lsn if continuity.open else None)
         if self._columns is not None:
             self._columns.begin(result.catalog_xmin)
@@ -441,7 +442,7 @@ class Capture:
         if server_timelines.history(current) is not None:
             timelines.grow(server_timelines)
         elif current > timelines.current:
-            # The history is unknown: everything from here on counts as on the new timeline.
+            # The history is unknown, so all later positions count as positions on the new timeline.
             timelines.grow(Timelines(current, [(timelines.current, furthest)], known=False))
         return replace(result, position=replace(found, timelines=timelines))
 

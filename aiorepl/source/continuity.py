@@ -95,7 +95,7 @@ def require_history(received: Position, timelines: Timelines, partial: LSN | Non
     """Check after a reconnect that the server's history contains everything that was received.
 
     :param received: the end of the received data.
-    :param partial: the commit LSN of a transaction that was received in part, if ``received`` is the end of that part.
+    :param partial: the commit LSN of the transaction that was received in part, if ``received`` is within this transaction.
     :raises SlotError: the server has lost some of it.
     """
     lsn = divergence(received, timelines)
@@ -318,7 +318,7 @@ class GapPolicy:
         position, until = claim.position, claim.position.lsn
         self.accepted.append(Gap(claim.holder, begins, until))
         if position.trail is not None:
-            # Its last transaction is not in this stream.
+            # The last transaction of the claim is not in this stream.
             position.trail.begin(replace(position, last=None))
         _log.warning(
             "%s continues at %s of a %s that does not contain its last transaction: transactions committed there after %s "

@@ -13,7 +13,7 @@ from aiorepl.source.continuity import GAP_ADVICE
 
 # The server's functions that report a missing WAL file. The message is translated, and the SQLSTATE differs.
 _WAL_REMOVED: Final = ("CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open")
-# Any connection that is shorter counts as a loss; otherwise a policy without waits would never be exhausted.
+# A connection that lasts for less than this counts as a failed attempt; otherwise a policy without waits would never be exhausted.
 _LEAST_SECONDS: Final = 1.0
 
 

@@ -40,7 +40,7 @@ class Ledger:
         self._limit: LSN | None = None
         self._durable = dict.fromkeys(sinks, start)
         self._accepted = dict(self._durable)
-        # By gid and end LSN of the PREPARE: the end LSN before it, and the end LSN that releases it.
+        # For each hold, by gid and end LSN of the PREPARE: the end LSN before the PREPARE, and the end LSN that releases the hold.
         self._holds: dict[tuple[str, LSN], tuple[LSN, LSN | None]] = {}
         self._listener: Callable[[], None] | None = None
         self.on_confirmed: Callable[[], None] | None = None
@@ -158,7 +158,7 @@ class Ledger:
         return min((limit for limit, _ in self._holds.values()), default=None)
 
     def _advance(self) -> None:
-        # A restarted sink may be ahead of the received stream; it counts up to the end.
+        # A restarted sink may be ahead of the received stream. It then counts as being at the end of the received stream.
         durable = min(min(self._durable.values(), default=self._end), self._end)
         for key, (_, released) in list(self._holds.items()):
             if released is not None and released <= durable:

@@ -111,13 +111,13 @@ async def preflight(
         existing = await existing_publications(connection)
     require_publications(existing, names)
     cents = not source.binary or await require_cents(connection, source)
-    # Before the timeline is read, because a server that is no longer a standby keeps its timeline.
+    # Ask for the standby's process before the timeline is read: a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
     system = await connection.identify_system()
     timelines = await read_timelines(connection, system)
     slot = await read_slot(connection, source.slot)
     if slot is not None and not replace:
-        # Before the tables, because their verification writes, and another pipeline may have the slot.
+        # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
         require_usable(slot, source, system.database)
     if tables is not None:
         read = slot is not None and await was_read(connection, slot)

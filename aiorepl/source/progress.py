@@ -26,7 +26,7 @@ class CaptureProgress:
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
         self._part: ReceivedPart | None = None
-        # These do not move back on a rewind: the end of the last whole transaction, the header
+        # Three values do not move back on a rewind: the end of the last whole transaction, the header
         # of the last one with changes, and the largest commit LSN of a transaction that was received whole or in part.
         self._end = after
         self._last: Header | None = last
@@ -53,7 +53,7 @@ class CaptureProgress:
 
     @property
     def part(self) -> ReceivedPart | None:
-        """What was received of the transaction that ``resume`` names; ``None`` without one."""
+        """The received part of the transaction that ``resume`` names; ``None`` without such a transaction."""
         part = self._part
         return part if part is not None and part.commit_lsn == self._replay.commit_lsn else None
 

@@ -109,7 +109,7 @@ class Session:
         self._failure: ProtocolError | SpoolError | DoubtfulMessages | None = None
         self._next_idle_at = 0.0
         self._received = 0
-        # The end LSN on this connection. The ledger's may be later, while known transactions are sent again.
+        # The end LSN on this connection. The ledger's end LSN may be later while the server sends known transactions again.
         self._end = resume.after
         # Assembled slices whose types and tables are not looked up yet; a failed or cancelled look-up must not lose them.
         self._assembled: list[Slice] | None = None
@@ -134,7 +134,7 @@ class Session:
         walsender = isinstance(self._connection, ReplicationConnection)
         self._begins = max(start_lsn, slot_lsn) if walsender else slot_lsn
         self._start_assembler(self._resume)
-        # Before the command, because a notice may arrive in the same read as the reply.
+        # Set the callback before the command, because a notice may arrive in the same read as the reply.
         self._connection.on_notice(self._on_notice)
         await self._connection.start_replication(
             self._source.slot, start_lsn, result.plugin_options, confirmed=slot_lsn
@@ -189,7 +189,9 @@ class Session:
 
     @property
     def received_part(self) -> ReceivedPart | None:
-        """What was received of the plain transaction within which the returned slices end; another one's, or ``None``, otherwise."""
+        """The received part of the plain transaction within which the returned slices end. If they end between transactions, this is
+        ``None`` or the part of another transaction.
+        """
         return self._part
 
     @property
@@ -300,7 +302,7 @@ class Session:
                 self._hold_or_release(part.two_phase)
             if part.end_lsn is not None:
                 if part.end_lsn < self._end or (part.transaction is not None and part.end_lsn == self._end):
-                    # The sinks would mistake it for a transaction that they already have.
+                    # The sinks would mistake such a slice for a transaction that they already have.
                     self._failure = ProtocolError(
                         f"the stream ran backwards: a transaction ends at {part.end_lsn}, but everything up to {self._end} "
                         "was already sent",
@@ -331,7 +333,7 @@ class Session:
             return []
         now = self._loop.time()
         if now < self._next_idle_at:
-            # This keepalive is dropped. A later one covers it, at the latest the reply to the next status.
+            # Drop this keepalive. A later keepalive covers its LSN, at the latest the reply to the next status.
             self._status_updates.wants_keepalive = True
             return []
         self._next_idle_at = now + _IDLE_SECONDS

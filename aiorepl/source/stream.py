@@ -89,7 +89,7 @@ def connect(
 
 
 class ReplicationStream:
-    """The transactions of a slot, in commit order. Made by ``aiorepl.connect``; one task may use it.
+    """The transactions of a slot, in commit order. ``aiorepl.connect`` makes a stream; one task may use it.
 
     Any call may be cancelled and repeated without loss. A step in progress (a reconnect, a catalog look-up, a poll of the
     SQL interface) continues meanwhile, so it completes even if it takes longer than the caller's time-outs.
@@ -138,7 +138,7 @@ class ReplicationStream:
 
     @property
     def confirmed(self) -> LSN:
-        """The LSN that the slot is confirmed with by the next status: all transactions that end before it are acknowledged.
+        """The LSN with which the next status confirms the slot: all transactions that end before this LSN are acknowledged.
 
         :raises RuntimeError: the stream was not entered.
         """
@@ -225,7 +225,7 @@ class ReplicationStream:
 class ReplicationTransaction:
     """A transaction being read: ``async for change in transaction``. The next transaction skips its unread rest.
 
-    A message that is not transactional is one of these, with ``transaction`` ``None``.
+    A message that is not transactional comes as a transaction of its own, whose ``xid``, ``commit_lsn`` and ``commit_time`` are ``None``.
     """
 
     def __init__(self, stream: ReplicationStream, first: Slice) -> None:

@@ -1,4 +1,4 @@
-"""Waits for a slot that another instance reads, to take it over when that one ends or dies."""
+"""Waits for a slot that another instance reads, and takes the slot over when that instance ends or dies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SECONDS: Final = 1.0
 async def wait_for_slot(source: Source, *, seconds: float = _SECONDS) -> None:
     """Return once no consumer reads the slot, or if it does not exist.
 
-    Nothing keeps another instance from taking it first: that is an error of the start that follows. A connection that is lost
-    while this waits is opened again.
+    Another instance may still take the slot first; then the following start fails. A connection that is lost during the wait is opened
+    again.
 
-    :param seconds: between two looks.
+    :param seconds: the pause between two looks at the slot.
     :raises ConnectionFailed, ConfigurationError: the server cannot be reached at the first look.
     """
     waits = False

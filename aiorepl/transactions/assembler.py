@@ -45,12 +45,12 @@ class Assembler:
     :param begins: where the server begins to send; ``resume.after`` by default.
     :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
         delivered when they commit, and never if they roll back.
-    :param messages: deliver users' logical messages; otherwise only watermarks and signals are, and the others get no
-        ordinal.
+    :param messages: deliver users' logical messages; otherwise only watermarks and signals are delivered, and users' messages get
+        no ordinal.
     :param budget: bytes in memory for all transactions in progress.
-    :param spool: where content goes that does not fit in memory; a new one by default.
+    :param spool: the spool for content that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
-    :param snapshot: the part of a snapshot that plain transactions are; ``None`` for those of a server.
+    :param snapshot: the chunk of a snapshot that each plain transaction is; ``None`` for transactions of a server.
     :param counts: counts the rows as they are received; new ones by default.
     """
 
@@ -127,11 +127,11 @@ class Assembler:
 
     @property
     def begun(self) -> m.Begin | None:
-        """The plain transaction that is being received; ``None`` without one, and while it is dropped as a whole."""
+        """The plain transaction that is being received; ``None`` between transactions, and while a whole transaction is dropped."""
         return None if self._skip else self._begin
 
     def retype(self, types: Types, *, binary: bool | None = None) -> Layouts:
-        """Read rows by these types from now on, those of transactions in progress included.
+        """Read rows by these types from now on, also the rows of transactions in progress.
 
         :param binary: whether rows may hold columns in binary form; ``None``: as before.
         :returns: the layouts until now, which delivered slices keep.
@@ -193,7 +193,7 @@ class Assembler:
         return self.take_slices()
 
     def take_slices(self) -> list[Slice]:
-        """Return the slices that are complete; after an error, those before the message that failed."""
+        """Return the complete slices; after an error, the slices before the message that failed."""
         self._emit(None)
         slices, self._slices = self._slices, []
         return slices
@@ -411,7 +411,7 @@ class Assembler:
             # The outcome of a delivered prepared transaction has no changes.
             self._counts.transactions.observe(len(pending))
         first = known == 0
-        # One slice is held back, because only the last one has the end LSN.
+        # The assembler holds one slice back, because only the last slice has the end LSN.
         held: Slice | None = None
         for changes, size in pending.slices(transaction, self.layouts, known=known):
             if held is not None:

@@ -19,8 +19,8 @@ from aiorepl.transactions.rewriting import with_columns
 from aiorepl.transactions.rows import Layout, Raw, Row
 from aiorepl.transactions.transaction import Transaction
 
-# Columns are kept with a change up to this size of its message; larger ones are cut out of the message each time. Otherwise
-# each row would be in memory twice while its last sink writes it.
+# A change keeps its columns if its message has at most this size. The columns of a larger message are cut out at each use: otherwise
+# the row would be in memory twice while its last sink writes it.
 _MOST_KEPT: Final = 1 << 20
 
 
@@ -286,7 +286,7 @@ class Truncate(Change):
 
 
 class Message(Change):
-    """A logical decoding message. One that is not transactional has no ``transaction``; its ordinal is 0."""
+    """A logical decoding message. If it is not transactional, ``transaction`` is ``None`` and the ordinal is 0."""
 
     __slots__ = ("message",)
     kind = "message"

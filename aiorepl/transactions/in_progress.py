@@ -20,7 +20,7 @@ TRANSACTION: Final = 800
 _CHUNK: Final = 400
 # Memory for a description, per byte of its message.
 _DESCRIPTION: Final = 16
-# The minimum allowed for all of these, however small the budget.
+# The minimum for transactions, chunks and descriptions together, even if the budget is smaller.
 _MINIMUM: Final = 8 * 1024 * 1024
 
 

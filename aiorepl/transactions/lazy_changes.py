@@ -1,6 +1,4 @@
-"""Changes of a slice that are made from bytes each time they are iterated, so that a stage which only counts or stores them does
-not pay for objects.
-"""
+"""Changes of a slice that are made from bytes at each iteration. A stage that only counts or stores changes makes no objects."""
 
 from __future__ import annotations
 

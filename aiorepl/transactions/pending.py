@@ -35,7 +35,9 @@ _OVERHEAD, _SUBTRANSACTION = OVERHEAD, SUBTRANSACTION
 
 
 class DoubtfulMessages(ConnectionLost):
-    """Logical messages of a streamed transaction may belong to savepoints that were rolled back. Without streaming, the server knows."""
+    """Logical messages of a streamed transaction may belong to savepoints that were rolled back. Without streaming, the server leaves
+    such messages out.
+    """
 
 
 class Pending:
@@ -57,11 +59,11 @@ class Pending:
         self.fixed = 0
         self._slice_bytes = slice_bytes
         self._messages: list[c.Content] = []
-        # The number of changes in the spool, and of those received earlier, which precede the changes in memory.
+        # The number of changes before those in memory: in the spool, or received on an earlier connection.
         self._spooled = 0
         self._chunks: list[Chunk] = []
-        # The ordinal of the first change of each subtransaction in memory. For the spool this is read from the chunks,
-        # because a transaction may have millions of subtransactions.
+        # The ordinal of the first change of each subtransaction in memory. Ordinals in the spool are read from its chunks, because a
+        # transaction may have millions of subtransactions.
         self._first_ordinals: dict[int, int] = {}
 
     def __len__(self) -> int:

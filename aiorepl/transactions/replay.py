@@ -1,4 +1,4 @@
-"""Drops what a replay of the stream repeats. Pure.
+"""Drops the changes that a replay of the stream repeats. Pure.
 
 A replay begins with a whole transaction, at or before the point where the stream broke off, and cuts transactions into
 other slices. A transaction that was received whole is recognised by its end LSN, and its earlier slices by its commit
@@ -24,8 +24,8 @@ _ordinal = attrgetter("ordinal")
 class ReplayFilter:
     """How far a consumer has received the stream.
 
-    Call ``new`` for every slice, and ``add`` for each slice that it returned, once the consumer has it. To record a slice
-    twice changes nothing.
+    Call ``new`` for every slice. Call ``add`` for each slice that ``new`` returned, once the consumer has the slice. A slice may be
+    added twice.
 
     :param after: an end LSN; everything that ended at or before it was received.
     :param commit_lsn: the transaction that was received in part; ``None`` without one.
@@ -40,7 +40,7 @@ class ReplayFilter:
         self.ordinal = ordinal
 
     def known(self, commit_lsn: int) -> int | None:
-        """Return how many changes of a transaction were received; ``None`` if it was received whole."""
+        """Return the number of received changes of a transaction; ``None`` if the whole transaction was received."""
         if commit_lsn == self.commit_lsn:
             return self.ordinal
         # A transaction's commit record ends after commit_lsn, so it had ended by ``after`` if the record began before.
@@ -56,7 +56,7 @@ class ReplayFilter:
         return None if header is not None and header.commit_lsn < self.after else part
 
     def take(self, part: Slice) -> Slice | None:
-        """Do what ``new`` and ``add`` do, for a consumer that has a slice at once."""
+        """Call ``new`` and ``add``, for a consumer that has each slice at once."""
         header, end_lsn = part.transaction, part.end_lsn
         # Most transactions are one slice.
         if end_lsn is not None and header is not None and part.first and self.commit_lsn is None:

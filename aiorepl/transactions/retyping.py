@@ -5,7 +5,7 @@ between two queries, perhaps between two rows of one transaction. A row is decod
 they have as many fields, and in binary fields of the same types.
 
 All rows of a slice are decoded by the same types, because a journal describes a type once per segment. So a slice is cut where
-the description changes. A row without a composite value fits every description, and is no reason to cut.
+the description changes. It is never cut for a row without composite values, which fits every description.
 """
 
 from __future__ import annotations

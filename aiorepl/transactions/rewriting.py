@@ -1,4 +1,4 @@
-"""Rewrites messages to other columns, as if the server had sent them so. Pure.
+"""Gives messages other columns, as if the server had sent these columns. Pure.
 
 The result has a relation of its own, and its bytes agree with that relation, so that rows, formats and the journal read
 it like any other message.

@@ -176,11 +176,11 @@ class SchemaTracker:
     def __init__(self) -> None:
         self._last: dict[int, Relation] = {}
         self._unnumbered: dict[int, bool] = {}
-        # The descriptions to compare with: the last ones, or equal ones before them with known attributes.
+        # The description to compare the next one with, by oid: the last one, or an equal earlier one with known attributes.
         self._known: dict[int, Relation] = {}
 
     def observe(self, change: RowChange) -> SchemaChange | None:
-        """Return what changed since the table's previous row; ``None`` if nothing did."""
+        """Return the schema change between the table's previous row and this one; ``None`` if there is none."""
         relation = change.layout.relation
         if self._last.get(relation.oid) is relation:
             return None

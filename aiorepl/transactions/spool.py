@@ -1,9 +1,9 @@
 """The spool: one unnamed file for the content of transactions in progress that does not fit in memory.
 
 The only module of this folder that does I/O. The spool file is deleted as soon as it is open, so no file is left behind
-however the process ends, and no other process can open it. It is divided into blocks. The blocks of an ``Extent`` are free
-once the extent is garbage collected: they are reused, or truncated at the end of the file. So the file is never larger than
-its peak content, and needs one descriptor.
+however the process ends, and no other process can open it. The file is divided into blocks. Once an ``Extent`` is garbage collected,
+its blocks are free: they are reused, or truncated at the end of the file. So the file is never larger than its peak content, and
+needs one descriptor.
 
 Every read verifies a checksum.
 """
@@ -84,7 +84,7 @@ class Spool:
         """Release blocks, from any thread."""
         if runs:
             self._released.append(runs)
-        # Does not block: the holder of the lock looks again after releasing it.
+        # This does not block: the lock's holder looks for released blocks again after it has released the lock.
         while self._released and self._lock.acquire(blocking=False):
             try:
                 self._gather()

@@ -87,7 +87,7 @@ class Chunk:
 
 
 class SpooledChanges(LazyChanges):
-    """Changes that are read from the spool each time they are iterated; none is kept."""
+    """Changes that each iteration reads from the spool; none is kept in memory."""
 
     __slots__ = ("_chunk", "_layout_of", "_skip", "_stop", "_transaction")
 
@@ -129,7 +129,7 @@ class SpooledChanges(LazyChanges):
             # Do not build the other changes.
             return self._read(self._skip + index, self._skip + index + 1)[0]
         if isinstance(index, slice) and index.step is None:
-            # They are read when they are iterated.
+            # The changes are read when they are iterated.
             start, stop, _ = index.indices(len(self))
             skip = self._skip + start
             end = max(skip, self._skip + stop)

@@ -38,7 +38,7 @@ def traced(before: TraceContext | None, prefix: str, content: bytes) -> TraceCon
     """Return the trace context after a message. An invalid message changes nothing.
 
     :param before: the context before it; a ``tracestate`` without one is ignored.
-    :param prefix: the message's prefix; others than ``traceparent`` and ``tracestate`` have no meaning here.
+    :param prefix: the message's prefix: ``traceparent``, ``tracestate``, or any other one, which changes nothing.
     """
     text = content.decode("latin-1")
     if prefix == TRACEPARENT:
@@ -53,7 +53,7 @@ def traced(before: TraceContext | None, prefix: str, content: bytes) -> TraceCon
 
 
 def _is_list(text: str) -> bool:
-    """Whether this is a ``tracestate``: members with commas between them, of which all but the first may be empty."""
+    """Whether this is a ``tracestate``: members with commas between them. All members except the first may be empty."""
     first, *others = text.split(",")
     return (
         text == text.strip()

@@ -65,7 +65,7 @@ class Transaction:
     :param gid: the global identifier of a transaction that was prepared, else ``None``.
     :param prepared: whether the changes are delivered at the PREPARE, with its LSN and time. The outcome is delivered
         later, as a slice without changes, with the outcome's own LSN and time.
-    :param snapshot: the part of a snapshot that this is; else ``None``.
+    :param snapshot: the chunk of a snapshot; ``None`` for a transaction of the server.
     :param trace: the trace context from the writer's logical message, or ``None``. If the transaction is not streamed, slices
         that were delivered before this message have another header, without the trace context.
     """

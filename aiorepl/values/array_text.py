@@ -13,7 +13,7 @@ from aiorepl.values.codec import Encoder, Malformed
 from aiorepl.values.forms import AsSent, Form
 from aiorepl.values.styles import Style, put_styled
 
-# A value, bytes or NULL, or a list of these: an array before its elements are decoded.
+# An array before its elements are decoded: bytes, NULL, or a nested list of both.
 Tree = list[Any]
 
 # C constants in the compiled form.
@@ -25,7 +25,7 @@ _QUOTED: Final = delimiters.any_of(b'"\\')
 class ArrayText(AsSent):
     """Elements in braces.
 
-    :param style: the shortcut for the element's JSON; ``encode`` is used where it does not apply.
+    :param style: the shortcut for the element's JSON; ``encode`` is used for elements that have no shortcut.
     """
 
     def __init__(self, element: Form, delimiter: str, style: Style, encode: Encoder) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(2000, 1, 1)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
-# The Gregorian calendar repeats every 400 years, so a year beyond Python's range is printed through one within it.
+# The Gregorian calendar repeats every 400 years, so a year outside Python's range is printed as the equivalent year within it.
 _YEARS, _DAYS_OF_THEM = 400, 146_097
 
 

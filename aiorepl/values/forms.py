@@ -99,7 +99,7 @@ class AsSent(Binary):
 
 
 class Text(AsSent):
-    """Types whose both forms are text."""
+    """Types with text in both forms."""
 
     def read(self, raw: bytes) -> Any:
         return raw.decode()
@@ -116,7 +116,7 @@ class Text(AsSent):
 
 
 AS_TEXT: Final = Text()
-"""For types whose both forms are text, and for the text form of types whose Python value is text."""
+"""For types with text in both forms, and for the text form of types with text as Python value."""
 
 
 class Container(Binary):

@@ -16,7 +16,7 @@ from aiorepl.values.codec import Malformed, form_codec
 from aiorepl.values.forms import Binary, Form
 
 # C constants in the compiled form.
-_LOWEST, _HIGHEST, _MOST = -(2**63), 2**63 - 1, 2**63 - 1  # the last without a sign
+_LOWEST, _HIGHEST, _MOST = -(2**63), 2**63 - 1, 2**63 - 1  # _MOST is an unsigned number
 _LOWEST_PART, _HIGHEST_PART = -(2**31), 2**31 - 1
 _HUNDRED_HOURS, _MOST_HOURS = 360_000_000_000, 2_562_047_788
 _YEARS, _MONTHS, _DAYS, _CLOCK = 1, 2, 3, 4
@@ -177,7 +177,7 @@ class IntervalText(Form):
             and (clock <= _MOST or (negative and clock - 1 == _MOST))
         ):
             raise Malformed("out of PostgreSQL's range")
-        # ``negative`` is that of the last part; the time comes last.
+        # The time is the last part, so ``negative`` is its sign.
         microseconds = _LOWEST if clock > _MOST else clock
         if negative and clock <= _MOST:
             microseconds = -microseconds

@@ -158,7 +158,7 @@ def _lower_end(raw: bytes) -> tuple[int, int]:
 
 
 def _item_end(raw: bytes, at: int) -> int:
-    """Return where the value ends whose length is at ``at``."""
+    """Return the end of the value; its length is at ``at``."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
     length = byteops.int32(data, at) if rest >= 0 else -1

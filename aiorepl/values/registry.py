@@ -111,7 +111,7 @@ class Types:
 
     @property
     def added(self) -> tuple[TypeInfo, ...]:
-        """The types added to the built-in ones: what another process needs to read the same columns."""
+        """The types added to the built-in ones. Another process needs them to read the same columns."""
         return tuple(self._added.values())
 
     def info(self, oid: int) -> TypeInfo | None:
@@ -163,7 +163,7 @@ class Types:
         return found
 
     def altered(self, infos: Iterable[TypeInfo]) -> Types:
-        """Return a copy in which ``infos`` replace the same oids. Earlier rows keep using this object."""
+        """Return a copy that describes the oids of ``infos`` by ``infos``. Earlier rows keep this object."""
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
     def binary(self, oid: int, *, numbers: bool = False) -> bool:
@@ -192,7 +192,7 @@ class Types:
         return True
 
     def contains(self, oid: int, part: int) -> bool:
-        """Return whether a type is another one, or is made of it."""
+        """Return whether the type ``oid`` is ``part``, or contains values of ``part``."""
         pending, seen = [oid], set[int]()
         while pending:
             each = pending.pop()
@@ -305,7 +305,7 @@ class Types:
 
     def _refused(self, oid: int, problem: str) -> Codec:
         base = self.base(oid)
-        # Their JSON is a string of the text, which needs no decoding.
+        # The JSON of composites and ranges is a string of their text, which needs no decoding.
         as_text = base is not None and base.kind in (COMPOSITE, RANGE, MULTIRANGE)
         return refused(problem, string if as_text else None)
 

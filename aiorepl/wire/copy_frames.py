@@ -45,7 +45,7 @@ class CopyFrames:
         memory, out = self._memory, self.data
         data: Any = memory  # a pointer in the compiled form
         at, end = 0, self._end + count
-        # Appended at once, because growing the buffer for each row costs as much as finding the row.
+        # Data is appended once per read, because growing the buffer for each row costs as much as finding the row.
         filled = byteops.extend(out, end)
         target: Any = out  # a pointer, too
         frames: list[Frame] = []
@@ -75,7 +75,7 @@ class CopyFrames:
             if size > 5 + LARGEST_MESSAGE:
                 if data[at] not in _MESSAGES:
                     raise _invalid(data[at], length)
-                # It may quote a value of any size; the rest is dropped.
+                # An error may quote a value of any size; the rest of its text is dropped.
                 size = 5 + LARGEST_MESSAGE
             if at + size > end:
                 break

@@ -18,7 +18,7 @@ from aiorepl.wire import frames
 from aiorepl.wire.copy_frames import CopyFrames
 from aiorepl.wire.read_pacing import Timer
 
-# After a read of fewer bytes, reading pauses this long, in which the server makes some hundred rows. Otherwise each send of the
+# After a read of fewer bytes, reading pauses for so long that the server makes some hundred rows. Without the pause, each send of the
 # server would wake this process.
 _SMALL_READ: Final = 128 * 1024
 _PAUSE_SECONDS: Final = 0.0005
@@ -32,7 +32,7 @@ class CopyOut(asyncio.BufferedProtocol):
         self._loop = loop
         self._frames = CopyFrames()
         self._wanted = 1
-        # Why reading is paused: the caller has enough, or the server shall gather more.
+        # The reasons for which reading is paused: the caller has enough data, or the server should gather more.
         self._full = False
         self._pacing = False
         self._timer: Timer | None = None

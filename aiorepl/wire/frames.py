@@ -22,7 +22,7 @@ LARGEST_MESSAGE: Final = 64 * 1024
 LARGEST_ANSWER: Final = 16 * 1024 * 1024
 """The limit of any other frame outside the stream, and of the whole result of a query."""
 _SMALLEST_BUFFER: Final = 64 * 1024
-# While frames are large, a buffer that has grown keeps its size, up to this limit.
+# The size up to which a grown buffer keeps its memory while frames are large.
 _LARGEST_KEPT: Final = 4 * 1024 * 1024
 
 _COPY_DATA: Final = ord("d")
@@ -165,7 +165,7 @@ class FrameBuffer:
                     stop = min(after, at + 5 + LARGEST_MESSAGE) if data[at] in _MESSAGES else after
                     frame = Frame(_letter(data[at]), byteops.cut(data, at + 5, stop))
                     others.append((len(inbox), frame))
-                    # XLogData after this frame is not put before its index.
+                    # Later XLogData must not extend a list before this frame.
                     run = None
                 at = after
         except ProtocolError as error:

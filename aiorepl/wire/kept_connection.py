@@ -1,4 +1,4 @@
-"""A connection for occasional queries: opened by the first one, and opened again after one that failed."""
+"""A connection for occasional queries. The first query opens it; after a query that failed, the next one opens it again."""
 
 from __future__ import annotations
 

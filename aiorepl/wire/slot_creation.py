@@ -34,7 +34,7 @@ async def cancellable_create(
     """Await ``creating`` and return its result. If the call is cancelled, or the connection is lost, no slot is left.
 
     :param cancel: cancels the command on the server.
-    :param cancel_lost: does that once the connection is lost.
+    :param cancel_lost: cancels the command on the server once the connection is lost.
     :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
     """
     task = asyncio.ensure_future(creating)
@@ -77,14 +77,14 @@ async def _cancel_or_drop(
 
 
 def _slot_may_exist(error: BaseException | None) -> bool:
-    """Return whether the slot may exist. It may after a cancellation too, if the server had completed the command."""
+    """Return whether the slot may exist: also after a cancellation, if the server had completed the command before."""
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 
 async def cancel_backend(pid: int, dsn: str | None, slot: str | None = None, **kwargs: Any) -> None:
     """Cancel the command of the server process ``pid``, on a new connection. ``kwargs`` go to ``asyncpg.connect``.
 
-    :param slot: only if the process uses this slot: once its connection is lost, another process may have its number.
+    :param slot: cancel only if the process uses this slot, because another process may have got the pid of a lost connection.
     :raises ConnectionFailed, ConnectionLost, ServerError: the cancel request failed.
     """
     connection = await connect_sql(dsn, **kwargs)

@@ -38,8 +38,8 @@ from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, poll_lock, require_unmoved
 
-# A peek stops at the end of the transaction in which it reaches this many messages. They are fetched in portions of about
-# a megabyte, estimated by the size of the previous messages.
+# A peek stops at the end of the transaction in which it reaches this many messages. Messages are fetched in portions of about a
+# megabyte, as estimated by the size of the previous messages.
 _ROUND_ROWS: Final = 50_000
 _FETCH_BYTES: Final = 1024 * 1024
 _FETCH_ROWS: Final = 2_000
@@ -79,7 +79,7 @@ class SqlConnection:
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
-        # The slot's last known LSN, and the LSN last requested; the slot is between the two.
+        # The slot's last known LSN, and the last LSN that the slot was asked to advance to. The slot is between the two.
         self._advanced = ZERO
         self._requested = ZERO
         self._pause = 0.0
@@ -239,7 +239,7 @@ class SqlConnection:
         try:
             return await self._receiving.result()
         except Exception as error:
-            # The round is lost, and the decoder may be in the middle of a transaction.
+            # The rest of the round is lost, and the decoder may be in the middle of a transaction.
             self._failure = error
             raise
 

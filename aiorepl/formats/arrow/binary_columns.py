@@ -1,7 +1,7 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's binary form without an object for each value. Pure.
 
 A column refuses a value that has no place in its array (infinity, NaN, bytes that are not UTF-8) or is not a value of
-its type. Its row is null then, and the caller converts the value by its text, which knows what to do about it.
+its type. The row is null then, and the caller converts the value by its text instead.
 
 Imports nothing of pyarrow, so that it compiles.
 """
@@ -91,13 +91,13 @@ class Column:
             at += step
 
     def refuse(self, row: int, start: int, end: int) -> None:
-        """Set a row to null, and remember where its value is."""
+        """Set a row to null, and remember the place of the refused value."""
         self.null(row)
         self.refused.append((row, start, end))
 
 
 class Skipped(Column):
-    """A column that nobody wants."""
+    """A column that is left out: it stores nothing."""
 
     def null(self, row: int) -> None:
         pass
@@ -222,7 +222,7 @@ class Decimal128(_Fixed):
     """numeric(p,s) of at most 18 digits.
 
     :param precision: the digits in the array.
-    :param scale: how many of them are after the point.
+    :param scale: the number of digits after the point.
 
     Source: ``numeric_send``: the number of groups of four digits, the weight of the first one, sign, scale, and the groups.
     """
@@ -323,7 +323,7 @@ class Text(_Copied):
         return self.copy(row, data, start, end) if byteops.is_utf8(data, start, end) else False
 
     def put_all(self, row: int, count: int, data: Any, fields: Any, at: int, step: int) -> None:
-        # Copied first, because most texts are ASCII, which is verified fastest for all of them together.
+        # Copy the texts before they are verified: most texts are ASCII, and one check of all bytes is the fastest.
         first = used = self.used
         nulls = 0
         place = at

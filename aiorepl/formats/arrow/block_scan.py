@@ -1,4 +1,4 @@
-"""Collects the rows of a journal's block by table, with what its descriptions, truncates and messages mean. Pure."""
+"""Collects the rows of a journal's block by table, and handles the descriptions, truncates and messages between them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS: Final = frozenset(b"IUD")
 
 
 class BlockScan:
-    """How a block's contents are collected.
+    """Collects the contents of blocks.
 
     :param collector: returns the collector of a relation, ``None`` if its rows are not wanted. It may remove others.
     :param truncate: takes a truncate of a relation, at the scanner's position.

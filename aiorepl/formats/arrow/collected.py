@@ -111,7 +111,7 @@ def _metadata_of(attribute: Attribute | None) -> dict[bytes, bytes] | None:
 
 
 def attribute_of(field: pa.Field) -> Attribute | None:
-    """Return the attribute that a column's metadata has; ``None`` if it was not known."""
+    """Return the attribute in a column's metadata; ``None`` if the attribute was not known."""
     metadata = field.metadata or {}
     if NUMBER not in metadata:
         return None

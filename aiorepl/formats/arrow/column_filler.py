@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiorepl.formats.arrow.binary_columns import Column
 from aiorepl.snapshot.copy_rows import RowScanner
 
-# So many fields are scanned at a time: their places stay in the processor's cache.
+# The number of fields that are scanned at a time, so that their places stay in the processor's cache.
 _BLOCK_FIELDS: Final = 2048
 # The bytes of a field in ``RowScanner.fields``.
 _FIELD: Final = 16
@@ -35,7 +35,7 @@ class ColumnFiller(RowScanner):
     def take(self, data: bytearray) -> tuple[tuple[list[Column], bytes], int]:
         """Remove all complete rows from the beginning of ``data``.
 
-        :returns: the columns with the data that the values they refused are in; and the number of rows.
+        :returns: the columns, each with the data of its refused values, and the number of rows.
         :raises ProtocolError: the data is not COPY's binary format, or has another number of columns.
         """
         # The data will have about as many rows as it had before.

@@ -22,7 +22,7 @@ from aiorepl.values.registry import Types
 
 Maker = Callable[[int], b.Column]
 Refuse = Callable[[int, str], None]
-"""Called with the row and the text of a value that the column's type cannot represent; the row becomes null unless it raises."""
+"""Takes the row and the text of a value that the column's type cannot represent. Unless the function raises, the row becomes null."""
 
 _WIDTHS: Final = {pa.int16(): 2, pa.int32(): 4, pa.int64(): 8}
 _INTEGERS: Final = ("int2", "int4", "int8", "oid")

@@ -17,7 +17,7 @@ Raw = bytes | None
 class Elements:
     """The elements of arrays.
 
-    :param offsets: for each level of nested lists, the outermost first, where each list begins, and the end of the last.
+    :param offsets: for each level of nested lists, the outermost first, the beginning of each list, and the end of the last list.
     :param missing: for each array, whether it is NULL or does not fit.
     :param unfit: whether some array does not fit: it has other dimensions, or is not an array.
     :param flat: the elements of the innermost lists.

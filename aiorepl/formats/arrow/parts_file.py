@@ -1,4 +1,4 @@
-"""A file in memory that gives away what was written, for Arrow's writers."""
+"""A file in memory for Arrow's writers; the caller takes the written bytes out of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PartsFile(io.RawIOBase):
-    """A file in memory; ``take`` removes what was written."""
+    """A file in memory; ``take`` removes the written bytes and returns them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,6 +21,6 @@ class PartsFile(io.RawIOBase):
         return len(data)
 
     def take(self) -> list[bytes]:
-        """Return what was written since the previous call."""
+        """Return the bytes that were written since the previous call."""
         parts, self._parts = self._parts, []
         return parts

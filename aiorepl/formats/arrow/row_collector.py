@@ -47,7 +47,7 @@ class RowCollector:
         self.columns = columns
         self.key = key
         self.whole = False
-        """Whether some update has its old row."""
+        """Whether the old row of an update was collected."""
         # A tuple is never at 0.
         self.data = bytearray(1)
         self.records = bytearray()
@@ -200,7 +200,7 @@ def fill(
 
     :param kinds: as ``RowCollector.kinds``; a value of the other kind is refused.
     :param unchanged: receives the indexes of the columns that were neither sent nor in the old row, four bytes each.
-    :param ends: receives for each row how many there were up to its end, four bytes each.
+    :param ends: receives for each row the number of such indexes up to the row's end, four bytes each.
     """
     data: Any = rows.data
     source: Any = rows.records
@@ -241,7 +241,7 @@ def fill(
 
 
 def fill_before(columns: list[Column], kinds: bytes, rows: RowCollector, valid: bytearray) -> None:
-    """Put the old rows of updates into columns, as far as the server sent them whole.
+    """Put the old rows of updates into columns. An old row that the server did not send whole is left out.
 
     :param valid: receives a byte for each row, 1 if it has an old row.
     """

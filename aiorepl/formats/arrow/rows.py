@@ -20,7 +20,7 @@ from aiorepl.transactions.rows import Raw
 
 
 class Shape:
-    """How a table's tuples become columns.
+    """Describes the conversion of a table's tuples to columns.
 
     :param schema: the columns of the batch: the table's and the metadata; unknown ones are null.
     :param names: the columns of a tuple.

@@ -1,7 +1,7 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's text without an object for each value. Pure.
 
-As in ``binary_columns``, a column refuses what is not plainly a value of its array: infinity, years before 1 and after 9999,
-NaN, more than 18 digits of a numeric. The caller converts these by ``columns``.
+As in ``binary_columns``, a column refuses special values: infinity, years before 1 and after 9999, NaN, more than 18 digits of a
+numeric. The caller converts refused values by ``columns``.
 
 Imports nothing of pyarrow, so that it compiles.
 """

@@ -45,7 +45,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
             ) from None
         source.merge.hold(point, reached.set)
         rows = await transaction.copy(described, plan.state, None)
-    # So that the stream reaches the point on an idle server, too.
+    # Write a message, so that the stream reaches the point on an idle server, too.
     await reading.mark(lambda _: ())
     await reached.wait()
     header = reading.header(table, point, 1, last=True)

@@ -10,7 +10,7 @@ class Completion:
     """Calls that wait for tables. Each call has a set of tables, by their ids in the ledger."""
 
     def __init__(self) -> None:
-        # By call: the tables that are not complete.
+        # The tables that are not complete, for each call.
         self._calls: dict[asyncio.Future[None], set[int]] = {}
 
     def wait_for(self, tables: Collection[int]) -> asyncio.Future[None]:
@@ -20,7 +20,7 @@ class Completion:
         return done
 
     def replace(self, table: int, others: Collection[int]) -> None:
-        """Wait for other tables instead of one: those that a name stands for."""
+        """Let the calls that wait for one table wait for several instead: the tables for which its name stands."""
         for tables in self._calls.values():
             if table in tables:
                 tables.discard(table)
@@ -43,7 +43,7 @@ class Completion:
                 done.set_exception(error)
 
     def end(self, error: BaseException) -> None:
-        """Give all calls this error: nothing is read any more."""
+        """End all calls with this error, because no table is read any more."""
         for tables in list(self._calls.values()):
             for table in list(tables):
                 self.finish(table, error)

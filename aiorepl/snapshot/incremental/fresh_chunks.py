@@ -47,8 +47,8 @@ class ReadAgain(Exception):
 class FreshTransaction:
     """A transaction that reads one table, which stays locked until it ends.
 
-    :param visible: which transactions its snapshot sees.
-    :param time: when it began, in microseconds since 2000-01-01 00:00 UTC.
+    :param visible: the transactions that are visible to its snapshot.
+    :param time: when the transaction began, in microseconds since 2000-01-01 00:00 UTC.
     """
 
     visible: Visibility
@@ -70,8 +70,8 @@ class FreshTransaction:
         """Read rows of the table.
 
         :param chunk: the range that has the rows.
-        :param key: the columns that a KeyRange is of.
-        :param owed: the keys of the rows; empty: of any key.
+        :param key: the columns to which the bounds of a KeyRange belong.
+        :param owed: the keys of the rows to read; empty: all rows of the chunk.
         :param where: a condition on the rows; ``None``: all.
         :param state: identifies the table as it was when it was cut into chunks (``planning``).
         :raises Altered: the table is not as it was when it was described and cut.
@@ -102,7 +102,8 @@ class FreshTransaction:
         return rows
 
     async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
-        # The catalog's functions lock the table, too. Behind a transaction that waits to alter it, they would wait for this one.
+        # The catalog's functions lock the table, too. Behind another transaction that waits to alter the table, they would wait for
+        # the end of this transaction.
         try:
             async with self._control.transaction():
                 await self._control.execute(_SHORT_LOCK_TIMEOUT)
@@ -161,7 +162,7 @@ class FreshChunks:
     async def begun(self, snapshot: str | None = None) -> AsyncIterator[FreshTransaction]:
         """Begin a transaction, which ends with the block.
 
-        :param snapshot: an exported snapshot; ``None``: one of its own.
+        :param snapshot: an exported snapshot; ``None``: the transaction takes its own.
         """
         connection = await self._idle()
         try:

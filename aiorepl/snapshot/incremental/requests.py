@@ -66,7 +66,7 @@ class Snapshots:
         return self._queue.active
 
     async def pause(self) -> None:
-        """Read no rows until ``resume``, also after a restart. The chunk that is being read is dropped, and read again later.
+        """Read no rows until ``resume``, also after a restart. The current chunk is dropped, and read again later.
 
         :raises PermanentError: the ledger cannot be written; the pause ends with the process.
         """
@@ -102,7 +102,7 @@ class Snapshots:
             if (each.schema, each.name) == name and each.id in self.tables
         ]
         for each in found:
-            # First, so that it is not begun again.
+            # Remove the table from the ledger first, so that no task begins to read it again.
             self.tables[each.id].state = "cancelled"
             await self._turns.interrupt(each.id)
             await self._queue.cancel(each)
@@ -223,7 +223,7 @@ class Snapshots:
                     await self.cancel(table)
                 await self._queue.write(lambda ledger: replace(ledger, signal_lsn=signal.lsn))
             case _:
-                # In one step with the signal's LSN, so that a restart does not carry it out again.
+                # The requests and the signal's LSN are written in one step, so that a restart does not repeat the signal.
                 await self._add(names, signal.where, signal.lsn)
 
     async def released(self) -> None:

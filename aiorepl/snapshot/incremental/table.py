@@ -30,7 +30,7 @@ from aiorepl.values.registry import Types
 
 _log = logger("aiorepl.snapshot")
 
-# How often a table is read before it is given up: it is altered all the time.
+# How often a table is read before it is given up, because it is altered all the time.
 _ATTEMPTS: Final = 20
 
 
@@ -45,9 +45,9 @@ async def read_table(
     """Read a table, and insert its chunks into the stream. The ledger has all of them on return; they may not be durable yet.
 
     :param progress: what the ledger has about the table.
-    :param update: changes that in the ledger, durably.
-    :param record: tries that once, because the stream waits.
-    :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
+    :param update: changes the ledger's entry, durably.
+    :param record: tries once to change the ledger's entry, because the stream waits meanwhile.
+    :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
     :param counters: count the rows that are read.
     :raises ConfigurationError: the table is not published, cannot be read, or the server cannot write messages.
     :raises SlotError: a lock was not granted in time, or the table is altered all the time.

@@ -29,7 +29,7 @@ class TableQueue:
 
     :ivar counters: the tables that were requested, or left by an earlier run, by their ids in the ledger; those that ended stay
         until they are requested again.
-    :ivar completion: the calls that wait for them.
+    :ivar completion: the calls that wait for tables.
     :ivar settled: set while no table is left that has to be completed.
     :ivar delivered: called when all rows of a table were delivered.
     """
@@ -56,7 +56,7 @@ class TableQueue:
             if counters.state == "failed":
                 self._ended[counters.table] = table.id
             elif table.plan is not None and not table.left:
-                # Durable in part, and the rest is on its way.
+                # The table is durable in part, and its other chunks are on their way to the sinks.
                 counters.state = "delivered"
                 self._delivered()
         self._settle()

@@ -20,7 +20,7 @@ from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.source.catalog.snapshots import FIRST_NORMAL_XID, precedes
 from aiorepl.wire.commands import literals
 
-# Only plain tables have missing values, so those of a partitioned table are those of its partitions' columns of the same name.
+# Only plain tables have missing values. A partitioned table has the missing values of its partitions' columns of the same name.
 # attmissingval is an array with one element; array_to_string returns that element's text, whatever the type's delimiter is.
 # prattrs exists since PostgreSQL 15, so it is read through to_jsonb.
 _QUERY: Final = """
@@ -92,7 +92,7 @@ class CatalogColumns:
 
 
 def query(oids: Iterable[int], publications: Sequence[str]) -> str:
-    """The query for these tables; ``parse`` reads its rows."""
+    """Return the query for these tables; ``parse`` reads its rows."""
     return _QUERY.format(oids=",".join(map(str, oids)), publications=literals(publications))
 
 
@@ -139,7 +139,7 @@ def attributes(
         elif not table.rewritten or (
             previous is not None and previous.file == table.file != 0 and column.number > previous.last
         ):
-            # A rewrite clears missing values. Without one, the column never had any, so it is NULL in older rows.
+            # A rewrite clears missing values. If the table was not rewritten, the column never had one: it is NULL in older rows.
             known = True
         found[name] = Attribute(column.number, missing if known else None, missing_known=known)
     return found

@@ -50,7 +50,7 @@ class ColumnLookups:
         try:
             tables = await self._source.look_up_columns(sorted({relation.oid for relation, _ in described}))
         except (ServerError, ConnectionFailed) as error:
-            # The stream needs no second connection, which a limit of the role's connections may refuse.
+            # The stream works without this second connection, which the role's connection limit may refuse.
             _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
             return
         # Several descriptions of a table in one read are compared with the look-up before all of them.
@@ -75,7 +75,7 @@ class ColumnLookups:
         self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
 
     def _rewritten(self, relation: Relation, table: CatalogColumns) -> list[str]:
-        """Return such columns as ``_unknown`` of a table's first description since the start."""
+        """Return the columns of a table's first description since the start whose older values are unknown, as ``_unknown`` does."""
         return [] if self._since is None else rewritten_since(relation.attributes, table, self._since)
 
 

@@ -62,7 +62,7 @@ class TableLookups:
         # The stream and all readers of a journal share the connection.
         self._querying = asyncio.Lock()
         self._known: dict[int, _Known] = {}
-        # As they were looked up last; the catalog has them as they were found first.
+        # The tables as they were looked up last. ``catalog`` has each table as it was found first.
         self._latest: dict[int, CatalogTable] = {}
 
     async def load(self, source: str, *, read: bool) -> None:
@@ -78,7 +78,7 @@ class TableLookups:
             await self._verify(self.catalog, source, read)
 
     async def refresh(self, described: Iterable[tuple[Relation, int]]) -> None:
-        """Look up tables that the stream has described, each with the xid of the transaction in which it was.
+        """Look up tables that the stream has described, each with the xid of the transaction that described it.
 
         This does not wait for transactions, so ``settle`` has to come before their rows are judged.
 

@@ -51,7 +51,7 @@ class _Alteration:
     :param layouts: the layouts of rows by the types as they were before.
     :param xid: the transaction that altered them, the first if there were several.
     :param before: the last look-up that saw the types as they were, if there was one.
-    :param end: an LSN after every commit that the first look-up saw which saw the types as they are.
+    :param end: an LSN after every commit that was visible to the first look-up of the altered types.
     """
 
     layouts: Layouts
@@ -75,7 +75,7 @@ class _Altered:
     """A type that was altered at some time, as far as the catalog tells it.
 
     :param before: its attributes at the previous look-up, if there was one.
-    :param end: an LSN after every commit that the look-up saw which found ``attributes``.
+    :param end: an LSN after every commit that was visible to the look-up of ``attributes``.
     """
 
     oid: int
@@ -86,10 +86,10 @@ class _Altered:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """How the rows of a transaction are read.
+    """The layouts that the rows of a transaction may have.
 
-    :param layouts: the possible ones; a row fits at most one.
-    :param refusing: layouts that refuse the values of the altered types.
+    :param layouts: the possible layouts; a row fits at most one of them.
+    :param refusing: layouts that refuse all values of the altered types.
     """
 
     layouts: Sequence[Layouts]
@@ -105,10 +105,10 @@ class TypeWatch:
         # The last look-up of each type, and its attributes at the last look-up that found it altered.
         self._looked_up: dict[int, Snapshot] = {}
         self._attributes: dict[int, CompositeAttributes] = {}
-        # In their order, as long as transactions from before them may still arrive.
+        # The alterations in order; each is kept while older transactions may still arrive.
         self._alterations: list[_Alteration] = []
         self._altered: list[_Altered] = []
-        # The last candidates, because a transaction may have many slices.
+        # The candidates of the last transaction, which may have many slices.
         self._candidates: tuple[object, object, _Candidates] | None = None
 
     async def settle(self, assembler: Assembler, slices: list[Slice]) -> list[Slice]:
@@ -199,9 +199,9 @@ class TypeWatch:
         return reread(part, (likely, other), _refusing(likely, differing, xid), likely)
 
     def _candidates_of(self, xid: int, likely: Layouts, unsettled: Sequence[_Altered]) -> _Candidates:
-        """Return how the rows of a transaction are read.
+        """Return the layouts that the rows of a transaction may have.
 
-        :param unsettled: types that had several descriptions in that transaction, or unknown ones.
+        :param unsettled: types that had several descriptions, or an unknown one, in that transaction.
         """
         key = (xid, id(likely), tuple(map(id, unsettled)))
         if self._candidates is None or self._candidates[0] != key:
@@ -219,7 +219,7 @@ class TypeWatch:
                 for infos in islice(product(*variants), _MOST_CANDIDATES)
             ]
             refusing = _refusing(likely, [info for _, info in altered], xid)
-            # The objects are kept, so that no others can have their ids.
+            # Keep the objects, so that no other objects can get their ids.
             self._candidates = key, (likely, unsettled), _Candidates(layouts, refusing)
         return self._candidates[2]
 
@@ -272,7 +272,7 @@ def _refusing(layouts: Layouts, infos: Iterable[TypeInfo], xid: int) -> Layouts:
 
 
 def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -> int | None:
-    """The first transaction that ``before`` did not see; the last of all if there was no look-up before."""
+    """The first transaction that was invisible to ``before``; the highest xid if there was no earlier look-up."""
     ages = {now.xmax - xid & XID_MASK: xid for xid in xids if before is None or not before.sees(xid)}
     if not ages:
         return None

@@ -78,7 +78,7 @@ async def limits(connection: Connection, source: Source) -> list[Finding]:
         (row,) = await connection.query(
             "SELECT count(*)::text AS senders FROM pg_catalog.pg_stat_replication"
         )
-        # This connection is one of them, and will be closed before a pipeline starts.
+        # The connection of this check is one of the walsenders, and is closed before a pipeline starts.
         others = max(int(row["senders"] or 0) - 1, 0)
         if others + 2 >= most:
             text = (

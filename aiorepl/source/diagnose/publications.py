@@ -31,8 +31,8 @@ SELECT c.oid::pg_catalog.regclass::text AS name,
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
  ORDER BY 1
 """
-# What a publication needs of a table's replica identity if it publishes updates or deletes: the columns of a row filter must be
-# in it, and it must be in the list of columns. A filter is kept as a tree of nodes, in which each column is a Var.
+# If a publication publishes updates or deletes, the replica identity must have all columns of its row filter, and its column list must
+# have all columns of the replica identity. PostgreSQL keeps a filter as a tree of nodes, in which each column is a Var.
 _UNFIT: Final = """
 WITH published AS (
   SELECT r.prrelid, p.pubname, r.prattrs, r.prqual::text AS filter, c.relreplident

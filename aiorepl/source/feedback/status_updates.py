@@ -27,12 +27,12 @@ class StatusUpdates:
         self, connection: Connection, source: Source, ledger: Ledger, wal_sender_timeout: float
     ) -> None:
         self.wants_keepalive = False
-        """Whether the next status asks for a keepalive. A server whose client has received everything sends none by itself
-        for half of ``wal_sender_timeout``.
+        """Whether the next status asks for a keepalive. Without a request, a server sends no keepalive for half of
+        ``wal_sender_timeout`` to a client that has received everything.
         """
         self._connection = connection
         self._ledger = ledger
-        # Kept because another thread may read the statistics.
+        # The loop is kept because another thread may read the statistics.
         self._loop = asyncio.get_running_loop()
         self._schedule = StatusSchedule(wal_sender_timeout, self._loop.time())
         self._liveness = LivenessMonitor(limit(source.receive_timeout, wal_sender_timeout), self._loop.time())

@@ -16,7 +16,7 @@ _log = logger("aiorepl.capture")
 
 Connect = Callable[[], Awaitable[Any]]
 Waits = Callable[[str | None], None]
-"""Takes what the creation waits for; ``None`` once it does not wait any more."""
+"""Takes the description of the transaction that the creation waits for; ``None`` once the creation waits no longer."""
 
 FIRST_SECONDS: Final = 2.0
 SECONDS: Final = 10.0
@@ -38,7 +38,7 @@ def telling(connect: Connect, slot: str, waits: Waits | None = None) -> Iterator
     """While the block creates a slot, log every ten seconds which transaction it waits for.
 
     :param connect: opens an asyncpg connection.
-    :param waits: called with that, too.
+    :param waits: called with the logged transaction, too.
     """
     task = asyncio.create_task(_tell(connect, slot, waits or (lambda _: None)), name=f"aiorepl slot {slot}")
     try:
