@@ -10,6 +10,7 @@ messages, joined at the end, took 0.5 µs in plain Python.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from aiorepl import byteops
@@ -116,7 +117,7 @@ class SegmentBuilder:
             end=end,
             offset=self.size,
             binary=self._binary,
-            descriptions=self._descriptions.with_attributes(),
+            descriptions=tuple(self._descriptions.all),
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
             chunk=self._chunk,
@@ -167,12 +168,17 @@ class SegmentBuilder:
             if row.layout.relation is not block.relation:
                 self._switch(row.layout.relation, row.layout.types)
                 self._binary = self._binary or row.layout.binary
+                block = self._block
             block.run += 1
             payload, xid = row.message.payload, row.message.xid
         elif isinstance(change, Truncate):
             for relation in change.relations:
+                # This may begin a block, which then needs all of them.
                 self._switch(relation, None)
-                block.run += 1
+            for relation in change.relations:
+                self._switch(relation, None)
+                self._block.run += 1
+            block = self._block
             # A Truncate comes without types, so the next row must register its own.
             block.relation = None
             payload, xid = change.message.payload, change.message.xid
@@ -210,6 +216,10 @@ class SegmentBuilder:
         block = self._block
         number = self._descriptions.number(relation, types)
         current = block.current.get(relation.oid)
+        if current not in (None, number) and not self._descriptions.is_unique(number):
+            # Within a block, readers find a description by its bytes.
+            self._close_block()
+            block, current = self._block, None
         if current is None:
             block.needed.append(number)
         elif current != number:
@@ -299,8 +309,9 @@ class _Descriptions:
     def __init__(self) -> None:
         self.all: list[Description] = []
         self.types: dict[int, TypeInfo] = {}
-        self._attributes: list[dict[str, Attribute]] = []
-        self._numbers: dict[tuple[bytes, tuple[bytes, ...]], int] = {}
+        self._numbers: dict[tuple[bytes, tuple[bytes, ...], frozenset[tuple[str, Attribute]]], int] = {}
+        # How many descriptions have these bytes: a column may be dropped and created again.
+        self._equal: Counter[bytes] = Counter()
         self._known: dict[Relation, int] = {}
         self._typed: set[Relation] = set()
         self._last: Types | None = None
@@ -320,31 +331,26 @@ class _Descriptions:
             (relation.schema, relation.name),
             without_xid(relation.payload, relation.xid),
             tuple(without_xid(described.payload, described.xid) for described in relation.types),
+            dict(relation.attributes),
         )
-        number = self._numbers.setdefault((description.relation, description.types), len(self.all))
+        attributes = frozenset(description.attributes.items())
+        number = self._numbers.setdefault(
+            (description.relation, description.types, attributes), len(self.all)
+        )
         if number == len(self.all):
             self.all.append(description)
-            self._attributes.append(dict(relation.attributes))
-        elif relation.attributes != self._attributes[number]:
-            # A column was dropped and created again. Readers find a description by its bytes, so only attributes that agree are kept.
-            known = self._attributes[number]
-            self._attributes[number] = {
-                name: found for name, found in relation.attributes.items() if known.get(name) == found
-            }
+            self._equal[description.relation] += 1
         return number
+
+    def is_unique(self, number: int) -> bool:
+        """Whether no other description of the segment has the same Relation message."""
+        return self._equal[self.all[number].relation] == 1
 
     def forget_types(self) -> None:
         """Forget the registered types; later rows register their own types."""
         self.types = {}
         self._typed = set()
         self._last = None
-
-    def with_attributes(self) -> tuple[Description, ...]:
-        """Return the descriptions, in the order of their numbers."""
-        return tuple(
-            Description(each.table, each.relation, each.types, attributes)
-            for each, attributes in zip(self.all, self._attributes, strict=True)
-        )
 
     def redefined(self, types: Types) -> bool:
         """Whether a registered type differs from the one in ``types``."""

@@ -151,12 +151,14 @@ class Pipeline:
             else None
         )
         memories = {} if selections is None else selections.memories
+        # A column's number tells whether it is one that a selection hides.
+        numbered = announces or bool(memories)
         self._capture = Capture(
             source,
             retry=reconnect,
             until=until,
             tables=_table_lookups(source, deliveries, selections),
-            columns=ColumnLookups(source) if announces and source.has_catalog else None,
+            columns=ColumnLookups(source) if numbered and source.has_catalog else None,
         )
         if source.has_catalog:
             self._capture.request_control_messages()

@@ -18,13 +18,13 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.masking import Rewriting, truncation
 from aiorepl.transforms.memory import Remembered, SelectionMemory
 from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
-from aiorepl.transforms.rules import ColumnAction, TableSelection, select_table
+from aiorepl.transforms.rules import ColumnAction, HiddenColumn, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
 
-Description = tuple[int, str, str, tuple[Column, ...], tuple[Name, ...], tuple[Name, ...]]
-"""Everything that a selection depends on: oid, schema, name and columns of a Relation message; from the catalog the names of
-the table's ancestors, and of those that it may have had before.
-"""
+Own = tuple[int, str, str, tuple[Column, ...], tuple[int | None, ...]]
+"""Oid, schema, name and columns of a Relation message, and the columns' numbers in the catalog, as far as they are known."""
+Description = tuple[Own, tuple[Name, ...], tuple[Name, ...]]
+"""Everything that a selection depends on: also the names of the table's ancestors, and of those that it may have had before."""
 
 
 class _Table:
@@ -157,7 +157,7 @@ class StreamFilter:
         A description without rows may be of a subtransaction that was rolled back, so rows are sought, once for a description.
         """
         new = {
-            (relation.oid, relation.schema, relation.name, relation.columns)
+            _own(relation)
             for relation in changes.relations
             if self._description(relation) not in self._accepted
         }
@@ -173,20 +173,13 @@ class StreamFilter:
                 relations = change.relations
             for relation in relations:
                 self._table(relation)
-                new.discard((relation.oid, relation.schema, relation.name, relation.columns))
+                new.discard(_own(relation))
             if not new:
                 return
 
     def _description(self, relation: Relation) -> Description:
         oid, catalog = relation.oid, self._catalog
-        return (
-            oid,
-            relation.schema,
-            relation.name,
-            relation.columns,
-            catalog.ancestors(oid),
-            catalog.former_parents(oid, relation.names),
-        )
+        return _own(relation), catalog.ancestors(oid), catalog.former_parents(oid, relation.names)
 
     def _table(self, relation: Relation) -> _Table:
         if self._version != self._catalog.version:
@@ -216,9 +209,10 @@ class StreamFilter:
         rules, catalog, oid = self._rules, self._catalog, relation.oid
         own: Name = relation.schema, relation.name
         relatives = catalog.former_parents(oid, relation.names)
-        selection = select_table(rules, (own, *catalog.ancestors(oid)), relation.names, relatives)
+        columns = dict(zip(relation.names, _numbers(relation), strict=True))
+        selection = select_table(rules, oid, (own, *catalog.ancestors(oid)), columns, relatives)
         conflict = parent_conflict(rules, selection, relatives)
-        missing: dict[str, frozenset[str]] = {}
+        missing: dict[HiddenColumn, frozenset[str]] = {}
         for before in (self._before(oid, oid), self._before(own, oid)):
             if before is not None:
                 conflict = conflict or rename_conflict(rules, before, selection)
@@ -229,7 +223,7 @@ class StreamFilter:
         if conflict is not None:
             raise PermanentError(f"sink {self._sink}: {conflict}", fatal=True)
         selection = replace(selection, missing=missing)
-        described = Remembered(oid, own, relation.names, missing, catalog.ancestor_names(oid))
+        described = Remembered(oid, own, tuple(columns.items()), missing, catalog.ancestor_names(oid))
         self._memory.add(described, selection)
         return selection
 
@@ -242,7 +236,8 @@ class StreamFilter:
         return None if table is None else self._from_catalog(table)
 
     def _from_catalog(self, table: CatalogTable) -> TableSelection:
-        return select_table(self._rules, (table.names, *self._catalog.ancestors(table.oid)), table.columns)
+        family = table.names, *self._catalog.ancestors(table.oid)
+        return select_table(self._rules, table.oid, family, table.numbered)
 
 
 class SelectedChanges(Sequence[Change]):
@@ -283,6 +278,15 @@ class SelectedChanges(Sequence[Change]):
 
     def __repr__(self) -> str:
         return "<selected changes>"
+
+
+def _own(relation: Relation) -> Own:
+    return relation.oid, relation.schema, relation.name, relation.columns, _numbers(relation)
+
+
+def _numbers(relation: Relation) -> tuple[int | None, ...]:
+    found = relation.attributes
+    return tuple([found[name].number if name in found else None for name in relation.names])
 
 
 def _cost(change: Any) -> int:

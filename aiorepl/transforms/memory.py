@@ -15,7 +15,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.journal.checked_json import integer, text
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.transforms.renames import rename_conflict
-from aiorepl.transforms.rules import ColumnAction, Rules, TableSelection, select_table
+from aiorepl.transforms.rules import ColumnAction, HiddenColumn, Rules, TableSelection, select_table
 
 _UINT32: Final = 2**32 - 1
 
@@ -24,15 +24,15 @@ _UINT32: Final = 2**32 - 1
 class Remembered:
     """The last description of a table.
 
-    :param columns: the names of its columns, in their order.
+    :param columns: the names of its columns, in their order, each with its number, if that is known.
     :param missing: columns that earlier descriptions had, each with the columns that the table had at that time.
     :param ancestors: the names of its ancestors, by oid.
     """
 
     oid: int
     names: Name
-    columns: tuple[str, ...]
-    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    columns: tuple[tuple[str, int | None], ...]
+    missing: Mapping[HiddenColumn, frozenset[str]] = field(default_factory=dict)
     ancestors: Mapping[int, tuple[Name, ...]] = field(default_factory=dict)
 
     def select(self, rules: Rules, catalog: TableCatalog, oid: int) -> TableSelection:
@@ -44,9 +44,9 @@ class Remembered:
         missing = {
             column: others
             for column, others in self.missing.items()
-            if rules.action(family, column) is not ColumnAction.KEPT
+            if rules.action(family, column.name) is not ColumnAction.KEPT
         }
-        return replace(select_table(rules, family, self.columns), missing=missing)
+        return replace(select_table(rules, self.oid, family, dict(self.columns)), missing=missing)
 
 
 class SelectionMemory:
@@ -123,8 +123,8 @@ class SelectionMemory:
                 "oid": table.oid,
                 "schema": table.names[0],
                 "table": table.names[1],
-                "columns": list(table.columns),
-                "missing": {column: sorted(others) for column, others in table.missing.items()},
+                "columns": table.columns,
+                "missing": [[*column, sorted(others)] for column, others in table.missing.items()],
                 "ancestors": {
                     str(oid): [list(each) for each in names] for oid, names in table.ancestors.items()
                 },
@@ -139,13 +139,16 @@ class SelectionMemory:
         :raises ValueError, TypeError, LookupError: it is malformed.
         """
         for each in tables:
-            missing = {str(column): frozenset(map(str, others)) for column, others in each["missing"].items()}
+            missing = {
+                HiddenColumn(str(name), _number(number)): frozenset(map(str, others))
+                for name, number, others in each["missing"]
+            }
             ancestors = {
                 int(oid): tuple((str(schema), str(name)) for schema, name in names)
                 for oid, names in each["ancestors"].items()
             }
             names = text(each, "schema"), text(each, "table")
-            columns = tuple(map(str, each["columns"]))
+            columns = tuple((str(name), _number(number)) for name, number in each["columns"])
             self._put(Remembered(integer(each, "oid", _UINT32), names, columns, missing, ancestors))
 
     def _put(self, table: Remembered) -> None:
@@ -154,12 +157,12 @@ class SelectionMemory:
 
     def _matters(self, table: Remembered) -> bool:
         family = (table.names, *(name for names in table.ancestors.values() for name in names))
-        hidden = (self._rules.action(family, column) is not ColumnAction.KEPT for column in table.columns)
+        hidden = (self._rules.action(family, column) is not ColumnAction.KEPT for column, _ in table.columns)
         return bool(self._rules.tables or table.missing) or any(hidden)
 
     def _problems(self, table: CatalogTable, catalog: TableCatalog) -> Iterator[str]:
         family = (table.names, *catalog.ancestors(table.oid))
-        after = select_table(self._rules, family, table.columns)
+        after = select_table(self._rules, table.oid, family, table.numbered)
         for before in (self.get(table.oid), self.get(table.names)):
             if before is not None:
                 problem = rename_conflict(self._rules, before.select(self._rules, catalog, table.oid), after)
@@ -170,18 +173,24 @@ class SelectionMemory:
         """Add a table as the catalog has it; of a known one only hidden columns that were not described yet."""
         known = self._tables.get(table.oid)
         family = (table.names, *catalog.ancestors(table.oid))
-        selection = select_table(self._rules, family, table.columns)
+        selection = select_table(self._rules, table.oid, family, table.numbered)
         if known is None:
-            new = Remembered(
-                table.oid, table.names, table.columns, ancestors=catalog.ancestor_names(table.oid)
-            )
+            columns = tuple(table.numbered.items())
+            new = Remembered(table.oid, table.names, columns, ancestors=catalog.ancestor_names(table.oid))
         else:
+            described = dict(known.columns)
             hidden = {
-                column: frozenset(table.columns) - {column}
-                for column, action in selection.actions.items()
-                if action is not ColumnAction.KEPT and column not in known.columns
+                column: frozenset(table.columns) - {column.name}
+                for column in selection.hidden
+                if column.name not in described or described[column.name] not in (None, column.number)
             }
             ancestors = {**known.ancestors, **catalog.ancestor_names(table.oid)}
             new = replace(known, missing={**hidden, **known.missing}, ancestors=ancestors)
         if new != known:
             self.add(new, selection)
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError("a column's number is no integer")
+    return value

@@ -3,15 +3,19 @@
 Patterns match names, and names change: the mask of a renamed column no longer matches. PostgreSQL sends no DDL, so a rename
 shows only as a difference between two descriptions of a table. If a hidden column may be visible under another name, or
 selected rows would be missing, the sink stops and the user has to correct the patterns.
+
+A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
+column was hidden or visible before. A new column counts as a hidden one that has disappeared, because it may have its values. Where a
+number is not known, the order of the names tells whether a hidden column may have been replaced by another one of its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from aiorepl.source.catalog.tables import Name
 from aiorepl.transforms.patterns import Names, quote
-from aiorepl.transforms.rules import ColumnAction, Rules, TableSelection
+from aiorepl.transforms.rules import ColumnAction, HiddenColumn, Rules, TableSelection
 
 
 def parent_conflict(rules: Rules, table: TableSelection, parents: Sequence[Name]) -> str | None:
@@ -26,13 +30,17 @@ def parent_conflict(rules: Rules, table: TableSelection, parents: Sequence[Name]
     return None
 
 
-def missing_columns(before: TableSelection, after: TableSelection) -> dict[str, frozenset[str]]:
+def missing_columns(before: TableSelection, after: TableSelection) -> dict[HiddenColumn, frozenset[str]]:
     """Return the hidden columns that have disappeared, each with the columns that the table had at that time."""
     moved = _moved_columns(list(before.actions), list(after.actions))
-    hidden = {column for column, action in before.actions.items() if action is not ColumnAction.KEPT}
-    missing = {column for column in hidden if column not in after.actions or column in moved}
-    earlier = {column: others for column, others in before.missing.items() if column not in after.actions}
-    return earlier | dict.fromkeys(missing, frozenset(before.actions) - moved)
+    companions = frozenset(before.actions) - moved
+    known = {**before.missing, **dict.fromkeys(before.hidden, companions)}
+    return {
+        # Another table under the same name has other numbers.
+        hidden if after.oid == before.oid else HiddenColumn(hidden.name): others
+        for hidden, others in known.items()
+        if not _is_there(hidden, before, after, moved)
+    }
 
 
 def rename_conflict(rules: Rules, before: TableSelection, after: TableSelection) -> str | None:
@@ -50,20 +58,75 @@ def rename_conflict(rules: Rules, before: TableSelection, after: TableSelection)
         if action is not ColumnAction.KEPT or _matches_keep(rules, after, column):
             continue
         now = quote((*after.family[0], column))
-        if column not in missing and before.actions.get(column, ColumnAction.KEPT) is not ColumnAction.KEPT:
-            was = quote((*before.family[0], column))
+        if (hidden := _former(column, before, after)) is not None:
+            was = quote((*before.family[0], hidden.name))
             return (
                 f"{was}, which the selection drops or masks, was renamed to {now}: add {now} to drop or mask, or to keep if "
                 f"it may be visible, and leave {was}? for the rows from before"
             )
-        for other, companions in missing.items():
-            if column not in companions:
-                was = quote((*before.family[0], other))
-                return (
-                    f"{now} is new and may be {was}, which the selection drops or masks, under another name: add {now} to "
-                    f"drop or mask, or to keep if it is another column, and leave {was}? for the rows from before"
-                )
+        for hidden in _possible(column, before, after, missing):
+            was = quote((*before.family[0], hidden.name))
+            return (
+                f"{now} is new and may be {was}, which the selection drops or masks, under another name: add {now} to "
+                f"drop or mask, or to keep if it is another column, and leave {was}? for the rows from before"
+            )
     return None
+
+
+def _former(column: str, before: TableSelection, after: TableSelection) -> HiddenColumn | None:
+    """Return the hidden column that a visible one was."""
+    number = after.numbers[column] if after.oid == before.oid else None
+    for hidden in (*before.hidden, *before.missing):
+        if number is not None and hidden.number is not None:
+            if hidden.number == number:
+                return hidden
+        elif hidden.name == column:
+            return hidden
+    return None
+
+
+def _possible(
+    column: str, before: TableSelection, after: TableSelection, missing: dict[HiddenColumn, frozenset[str]]
+) -> Iterator[HiddenColumn]:
+    """Yield the hidden columns that a visible one may have been, as far as numbers do not tell."""
+    same = after.oid == before.oid
+    number = after.numbers[column] if same else None
+    if number is not None and number in before.numbers.values():
+        return
+    for hidden, companions in missing.items():
+        if column not in companions:
+            yield hidden
+    if not same:
+        return
+    # Numbers of columns are unknown if only these columns were altered in the transaction of the rows, or later.
+    altered = (
+        number is None
+        and before.numbers.get(column) is not None
+        and any(each is not None for each in after.numbers.values())
+    )
+    names = list(after.actions)
+    for hidden in before.hidden:
+        if hidden.number is not None and hidden.number in after.numbers.values():
+            continue
+        # ALTER TABLE adds a column at the end. So if a new name precedes a hidden one, that one may have been added under the name
+        # which the hidden column had before.
+        precedes = (
+            column not in before.actions
+            and hidden not in missing
+            and names.index(column) < names.index(hidden.name)
+        )
+        if altered or (precedes and (number is None or hidden.number is None)):
+            yield hidden
+
+
+def _is_there(hidden: HiddenColumn, before: TableSelection, after: TableSelection, moved: set[str]) -> bool:
+    """Whether a hidden column is in the next description, under any name."""
+    if after.oid == before.oid and hidden.number is not None:
+        if hidden.number in after.numbers.values():
+            return True
+        if after.numbers.get(hidden.name) is not None:
+            return False
+    return hidden.name in after.actions and (hidden in before.missing or hidden.name not in moved)
 
 
 def _matches_keep(rules: Rules, after: TableSelection, column: str) -> bool:

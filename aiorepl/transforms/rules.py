@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aiorepl.source.catalog.tables import Name
 from aiorepl.transforms.patterns import Patterns, quote
@@ -50,36 +51,59 @@ class Rules:
         return ColumnAction.MASKED if self.mask.match(*names) else ColumnAction.KEPT
 
 
+class HiddenColumn(NamedTuple):
+    """A dropped or masked column: its name, and its number in the catalog if that is known."""
+
+    name: str
+    number: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TableSelection:
     """The result of the rules for one description of a table.
 
+    :param oid: the table.
     :param family: the table's name and those of its ancestors.
     :param selected: whether the table is selected.
     :param actions: the action for each column, in the order of the columns.
-    :param missing: hidden (dropped or masked) columns that earlier descriptions had, each with the columns that the table
-        had at that time.
+    :param numbers: each column's number in the catalog (``attnum``), which a rename keeps; ``None`` if it is not known.
+    :param missing: hidden columns that earlier descriptions had, each with the columns that the table had at that time.
     """
 
+    oid: int
     family: tuple[Name, ...]
     selected: bool
     actions: Mapping[str, ColumnAction]
-    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    numbers: Mapping[str, int | None]
+    missing: Mapping[HiddenColumn, frozenset[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The table's own name, quoted as in a pattern."""
         return quote(self.family[0])
 
+    @property
+    def hidden(self) -> list[HiddenColumn]:
+        """The hidden columns of this description."""
+        return [
+            HiddenColumn(column, self.numbers[column])
+            for column, action in self.actions.items()
+            if action is not ColumnAction.KEPT
+        ]
+
 
 def select_table(
-    rules: Rules, family: Sequence[Name], columns: Sequence[str], relatives: Sequence[Name] = ()
+    rules: Rules,
+    oid: int,
+    family: Sequence[Name],
+    columns: Mapping[str, int | None],
+    relatives: Sequence[Name] = (),
 ) -> TableSelection:
     """Apply the rules to a table with these names and columns.
 
+    :param columns: the columns in their order, each with its number, if that is known.
     :param relatives: tables that it may have been a partition of; columns that are hidden there are hidden here.
     """
     names = (*family, *relatives)
-    return TableSelection(
-        tuple(family), rules.selects(family), {column: rules.action(names, column) for column in columns}
-    )
+    actions = {column: rules.action(names, column) for column in columns}
+    return TableSelection(oid, tuple(family), rules.selects(family), actions, columns)

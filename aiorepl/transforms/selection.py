@@ -120,7 +120,8 @@ class Selection:
         """Return what the patterns hide in these tables, as exact patterns: ``public.people.email``, ``!public.audit``."""
         found = []
         for table in catalog:
-            selection = select_table(self._rules, (table.names, *catalog.ancestors(table.oid)), table.columns)
+            family = table.names, *catalog.ancestors(table.oid)
+            selection = select_table(self._rules, table.oid, family, table.numbered)
             if not selection.selected:
                 if self._rules.tables.excludes(selection.family):
                     found.append(f"!{selection.name}")
@@ -156,11 +157,11 @@ class Selection:
         found: dict[str, None] = {}
         for table in catalog:
             own, ancestors = (
-                select_table(self._rules, (table.names,), table.columns),
+                select_table(self._rules, table.oid, (table.names,), table.numbered),
                 catalog.ancestors(table.oid),
             )
             for ancestor in ancestors:
-                other = select_table(self._rules, (table.names, ancestor), table.columns)
+                other = select_table(self._rules, table.oid, (table.names, ancestor), table.numbered)
                 if (other.selected, other.actions) != (own.selected, own.actions):
                     found[quote(ancestor)] = None
         return list(found)

@@ -17,9 +17,10 @@ from aiorepl.errors import (
 from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Timelines
 from aiorepl.sink import Batch, SinkContext
-from aiorepl.testing.messages import column
+from aiorepl.testing.messages import column, truncate
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.slices import Slice
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
@@ -407,3 +408,33 @@ async def test_a_close_that_is_cancelled(tmp_path, tools, rounds: int) -> None:
                 return
             except JournalError:
                 await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("block_bytes", [100, 100_000])
+async def test_descriptions_that_differ_only_in_the_columns_numbers(
+    tmp_path, tools, block_bytes: int
+) -> None:
+    """A column that was dropped and created again has the number of its time, in every block and truncate."""
+    stream, table = Stream(), None
+    expected = []
+    for number in (1, 2, 1, 3):
+        others = stream.table("other", column("id", INT4, key=True))
+        table = stream.table("t", column("id", INT4, key=True), column("note"), replaces=table)
+        both = truncate(relations=[others.oid, table.oid])
+        stream.transaction(others.insert("1"), table.insert("1", "x"), both, table.insert("2", "y"))
+        expected += [None, number, (None, number), number]
+    slices = stream.slices()
+    for number, part in zip((1, 2, 1, 3), slices, strict=True):
+        part.changes[1].relation.attributes["note"] = Attribute(number)
+
+    await tools.write(tmp_path, stream.position, slices, block_bytes=block_bytes)
+
+    def noted(relation: Relation) -> int | None:
+        return relation.attributes["note"].number if relation.attributes else None
+
+    found = await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
+    assert expected == [
+        tuple(map(noted, change.relations)) if change.kind == "truncate" else noted(change.relation)
+        for part in found
+        for change in part.changes
+    ]

@@ -118,6 +118,48 @@ async def test_a_column_renamed_while_a_column_list_hid_it(people, pipeline):
     assert SECRET not in str([change.new for change in sink.changes])
 
 
+NAME_USED_AGAIN = {
+    "new before": ("ALTER TABLE people RENAME email TO mail", "ALTER TABLE people ADD email text"),
+    "as before": (
+        "ALTER TABLE people DROP note",
+        "ALTER TABLE people RENAME email TO note",
+        "ALTER TABLE people ADD email text",
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", NAME_USED_AGAIN.values(), ids=NAME_USED_AGAIN)
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "running"])
+async def test_a_name_that_another_column_gets(people, pipeline, stopped, statements):
+    """A masked column whose name is used again is known by its number; so is a visible column that is renamed."""
+    sink = MemorySink()
+    await people.execute(
+        "DROP TABLE people",
+        "CREATE TABLE people (id int PRIMARY KEY, more int, note text, email text)",
+        "ALTER TABLE people REPLICA IDENTITY FULL",
+        insert(1),
+        "ALTER TABLE people RENAME more TO others",
+    )
+    change = (*statements, "UPDATE people SET id = id")
+    if stopped:
+        await pipeline(sink, mask(PATTERNS[0])).run()
+        await people.execute(*change)
+        await refused(
+            pipeline(sink, mask(PATTERNS[0])), r"people\.email, .* was renamed to public\.people\.(mail|note)"
+        )
+    else:
+        running = pipeline(sink, mask(PATTERNS[0]), until=None)
+        with contextlib.suppress(AioreplError):
+            async with running:
+                await sink.wait_for_changes(1)
+                await people.commit(*change)
+                with pytest.raises(AioreplError, match=r"was renamed to public\.people\.(mail|note)"):
+                    async with asyncio.timeout(90):
+                        await running.wait()
+    assert [1] == [change.new["id"] for change in sink.changes]
+    assert SECRET not in str([change.new for change in sink.changes])
+
+
 async def test_a_table_renamed_out_of_an_exclusion(people, pipeline):
     """A table that was excluded stays excluded under another name, until the selection decides."""
     sink = MemorySink()

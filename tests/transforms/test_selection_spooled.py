@@ -122,7 +122,7 @@ async def test_descriptions_are_remembered_before_the_rows_are_read(spooled, mem
     part = selecting.apply(spooled)
 
     await remembered.persist()
-    assert [["id", "note"]] == [table["columns"] for table in written[-1]]
+    assert [["id", "note"]] == [[name for name, _ in table["columns"]] for table in written[-1]]
     list(part.changes)
     await remembered.persist()
     assert 1 == len(written)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import orjson
@@ -46,6 +47,8 @@ SELECT pg_catalog.json_build_object(
                            ORDER BY i.inhseqno),
          'subclassed', c.relhassubclass,
          'columns', ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
+                           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+         'numbers', ARRAY(SELECT a.attnum FROM pg_catalog.pg_attribute a
                            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
          'altered', ARRAY(SELECT a.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute a
                            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
@@ -87,6 +90,7 @@ class CatalogTable:
     :param subclassed: whether it has children, or had some: ``relhassubclass``.
     :param altered: the transaction that wrote each column's row in ``pg_attribute``, in the order of ``columns``.
     :param created: the transaction that created the table: it wrote the rows of the system columns, which do not change.
+    :param numbers: ``attnum`` of each column, in the order of ``columns``.
     """
 
     oid: int
@@ -99,11 +103,17 @@ class CatalogTable:
     subclassed: bool = False
     altered: tuple[int, ...] = ()
     created: int | None = None
+    numbers: tuple[int, ...] = ()
 
     @property
     def names(self) -> Name:
         """Schema and table."""
         return self.schema, self.name
+
+    @property
+    def numbered(self) -> dict[str, int | None]:
+        """The columns in their order, each with its number, if that is known."""
+        return dict(zip_longest(self.columns, self.numbers))
 
 
 def published(publications: Sequence[str]) -> str:
@@ -128,6 +138,7 @@ def _table(fields: Mapping[str, Any]) -> CatalogTable:
         fields["subclassed"],
         tuple(fields["altered"]),
         fields["created"],
+        tuple(fields["numbers"]),
     )
 
 
