@@ -141,7 +141,9 @@ async def test_a_renamed_column_stops_the_sink(published, pipeline):
     running = asyncio.create_task(pipeline(Delivery(sink, selection=MASK), until=None).run())
     await sink.wait_for_changes(1)
     await published.execute("ALTER TABLE people RENAME email TO mail", insert(2))
-    with pytest.raises(PermanentError, match=r"public\.people\.email, .* was renamed to public\.people\.mail"):
+    with pytest.raises(
+        PermanentError, match=r"public\.people\.email, .* was renamed to public\.people\.mail"
+    ):
         async with asyncio.timeout(90):
             await running
     with pytest.raises(ConfigurationError, match=r"mask: 'public\.people\.email' matches no column"):
@@ -159,7 +161,9 @@ async def test_a_column_renamed_while_nobody_looked(published, pipeline):
     await published.execute(insert(1), "ALTER TABLE people RENAME email TO mail", insert(2))
     renamed = Selection(mask=("public.people.mail",), secret="s")
     sink = MemorySink()
-    with pytest.raises(PermanentError, match=r"public\.people\.mail, .* was renamed to public\.people\.email"):
+    with pytest.raises(
+        PermanentError, match=r"public\.people\.mail, .* was renamed to public\.people\.email"
+    ):
         await pipeline(Delivery(sink, selection=renamed)).run()
     assert [] == sink.changes
 
