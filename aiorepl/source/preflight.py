@@ -120,7 +120,7 @@ async def preflight(
         # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
         require_usable(slot, source, system.database)
     if tables is not None:
-        read = slot is not None and await was_read(connection, slot)
+        read = slot is not None and await was_read(connection, slot, system)
         await tables.load(f"{system.system_identifier}/{system.database}", read=read)
     if journal is not None:
         server = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from aiorepl import AioreplError, BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection
@@ -232,6 +235,44 @@ async def test_a_memory_that_is_missing(people, pipeline, memory_file, pattern):
     await pipeline(sink, mask(pattern.rstrip("?") + "?", "public.people.mail")).run()
     assert {1, 2, 3} == {change.new["id"] for change in sink.changes}
     assert SECRET not in str([change.new for change in sink.changes])
+
+
+async def test_a_memory_that_is_missing_after_a_crash_of_the_server(servers, publish, tmp_path):
+    """The statistics that tell whether a slot was read are lost, so it counts as read."""
+    with servers.new(18) as server:
+        published = await publish(server.dsn)
+        await published.execute(
+            "CREATE TABLE people (id int PRIMARY KEY, email text)", "CREATE TABLE other (id int, email text)"
+        )
+        await published.create_slot()
+        await published.execute(insert(1))
+        kept, sink = tmp_path / "kept", MemorySink()
+
+        def pipeline() -> Pipeline:
+            sinks = {"sink": Delivery(sink, selection=mask("*.*.email"))}
+            return Pipeline(published.source(), sinks, until="now", state_dir=str(kept))
+
+        await pipeline().run()
+        (kept / f"{published.slot}.selections.json").unlink()
+        await published.execute(RENAME, insert(2, "id, mail"))
+
+        async def lost() -> bool:
+            """Crash the server; whether that was more than some seconds after its creation."""
+            with contextlib.suppress(OSError, asyncpg.PostgresError):
+                connection = await asyncpg.connect(server.dsn)
+                late = await connection.fetchval(
+                    "SELECT stats_reset > to_timestamp((SELECT system_identifier >> 32 FROM pg_control_system()) + 5) "
+                    "FROM pg_stat_archiver"
+                )
+                if not late:
+                    os.kill(connection.get_server_pid(), signal.SIGKILL)
+                connection.terminate()
+                return bool(late)
+            return False
+
+        await published.until(lost, bool)
+        await refused(pipeline(), r"was read before.*selections\.json is missing .*exact names")
+        assert [1] == [change.new["id"] for change in sink.changes]
 
 
 async def test_the_names_that_patterns_hide_now(people, pipeline, memory_file):

@@ -56,6 +56,8 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
          ELSE false END
  ORDER BY 1
 """
+# The statistics of a new server begin within this time after its creation.
+_INITDB_SECONDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +200,27 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
         )
 
 
-async def was_read(connection: Connection, slot: Slot) -> bool:
-    """Whether the slot may have been read before, by the server's statistics, which a crash or a promotion resets.
+async def was_read(connection: Connection, slot: Slot, system: System) -> bool:
+    """Whether the slot may have been read before, by the server's statistics.
 
-    Before PostgreSQL 14 there are none, and a copy on a standby has none, so a slot with ``failover`` counts as read.
+    A crash, a copy and an upgrade of the server lose the statistics. Those of the archiver tell since when there are any. If that is
+    later than the server's creation, nothing is known of the slot.
+
+    Before PostgreSQL 14 there are none of slots, and a copy on a standby has none, so a slot with ``failover`` counts as read.
 
     :raises ServerError, ConnectionLost: the query failed.
     """
     if slot.failover or connection.server_version < 14:
         return True
+    # The first half of the identifier is the time of initdb.
+    created = int(system.system_identifier) >> 32
     rows = await connection.query(
-        "SELECT (total_txns > 0)::text AS read FROM pg_catalog.pg_stat_replication_slots "
-        f"WHERE slot_name = {literal(slot.name)}"
+        "SELECT (s.total_txns > 0 OR s.stats_reset IS NOT NULL OR a.stats_reset IS NULL "
+        f"OR a.stats_reset > pg_catalog.to_timestamp({created + _INITDB_SECONDS}))::text AS read "
+        "FROM pg_catalog.pg_stat_archiver a LEFT JOIN pg_catalog.pg_stat_replication_slots s "
+        f"ON s.slot_name = {literal(slot.name)}"
     )
-    return any(row["read"] == "true" for row in rows)
+    return any(row["read"] != "false" for row in rows)
 
 
 async def count_slots(connection: Connection) -> int:
