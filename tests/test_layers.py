@@ -35,6 +35,7 @@ ORDER = (
         "secret",
         "retry",
         "dsn",
+        "credentials",
         "durations",
         "option_fields",
         "suggestions",
@@ -110,7 +111,7 @@ ONLY_IN = {
 
 CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
-    *("aiorepl.dsn", "aiorepl.durations", "aiorepl.sizes"),
+    *("aiorepl.dsn", "aiorepl.credentials", "aiorepl.durations", "aiorepl.sizes"),
     "aiorepl.durable",
     "aiorepl.objects.client",
     "aiorepl.objects.location",

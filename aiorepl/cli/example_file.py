@@ -16,7 +16,7 @@ slot = "orders"
 publication = ["shop"]          # aiorepl check prints the statement that creates it
 create_slot = true
 # More options: temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, interface,
-# heartbeat_interval, receive_timeout, visible, visible_timeout, spill_dir, transaction_buffer_bytes
+# heartbeat_interval, receive_timeout, visible, visible_timeout, password_command, spill_dir, transaction_buffer_bytes
 
 # With a journal, the slot waits for the journal alone, and each sink reads the journal at its own pace.
 # [journal]

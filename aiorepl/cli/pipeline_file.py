@@ -84,6 +84,7 @@ def _pipeline(
             reader.error(below("", key), f"unknown; {suggestion(key, _SECTIONS)}")
 
     source: Source | None = None
+    reader.kept.add("source.dsn")
     if "source" in document:
         source = reader.make("source", _source, document["source"], _source_schema())
     else:
@@ -243,6 +244,8 @@ def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> De
             sink_class(**{name: options.pop(name) for name in options.keys() - delivery_options}), **options
         )
 
+    if getattr(sink_class, "reads_dsn_file", False):
+        reader.kept.add(f"{key}.dsn")
     schema = TableSchema.of(sink_class)
     # The entry keys have been read; as hints they serve suggestions.
     common = delivery_options | dict.fromkeys(_ENTRY_KEYS, str)

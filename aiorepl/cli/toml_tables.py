@@ -99,6 +99,8 @@ class TableReader:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self.kept: set[str] = set()
+        """The keys whose ``file:…`` stays: the file is checked, and read again for every connection."""
         self._texts: list[str] = []
         self._substituted: list[str] = []
 
@@ -238,6 +240,8 @@ class TableReader:
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
                 self.error(key, f"{written.removeprefix('file:')} cannot be read: {reason}")
+            else:
+                text = written if key in self.kept else text
         if len(self.errors) > before:
             return None
         (self._texts if text == written else self._substituted).append(text)

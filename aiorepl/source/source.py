@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, get_args
 
+from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
 from aiorepl.option_fields import Bytes, Seconds
@@ -37,7 +38,8 @@ _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 class Source:
     """A database, a replication slot in it, and the options of its stream.
 
-    :param dsn: a DSN or URL as asyncpg takes it (``postgresql://…``); ``None`` for the PG* environment. It may contain a
+    :param dsn: a DSN or URL as asyncpg takes it (``postgresql://…``), ``file:`` and the path of a file with such a DSN, which is read
+        for every connection, or ``None`` for the PG* environment. It may contain a
         password, so it is kept as a ``Secret``; a source can neither be pickled nor printed with it.
     :param slot: the replication slot's name.
     :param publication: one name or several.
@@ -67,6 +69,8 @@ class Source:
     :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a reader who reads the row again
         reads the new one. With synchronous replication the server sends a transaction before other sessions see it.
     :param visible_timeout: how long to wait for a transaction to become visible; then the stream ends with an error.
+    :param password_command: a program with its arguments; its output is the password of every connection. In Python,
+        ``connect={"password": function}`` does the same, with any function, also an async one.
     :param connect: further arguments for ``asyncpg.connect``; ``timeout`` applies to each host. Kept as a ``Secret``.
     :raises ConfigurationError: an option is out of range, or contradicts another one.
     """
@@ -90,6 +94,7 @@ class Source:
     receive_timeout: Seconds[float | None] = Seconds(None)
     visible: bool = False
     visible_timeout: Seconds[float] = Seconds(60.0)
+    password_command: Sequence[str] | None = field(default=None, repr=False)
     connect: dict[str, Any] | Secret[dict[str, Any]] = field(default_factory=dict)
 
     has_catalog: ClassVar[bool] = True
@@ -99,6 +104,10 @@ class Source:
         if self.dsn is not None:
             object.__setattr__(self, "dsn", Secret.of(self.dsn))
         object.__setattr__(self, "connect", Secret.of(self.connect))
+        if self.password_command is not None:
+            PasswordCommand(self.password_command)
+            if "password" in Secret.of(self.connect).reveal():
+                raise ConfigurationError("give either password_command or connect's password")
         if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
         if not _SLOT.fullmatch(self.slot):
@@ -198,7 +207,10 @@ class Source:
 
     def _revealed(self) -> tuple[str | None, dict[str, Any]]:
         dsn = None if self.dsn is None else Secret.of(self.dsn).reveal()
-        return dsn, Secret.of(self.connect).reveal()
+        arguments = Secret.of(self.connect).reveal()
+        if self.password_command is not None:
+            arguments = {**arguments, "password": PasswordCommand(self.password_command)}
+        return dsn, arguments
 
     async def _fetch(self, query: str, *arguments: object) -> list[Any]:
         connection = await self.connect_sql()
@@ -229,4 +241,5 @@ class SourceOptions(TypedDict, total=False):
     receive_timeout: Duration | None
     visible: bool
     visible_timeout: Duration
+    password_command: Sequence[str] | None
     connect: dict[str, Any] | Secret[dict[str, Any]]

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from aiorepl.dsn import without_driver
+from aiorepl import credentials
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
 from aiorepl.wire.pooler import prepare
@@ -115,25 +115,39 @@ async def connect_walsender(dsn: str | None, **kwargs: Any) -> DetachableConnect
 async def _connect_each(
     dsn: str | None, startup: Mapping[str, str], settings: Mapping[str, str] | None, kwargs: dict[str, Any]
 ) -> Any:
-    if dsn is not None:
-        dsn = without_driver(dsn)
+    expire = credentials.expire(dsn, kwargs)
+    current = dsn
     try:
-        dsn, seconds = _connect_timeout(dsn)
-        hosts = _several_hosts(dsn) if "host" not in kwargs else []
-        if seconds is not None:
-            kwargs.setdefault("timeout", seconds)
-        else:
-            kwargs.setdefault("timeout", _EACH_HOST_SECONDS if hosts else _ONE_HOST_SECONDS)
-        for host, port in hosts[:-1]:
+        for again in (expire, False):
+            current = await credentials.current_dsn(dsn)
             try:
-                return await _connect(dsn, startup, settings, {**kwargs, "host": host, "port": port})
-            except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
-                continue
-        if hosts:
-            kwargs["host"], kwargs["port"] = hosts[-1]
-        return await _connect(dsn, startup, settings, kwargs)
+                return await _connect_hosts(current, startup, settings, dict(kwargs))
+            except asyncpg.InvalidAuthorizationSpecificationError:
+                # The password may have changed between its look-up and the login.
+                if not again:
+                    raise
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
-        raise connect_error(error, "the server" if "host" in kwargs else server_name(dsn)) from None
+        server = "the server" if "host" in kwargs else server_name(current)
+        raise connect_error(error, server, expire=expire) from None
+
+
+async def _connect_hosts(
+    dsn: str | None, startup: Mapping[str, str], settings: Mapping[str, str] | None, kwargs: dict[str, Any]
+) -> Any:
+    dsn, seconds = _connect_timeout(dsn)
+    hosts = _several_hosts(dsn) if "host" not in kwargs else []
+    if seconds is not None:
+        kwargs.setdefault("timeout", seconds)
+    else:
+        kwargs.setdefault("timeout", _EACH_HOST_SECONDS if hosts else _ONE_HOST_SECONDS)
+    for host, port in hosts[:-1]:
+        try:
+            return await _connect(dsn, startup, settings, {**kwargs, "host": host, "port": port})
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
+            continue
+    if hosts:
+        kwargs["host"], kwargs["port"] = hosts[-1]
+    return await _connect(dsn, startup, settings, kwargs)
 
 
 async def _connect(
@@ -269,10 +283,11 @@ def _local(transport: asyncio.BaseTransport) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def connect_error(error: Exception, server: str) -> Exception:
+def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exception:
     """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN.
 
     :param server: the server with hosts and ports, as a noun phrase.
+    :param expire: whether the credentials are read again for every attempt, so that a later one may succeed.
     """
     pg = asyncpg.exceptions
     if isinstance(error, pg.TargetServerAttributeNotMatched):
@@ -288,6 +303,9 @@ def connect_error(error: Exception, server: str) -> Exception:
         text = str(error.args[0])
         permanent = True
         match error.sqlstate:
+            case "28P01" | "28000" if expire:
+                text = f"{text}: check that the password function, the command or the DSN's file gives the current password"
+                permanent = False
             case "28P01":
                 text = f"{text}: check the password in the DSN, PGPASSWORD or the password file"
             case "28000":

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 
 from aiorepl import PermanentError, TransientError
-from aiorepl_sinks.postgres.errors import ERRORS, translate, translate_connect
+from aiorepl_sinks.postgres.errors import ERRORS, translate
 from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
 from aiorepl_sinks.postgres.session import SEARCH_PATH, ConnectionOptions
 
@@ -39,12 +39,7 @@ async def check(options: ConnectionOptions, tables: Sequence[Name]) -> None:
     :param tables: the target's tables.
     :raises TransientError, PermanentError: the target cannot be reached, or something is missing; says what to do.
     """
-    try:
-        connection = await asyncpg.connect(
-            options.dsn, server_settings={**SEARCH_PATH, **options.settings}, timeout=options.timeout
-        )
-    except Exception as error:  # noqa: BLE001 - every error is translated
-        raise translate_connect(error, options.dsn) from None
+    connection = await options.connect({**SEARCH_PATH, **options.settings})
     try:
         async with asyncio.timeout(options.timeout):
             await _check(connection, options, tables)

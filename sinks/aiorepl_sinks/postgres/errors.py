@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
-from aiorepl import PermanentError, TransientError
+from aiorepl import ConnectionFailed, PermanentError, TransientError
 
 # A statement may raise an error of the server, or a lost connection. asyncpg may raise InternalClientError if the
 # backend is terminated between two statements; a timeout is an OSError.
@@ -69,10 +69,20 @@ def translate(error: Exception, what: str, reason: str | None = None) -> Permane
     return raised(f"postgres: {what}: {reason} ({', '.join([*named, f'SQLSTATE {state}'])})")
 
 
-def translate_connect(error: Exception, dsn: str) -> PermanentError | TransientError:
-    """Translate an error of connecting; of the DSN, the message contains host and port alone."""
+def translate_connect(error: Exception, dsn: str, *, expire: bool = False) -> PermanentError | TransientError:
+    """Translate an error of connecting; of the DSN, the message contains host and port alone.
+
+    :param expire: whether the next attempt may have another password.
+    """
+    if isinstance(error, ConnectionFailed):
+        # Of the DSN's file, or of the command that prints the password.
+        return (PermanentError if error.permanent else TransientError)(f"postgres: {error}")
     target = _target(dsn)
     match getattr(error, "sqlstate", None):
+        case "28P01" | "28000" if expire:
+            return TransientError(
+                f"postgres: {target} rejects the login: check that the password is the current one"
+            )
         case "28P01" | "28000":
             return PermanentError(
                 f"postgres: {target} rejects the login: check user, password and pg_hba.conf"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import asyncpg
 
+from aiorepl import ConnectionFailed
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.loggers import logger
 from aiorepl_sinks.postgres.errors import ERRORS
@@ -32,7 +33,7 @@ class BackendState(NamedTuple):
 class Liveness:
     """Watches the calls on one connection, and terminates the connection if the target no longer answers.
 
-    :param dsn: the target.
+    :param connect: opens another connection to the target, with asyncpg's errors.
     :param name: the sink's name.
     :param connection: the connection.
     :param backend: its backend's process ID and start time.
@@ -41,9 +42,14 @@ class Liveness:
     """
 
     def __init__(
-        self, dsn: str, name: str, connection: Any, backend: tuple[int, datetime], timeout: float
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        name: str,
+        connection: Any,
+        backend: tuple[int, datetime],
+        timeout: float,
     ) -> None:
-        self._dsn = dsn
+        self._connect = connect
         self._name = name
         self._connection = connection
         self._backend = backend
@@ -69,8 +75,10 @@ class Liveness:
         while True:
             try:
                 current = await self._look_up()
-            except asyncpg.PostgresError:
-                await asyncio.sleep(self._timeout)  # the target answers
+            except (asyncpg.PostgresError, ConnectionFailed):
+                await asyncio.sleep(
+                    self._timeout
+                )  # the target answers, or nobody can say what the password is
                 continue
             except (OSError, *ERRORS):
                 self._terminate(
@@ -98,9 +106,7 @@ class Liveness:
 
     async def _look_up(self) -> BackendState | None:
         async with asyncio.timeout(self._timeout):
-            connection = await asyncpg.connect(
-                self._dsn, server_settings={"search_path": ""}, timeout=self._timeout
-            )
+            connection = await self._connect()
             try:
                 row = await connection.fetchrow(
                     "SELECT coalesce(state, 'active') AS state, coalesce(state_change, backend_start) AS since, "

@@ -7,11 +7,13 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
 
-from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError
+from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError, credentials
+from aiorepl.credentials import PasswordCommand
 from aiorepl_sinks.postgres.errors import translate_connect
 from aiorepl_sinks.postgres.liveness import Liveness
 from aiorepl_sinks.postgres.state import MirrorState
@@ -74,12 +76,44 @@ class ConnectionOptions:
     """The options of the sink about its connection; see ``PostgresSink``."""
 
     dsn: str = field(repr=False)
+    password: PasswordCommand | None = field(repr=False)
     schema: str
     replica: bool
     origin: str | None
     settings: Mapping[str, str] = field(repr=False)
     two_phase: bool
     timeout: float
+
+    async def connect(self, settings: Mapping[str, str], **arguments: Any) -> Any:
+        """Connect to the target, and translate errors. Parameters as ``open``.
+
+        :raises TransientError, PermanentError: the target cannot be reached, or rejects the login.
+        """
+        try:
+            return await self.open(settings, **arguments)
+        except Exception as error:  # noqa: BLE001 - every error is translated
+            dsn = "" if credentials.is_file(self.dsn) else self.dsn
+            expire = credentials.expire(self.dsn, {"password": self.password})
+            raise translate_connect(error, dsn, expire=expire) from None
+
+    async def open(self, settings: Mapping[str, str], **arguments: Any) -> Any:
+        """Connect to the target, with the current credentials.
+
+        :param settings: of the session.
+        :param arguments: for ``asyncpg.connect``.
+        :raises ConnectionFailed: the DSN's file or the password cannot be read.
+        :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the target cannot be reached, or rejects the login.
+        """
+        arguments |= {"server_settings": dict(settings), "timeout": self.timeout}
+        if self.password is not None:
+            arguments["password"] = self.password
+        try:
+            return await asyncpg.connect(await credentials.current_dsn(self.dsn), **arguments)
+        except asyncpg.InvalidAuthorizationSpecificationError:
+            if not credentials.expire(self.dsn, arguments):
+                raise
+        # The password may have changed between its look-up and the login.
+        return await asyncpg.connect(await credentials.current_dsn(self.dsn), **arguments)
 
 
 class Session:
@@ -107,24 +141,19 @@ class Session:
         :raises TransientError: the target cannot be reached, or another connection holds the lock.
         :raises PermanentError: the target's version or configuration does not allow the options.
         """
-        try:
-            connection = await asyncpg.connect(
-                options.dsn,
-                connection_class=KeepaliveConnection,
-                server_settings={
-                    **_TEXT,
-                    **SEARCH_PATH,
-                    "application_name": f"aiorepl {context.name}"[:63],
-                    **({"session_replication_role": "replica"} if options.replica else {}),
-                    **options.settings,
-                },
-                statement_cache_size=1000,
-                max_cached_statement_lifetime=0,
-                max_cacheable_statement_size=0,
-                timeout=options.timeout,
-            )
-        except Exception as error:  # noqa: BLE001 - every error is translated
-            raise translate_connect(error, options.dsn) from None
+        connection = await options.connect(
+            {
+                **_TEXT,
+                **SEARCH_PATH,
+                "application_name": f"aiorepl {context.name}"[:63],
+                **({"session_replication_role": "replica"} if options.replica else {}),
+                **options.settings,
+            },
+            connection_class=KeepaliveConnection,
+            statement_cache_size=1000,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+        )
         session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
         try:
             async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):
@@ -183,7 +212,9 @@ class Session:
             )
         )
         self.backend = backend
-        self.liveness = Liveness(options.dsn, context.name, connection, backend, options.timeout)
+        self.liveness = Liveness(
+            partial(options.open, SEARCH_PATH), context.name, connection, backend, options.timeout
+        )
 
     async def _watched_position(self) -> Position:
         """Return the stored position. This may wait for locks or synchronous standbys, without a time limit, as a write does."""

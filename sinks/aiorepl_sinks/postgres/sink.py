@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import asyncpg
 
@@ -19,7 +19,7 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
-from aiorepl.dsn import without_driver
+from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration, seconds_of
 from aiorepl_sinks.postgres.applier import StepFailed
 from aiorepl_sinks.postgres.check import check
@@ -35,7 +35,9 @@ _CLOSE_TIMEOUT: Final = 5.0
 class PostgresSink(Sink):
     """Options:
 
-    :param dsn: the target, as a URL for asyncpg (``postgresql://…``).
+    :param dsn: the target, as a URL for asyncpg (``postgresql://…``), or ``file:`` and the path of a file with such a URL, which is read for
+        every connection.
+    :param password_command: a program with its arguments; its output is the password of every connection.
     :param tables: maps the source's tables to other names on the target: ``{"public.orders": "copy.orders"}``,
         ``{"shop.*": "mirror.*"}``.
     :param mode: ``"upsert"`` (default): an insert overwrites an existing row, an update of a missing row inserts it, and a
@@ -58,10 +60,14 @@ class PostgresSink(Sink):
         working. If not, the connection counts as lost.
     """
 
+    reads_dsn_file: ClassVar[bool] = True
+    """Whether a pipeline's file leaves ``dsn = "file:…"`` as it is."""
+
     def __init__(
         self,
         dsn: str,
         *,
+        password_command: Sequence[str] | None = None,
         tables: Mapping[str, str] | None = None,
         mode: Literal["upsert", "strict"] = "upsert",
         transactions: Literal["batch", "source"] = "batch",
@@ -85,7 +91,8 @@ class PostgresSink(Sink):
             )
         self.supports_prepared = two_phase
         self._connection_options = ConnectionOptions(
-            without_driver(dsn),
+            dsn,
+            None if password_command is None else PasswordCommand(password_command),
             schema,
             replica,
             origin,
