@@ -17,9 +17,8 @@ does not override ``flush``, a batch must be durable when ``write`` returns.
 ``(transaction.commit_lsn, ordinal)`` increases from change to change. Transactions are never interleaved.
 
 **Duplicates.** Delivery is at least once. After a failure the engine delivers all unflushed changes again, and possibly the last
-flushed ones. The
-changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity of the row
-change that follows it.
+flushed changes. The changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity of
+the row change that follows it.
 
 **Exactly once.** A sink gets every change exactly once if it stores ``context.position.at(batch.end_lsn)`` in the same
 atomic step as the data, and returns the stored position from ``open``. There is one exception: the first slices of a large

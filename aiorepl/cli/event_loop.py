@@ -129,5 +129,5 @@ async def _logged(name: str, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:  # noqa: BLE001 - the pipeline continues
-        # Without the traceback, which may quote rows.
+        # Log no traceback, because it may quote rows.
         _log.error("%s failed: %s; the pipeline continues without it", name, placed(error))

@@ -70,7 +70,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> TableSchema:
-        """Return the options that a file can give ``factory``: parameters that TOML has a type for."""
+        """Return the parameters of ``factory`` that a file can set, because TOML has values of their types."""
         parameters = signature(factory).parameters.values()
         try:
             hints = get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]

@@ -131,7 +131,7 @@ class SinkWriter:
             await self._move_position_past(batch)
             return
         transactions = list(batch.transactions())
-        # A TransientError whose retries are spent would be raised for each of them.
+        # If the retries of a TransientError are spent, each single transaction would fail with it again.
         if len(transactions) > 1 and not isinstance(error, TransientError):
             for slices in transactions:
                 await self._write(Batch(slices))

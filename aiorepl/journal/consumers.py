@@ -1,4 +1,4 @@
-"""What each cursor of a journal keeps from being deleted. Blocking."""
+"""Reports the segments that each cursor of a journal keeps from being deleted. Blocking."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Consumer:
         )
 
     def warning(self, url: str, now: float) -> str | None:
-        """Say what it keeps if it has stalled; else ``None``. Parameters as in ``stalled`` and ``remedy``."""
+        """Return the warning about a stalled cursor; ``None`` if the cursor moves. Parameters as in ``stalled`` and ``remedy``."""
         if self.cursor is None or not self.stalled(now):
             return None
         days = int(now - self.cursor.moved) // STALLED_SECONDS

@@ -57,7 +57,7 @@ class SegmentBuilder:
 
     @property
     def chunk(self) -> SnapshotChunk | None:
-        """The part of a snapshot that the segment is; no other transaction may be added to it."""
+        """The chunk of a snapshot that the segment holds; no other transaction may be added to the segment."""
         return self._chunk
 
     def add(self, part: Slice) -> None:

@@ -14,7 +14,7 @@ _MOST_TABLES: Final = 200
 def mirror_status(mirror: MirrorStatistics, query: QueryStatistics | None, now: datetime) -> dict[str, Any]:
     """Describe a mirror.
 
-    :param query: its query; ``None`` if that has not started yet.
+    :param query: the mirror's query; ``None`` if the query has not started yet.
     :param now: an aware datetime.
     """
     aside = [table for table in mirror.tables if table.problem is not None]

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 EVENT_SECONDS: Final = 1.0
 REMEMBERED: Final = 900
-"""The most observations of lags that the first event has: those of a quarter of an hour."""
+"""The limit of observed lags in the first event: a quarter of an hour of them."""
 # A page loads nothing else, and no other page may frame it.
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -43,7 +43,7 @@ def page(name: str) -> Response:
 def events(describe: Callable[[], dict[str, Any]], lags: Iterable[Lags]) -> Response:
     """Stream the contents of a page each second.
 
-    :param lags: the earlier lags, for the first event.
+    :param lags: the history of lags that the page shows before its first update.
     """
 
     async def stream() -> AsyncIterator[bytes]:

@@ -23,7 +23,7 @@ class Readiness:
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self._stalled_seconds = stalled_seconds
-        # For each sink that lags: its durable position, and since when it has that.
+        # For each sink that lags: its durable position, and the time at which it reached this position.
         self._lagging: dict[str, tuple[LSN, float]] = {}
 
     def observe(self, statistics: PipelineStatistics, now: float) -> None:

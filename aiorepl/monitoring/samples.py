@@ -193,7 +193,7 @@ def samples(
     for state in PipelineState:
         yield STATE, (state.value,), float(statistics.state is state)
     if slot is not None and slot.server_lsn is not None:
-        # It is read less often than the stream.
+        # The slot is read less often than the stream.
         yield LSN, ("server",), float(max(slot.server_lsn, statistics.received))
     for position in ("received", "accepted", "flushed"):
         yield LSN, (position,), float(getattr(statistics, position))

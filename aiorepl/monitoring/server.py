@@ -37,7 +37,7 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed without a request in time, or in favour of a new one if there are too many.
+    """A connection that is closed if no request arrives in time, or if there are too many connections and a new one arrives.
 
     uvicorn's ``limit_concurrency`` counts complete requests, and its ``timeout_keep_alive`` begins after a response. The oldest
     connection gives way, those without a request first, so that health checks are answered whatever other clients do.

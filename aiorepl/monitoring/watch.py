@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logger("aiorepl.monitoring")
 
 SECONDS: Final = 10.0
-# While nobody uses the slot, as before its creation and between connections.
+# The pause while nobody uses the slot, as before its creation and between connections.
 _INACTIVE_SECONDS: Final = 1.0
 # The journal is read less often, because an object store charges for each request.
 _JOURNAL_TIMES: Final = 3

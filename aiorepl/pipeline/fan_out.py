@@ -53,7 +53,7 @@ class FanOut(ABC):
     :param sinks: the resolved deliveries by sink name.
     :param buffer_bytes: the limit of each buffer, in bytes.
     :param gaps: whether missing transactions are accepted.
-    :param snapshot: what comes before the stream.
+    :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
     :param memories: what the selections of sinks remember, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
@@ -147,7 +147,7 @@ class FanOut(ABC):
 
     @property
     def _undelivered(self) -> bool:
-        """Whether nothing is durable of an initial snapshot that has begun, so that the next start begins it anew."""
+        """Whether an initial snapshot has begun and none of its chunks is durable. The next start then begins the snapshot anew."""
         start = self._snapshot.start
         return (
             self._snapshot.loads

@@ -1,4 +1,4 @@
-"""Checks the selections of a pipeline at its start, and stores what they have to remember."""
+"""Checks the selections of a pipeline at its start, and stores their memories of tables."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class SelectionState:
             except ConfigurationError as error:
                 raise ConfigurationError(f"sink {name}: {error}") from None
             if self._store is not None and self._version is None:
-                # Also without tables: a start after this one requires the file. An existing file is replaced only once the slot
-                # is acquired, because another pipeline may have it.
+                # Write the file even without tables, because later starts require it. An existing file is replaced only once the slot is
+                # acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
 
     async def _require_new(

@@ -34,9 +34,9 @@ class WalWatch:
     """Reads every few seconds how much WAL a slot keeps, on a connection of its own. Never fails.
 
     :param connect: opens an asyncpg connection.
-    :param limit: call ``exceeded`` while more bytes than this are kept; ``None``: never.
-    :param exceeded: called with whether the limit is exceeded, whenever that changes.
-    :ivar retention: what was read last.
+    :param limit: the number of kept bytes above which the limit is exceeded; ``None``: no limit.
+    :param exceeded: called with true when the limit is exceeded, and with false when it is no longer exceeded.
+    :ivar retention: the last result.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class CaptureProgress:
     def remember(self, slices: Iterable[Slice], received: ReceivedPart | None = None) -> None:
         """Record slices that ``Capture`` returns.
 
-        :param received: what the session has received of the plain transaction within which these slices end.
+        :param received: the received part of the plain transaction within which these slices end.
         :raises SlotError: a transaction follows another one that has not ended.
         """
         for part in slices:

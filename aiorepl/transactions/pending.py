@@ -218,7 +218,7 @@ class Pending:
             ordinal += len(part)
 
     def _split(self, changes: SpooledChanges) -> Iterator[tuple[Sequence[c.Change], int]]:
-        """Yield a chunk whose text can be much longer than its binary values, in parts by the size of the text."""
+        """Yield a chunk in parts by the size of its text, because text can be much longer than binary values."""
         part: list[c.Change] = []
         size = 0
         for change in changes:

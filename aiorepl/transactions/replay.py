@@ -43,7 +43,7 @@ class ReplayFilter:
         """Return the number of received changes of a transaction; ``None`` if the whole transaction was received."""
         if commit_lsn == self.commit_lsn:
             return self.ordinal
-        # A transaction's commit record ends after commit_lsn, so it had ended by ``after`` if the record began before.
+        # A commit record that begins before ``after`` also ends by then, because ``after`` is the end of a record.
         return None if commit_lsn < self.after else 0
 
     def new(self, part: Slice) -> Slice | None:
@@ -89,7 +89,7 @@ class ReplayFilter:
 
 
 def _count_before(changes: Sequence[Change], ordinal: int) -> int:
-    """How many of the changes have a lower ordinal; lazy ones are not made."""
+    """Return the number of changes with a lower ordinal, without making lazy changes."""
     if isinstance(changes, LazyChanges):
         return min(max(0, ordinal - changes.first_ordinal), len(changes))
     return bisect_left(changes, ordinal, key=_ordinal)

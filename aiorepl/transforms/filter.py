@@ -183,7 +183,7 @@ class StreamFilter:
 
     def _table(self, relation: Relation) -> _Table:
         if self._version != self._catalog.version:
-            # Tables may have become partitions, without a new description.
+            # A table may have become a partition without a new description.
             self._version = self._catalog.version
             self._current.clear()
         table = self._current.get(relation.oid)

@@ -37,9 +37,9 @@ def load(named: str) -> Transform:
 class TransformFailed(Exception):
     """The transform failed for some changes of a batch.
 
-    :ivar batch: the batch without these changes, transformed.
-    :ivar rejected: these changes, untransformed.
-    :ivar error: the error of the first one.
+    :ivar batch: the transformed changes of the batch.
+    :ivar rejected: the changes for which the transform failed, untransformed.
+    :ivar error: the error of the first rejected change.
     """
 
     def __init__(self, batch: Batch, rejected: list[Change], error: SinkError) -> None:

@@ -90,7 +90,7 @@ class Rewriting:
     def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
         column = self.relation.columns[index]
         try:
-            # The mask of the text form, so that it is the same whether the value was sent as text or binary.
+            # Mask the text form, so that a value has the same mask whether it was sent as text or in binary.
             text = types.text(column.type_oid, kind)(raw)
         except ValueError as error:
             raise self.relation.column_error(index, error) from None

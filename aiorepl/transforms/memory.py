@@ -1,4 +1,4 @@
-"""What a selection has to remember about tables, so that a rename cannot disclose what it hides. Pure, except for ``persist``.
+"""Remembers the descriptions of tables for a selection, so that a rename cannot disclose hidden columns. Pure, except for ``persist``.
 
 Patterns match names, and names change. So each description of a table is compared with the one before, also if the pipeline
 was stopped in between: the memory is durable before the position of the sink passes the rows of a description. It has names

@@ -170,7 +170,7 @@ def put_string(out: bytearray, raw: bytes) -> None:
 
 
 def form_of(function: Callable[[bytes], Any]) -> Form:
-    """Return the form that ``function`` is a method of, or a form that calls it."""
+    """Return the form whose method ``function`` is, or a new form that calls ``function``."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, Form) and function == owner.read:
         return owner

@@ -76,7 +76,7 @@ class IntegerText(Form):
 
 
 class Float4(Binary):
-    """Floats. The JSON of a finite one is a number, of negative zero ``-0.0``."""
+    """Floats. The JSON of a finite float is a number; the JSON of negative zero is ``-0.0``."""
 
     def read(self, raw: bytes) -> Any:
         return _float4(raw)
@@ -105,7 +105,7 @@ class Float4Text(Form):
 
 
 class Float8(Binary):
-    """Floats. The JSON of a finite one is a number, of negative zero ``-0.0``."""
+    """Floats. The JSON of a finite float is a number; the JSON of negative zero is ``-0.0``."""
 
     def read(self, raw: bytes) -> Any:
         return _float8(raw)

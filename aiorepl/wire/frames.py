@@ -135,7 +135,7 @@ class FrameBuffer:
                     )
                 after = at + 1 + length
                 if after > end:
-                    # Runs at most once per read.
+                    # This branch runs at most once per read.
                     if (begun := self._check_partial(memory[at : at + 6], length, end - at)) is not None:
                         frame = Frame(begun, byteops.cut(data, at + 5, at + 5 + LARGEST_MESSAGE))
                         others.append((len(inbox), frame))

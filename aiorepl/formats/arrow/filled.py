@@ -1,6 +1,6 @@
 """Arrow arrays of the columns that ``binary_columns`` and ``text_columns`` fill. Pure.
 
-A value that such a column refused is converted by its text, as ``columns`` does it; equal ones only once.
+A value that such a column has refused is converted by its text, as in ``columns``; equal values are converted once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The snapshots of a running pipeline: the methods for users, and those by which the pipeline drives them."""
+"""The snapshots of a running pipeline: methods for users, and methods for the pipeline."""
 
 from __future__ import annotations
 

@@ -149,9 +149,9 @@ class TableQueue:
             self.completion.replace(number, ids)
 
     async def update(self, table: TableProgress, change: TableChange) -> TableProgress:
-        """Change what the ledger has about a table.
+        """Change the ledger's entry of a table.
 
-        :raises Forgotten: it has nothing.
+        :raises Forgotten: the ledger has no such entry.
         """
         progress = (await self.write(partial(_changed, table.id, change))).table(table.id)
         if progress is None:
@@ -160,9 +160,9 @@ class TableQueue:
         return progress
 
     async def record(self, table: TableProgress, change: TableChange, durable: LSN) -> bool:
-        """Try once to change what the ledger has about a table, because the stream waits.
+        """Try once to change the ledger's entry of a table, because the stream waits.
 
-        :param durable: what every consumer has.
+        :param durable: the position up to which every consumer is durable.
         :returns: whether the ledger has the change, or has forgotten the table.
         :raises PermanentError: another process has written the ledger.
         """
@@ -213,7 +213,7 @@ class TableQueue:
             self.counters[table.id].state = "queued"
 
     def end(self, error: AioreplError) -> None:
-        """Give the calls that wait this error: no table is read any more."""
+        """End the waiting calls with this error, because no table is read any more."""
         self.completion.end(error)
         self.settled.set()
 

@@ -1,4 +1,4 @@
-"""The reading of one table while the stream runs: what ``window_reader`` and ``at_one_point`` share."""
+"""The state of reading one table while the stream runs, for ``window_reader`` and ``at_one_point``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class TableReading:
     """One table: its source and connections, its progress in the ledger, and its watermarks.
 
     :param control: an asyncpg connection without a snapshot.
-    :param progress: what the ledger has about the table.
-    :param update: changes the progress in the ledger, and retries until that is durable.
-    :param record: tries once to change it, because the stream waits for that.
-    :param ends_snapshot: whether no other table is left to be read; asked when this one is complete.
+    :param progress: the ledger's entry of the table.
+    :param update: changes the progress in the ledger, and retries until the change is durable.
+    :param record: tries once to change the progress, because the stream waits for the change.
+    :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
     """
 
     def __init__(

@@ -22,9 +22,9 @@ from aiorepl.snapshot.reading_transaction import translating
 
 _log = logger("aiorepl.snapshot")
 
-# How many names are looked up together.
+# The number of names that are looked up together.
 _NAMES: Final = 200
-# How often a table is tried again at once before others get their turn.
+# How often a failed table is read again at once, before other tables get their turn.
 _ATTEMPTS: Final = 3
 
 

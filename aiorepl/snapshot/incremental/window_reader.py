@@ -38,7 +38,7 @@ _log = logger("aiorepl.snapshot")
 
 # How often a chunk, or the owed rows, are read before the reader gives up on a table that keeps changing.
 _ATTEMPTS: Final = 20
-# How many owed keys are read by one query.
+# The number of owed keys that one query reads.
 _KEYS: Final = 1000
 
 
@@ -47,10 +47,10 @@ class _Work:
     """A chunk to be read.
 
     :param number: the chunk's number in its transaction's header.
-    :param rows: the range that it reads, unless ``owed`` is given.
-    :param part: its number in the plan; ``None``: it is not in the plan, so the ledger does not record it.
-    :param last: whether it completes the table, unless rows are owed after it.
-    :param owed: the keys of the rows that it reads; empty: it reads a range.
+    :param rows: the range of the chunk, unless ``owed`` is given.
+    :param part: the chunk's number in the plan; ``None``: the chunk is not in the plan, so the ledger does not record it.
+    :param last: whether the chunk completes the table, unless rows are owed after it.
+    :param owed: the keys of the rows to read; empty: the chunk is a range.
     """
 
     number: int

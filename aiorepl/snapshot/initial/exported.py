@@ -33,9 +33,9 @@ from aiorepl.transactions.transaction import from_datetime
 from aiorepl.values.registry import Types
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
-# How many tables are locked by one command.
+# The number of tables that one command locks.
 _LOCKED_TOGETHER: Final = 200
-# The tables that others have locked against reading.
+# The tables that other sessions have locked against reading.
 _HELD: Final = """
 SELECT DISTINCT n.nspname || '.' || c.relname AS name
   FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -49,7 +49,7 @@ class ExportedSnapshot:
 
     :param connection: an asyncpg connection of its own.
     :param publications: the publications whose tables are read.
-    :ivar name: what other connections import.
+    :ivar name: the name by which other connections import the snapshot.
     :ivar tables: the published tables.
     :ivar time: when it was begun, in microseconds since 2000-01-01 00:00 UTC.
     """
@@ -75,7 +75,7 @@ class ExportedSnapshot:
         with translating(), _translating_missing_tables():
             await begin_reading(connection, snapshot, self._options.lock_timeout)
             try:
-                # It opens the tables, too.
+                # The comparison opens the tables, too.
                 self.tables = await published_tables(connection, publications)
                 await self._lock()
             except asyncpg.LockNotAvailableError:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 Part = tuple[bytes, int]
-"""Rows in COPY's binary format, and how many."""
+"""Rows in COPY's binary format, and their number."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Reading:
 class ChunkOrder:
     """Holds the rows of chunks between their readers and the task that releases them.
 
-    :param limit: how many bytes may wait. The chunk whose turn it is may always add one part.
+    :param limit: the limit of waiting bytes. The chunk that is being released may always add one part.
     :param start: the number of the first chunk.
     """
 
@@ -41,7 +41,7 @@ class ChunkOrder:
         self._limit = limit
         self._turn = start
         self._held = 0
-        # Whether the reader of the chunk whose turn it is waits for room.
+        # Whether the reader of the chunk that is being released waits for room.
         self._stuck = False
         self._chunks: dict[int, _Reading] = {}
         self._changed = asyncio.Condition()

@@ -44,7 +44,7 @@ _log = logger("aiorepl.snapshot")
 Emit = Callable[[list[Slice]], Awaitable[None]]
 Skip = Callable[[TablePlan, AioreplError], Awaitable[None]]
 
-# For connections that are lost while a chunk is read. The next one continues where the last one stopped.
+# The policy for connections that are lost while a chunk is read. The next connection continues after the last row.
 _RETRY: Final = RetryPolicy(attempts=5, timeout=60.0, wait_max=10.0)
 
 
@@ -83,9 +83,9 @@ class InitialSnapshot:
         self._exported: ExportedSnapshot | None = None
         self._tables: dict[int, DescribedTable] = {}
         self._readers = 0
-        # Whether the chunk that is delivered has begun and not ended.
+        # Whether a chunk is delivered in part.
         self._broken = False
-        # Why the snapshot ends after the chunk that is delivered now.
+        # The reason for which the snapshot ends after the current chunk.
         self._locked: TableLocked | None = None
         # A connection without the snapshot, for the types as they are now.
         self._now: Any = None
@@ -197,7 +197,7 @@ class InitialSnapshot:
                 try:
                     await self._read_chunk(reader, chunk, order, limit)
                 except TableLocked as error:
-                    # The chunk that is delivered now is delivered to its end.
+                    # The current chunk is still delivered to its end.
                     self._locked = error
                     await order.end(number, error)
                     return

@@ -35,7 +35,7 @@ class InitialRange:
 
     :param base: the position before the first chunk.
     :param consistent_point: where the stream begins.
-    :param truncates: whether it begins with a truncate of all tables, which replaces everything before it.
+    :param truncates: whether the snapshot begins with a truncate of all tables, which replaces all earlier rows.
     """
 
     base: LSN
@@ -56,7 +56,7 @@ class InitialRange:
 class TableProgress:
     """A table that is read while the stream runs.
 
-    :param id: identifies it; a table can be read on request while it is read already.
+    :param id: identifies this reading of the table: a table can be requested again while it is being read.
     :param where: a condition that selects the rows; ``None``: all.
     :param plan: its chunks; ``None`` until they are planned.
     :param done: the chunks that are durable, by their numbers in the table, from 1.

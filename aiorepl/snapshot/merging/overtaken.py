@@ -60,7 +60,7 @@ class Overtaken:
 
         :param old: the row's key before; ``None`` for an insert.
         :param new: its key afterwards; ``None`` for a delete.
-        :param lacking: if columns were not sent; its base is ``old``.
+        :param lacking: the columns that the server did not send, if there are any; its base is ``old``.
         """
         row = lacking
         if lacking is not None and old is not None:

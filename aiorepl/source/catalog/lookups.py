@@ -16,7 +16,7 @@ _log = logger("aiorepl.session")
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A table's last description, and what was found for it."""
+    """A table's last description, and the result of its look-up."""
 
     columns: tuple[Column, ...]
     attributes: dict[str, Attribute]

@@ -38,7 +38,7 @@ Described = dict[tuple[Relation, int], None]
 
 @dataclass(slots=True)
 class _Known:
-    """A table's last look-up, and the last description that was judged by it."""
+    """A table's last look-up, and the last description that was compared with this look-up."""
 
     snapshot: Snapshot
     relation: Relation | None = None
@@ -172,7 +172,7 @@ class TableLookups:
 
 
 def described(slices: Iterable[Slice]) -> Described:
-    """Return the descriptions of the tables in these slices; of a snapshot's chunk only with its first slice."""
+    """Return the descriptions of the tables in these slices. The table of a snapshot's chunk is returned for its first slice only."""
     found: Described = {}
     for part in slices:
         if part.transaction is None or not part.changes:

@@ -48,7 +48,7 @@ _UNITS: Final = "SELECT pg_catalog.encode(pg_catalog.cash_send(pg_catalog.money(
 
 
 async def require_cents(connection: Connection, source: Source) -> bool:
-    """Return whether money has two decimals, as its binary form is read. It need not if no published column has money.
+    """Return whether money has two decimals, which the reader of its binary form expects. This does not matter without money columns.
 
     :raises ConfigurationError: ``lc_monetary`` has another number of decimals, and a published column has money.
     :raises ServerError, ConnectionLost: a query failed.

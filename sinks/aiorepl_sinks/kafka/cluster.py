@@ -45,8 +45,8 @@ _T = TypeVar("_T")
 class Record(NamedTuple):
     """A record to produce.
 
-    :param change: the change that it was made of; ``None`` for the position.
-    :param partition_key: chooses the partition: records with the same one are in the same partition.
+    :param change: the change that the record was made of; ``None`` for the position.
+    :param partition_key: chooses the partition: records with equal keys are in the same partition.
     """
 
     change: Change | None
@@ -60,7 +60,7 @@ class Record(NamedTuple):
 class Cluster:
     """A producer, and the clients that read and create the position's topic.
 
-    ``connect`` makes the producer; any error of it removes it.
+    After any error the producer is dropped; ``connect`` makes a new one.
 
     :param compression: the codec of record batches.
     :param batch_bytes: the largest size of a record batch.
@@ -91,7 +91,7 @@ class Cluster:
         self._transaction_timeout = transaction_timeout
         self._producer: AIOKafkaProducer | None = None
         self._in_transaction = False
-        # By the future of its acknowledgement, the topic and partition of each batch that was sent.
+        # The topic and partition of each sent batch, by the future of the batch's acknowledgement.
         self._in_flight: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
     @property
@@ -136,7 +136,7 @@ class Cluster:
         try:
             await self._finish(producer.stop(), _CLOSE_TIMEOUT)
         except (TimeoutError, kafka.KafkaError):
-            # It waits for a broker, or forever for a partition of the transaction that was deleted.
+            # ``stop`` waits for a broker, or for ever for a deleted partition of the transaction.
             await cancel_and_wait(*_sender_tasks(producer))
             await producer.client.close()
         _retrieve_errors(batches + _undelivered(producer))
@@ -147,7 +147,7 @@ class Cluster:
     async def send(self, records: Sequence[Record]) -> list[Record]:
         """Send records, those of each partition in order.
 
-        :returns: of each partition the records from the first batch on that the broker found too large.
+        :returns: for each partition, all records from the first batch on that the broker found too large.
         :raises TransientError, PermanentError: not all records were acknowledged; the producer is stopped.
         """
         return await self._guarded(self._send(records))
@@ -315,7 +315,7 @@ class Cluster:
             builder.close()
             acknowledgement = await producer.send_batch(builder, topic, partition=partition)
             self._in_flight[acknowledgement] = topic, partition
-            # A cancelled call leaves it in flight: ``disconnect`` has to know about it.
+            # A cancelled call leaves the batch in flight, so ``disconnect`` has to know about it.
             acknowledgement.add_done_callback(partial(self._acknowledged, _undelivered(producer)))
             try:
                 # A cancelled future would leave the batch with the producer, unwatched.

@@ -13,7 +13,7 @@ from aiokafka import errors as kafka
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks import tls
 
-# The producer cannot continue after these, but a new one can.
+# After these errors the producer cannot continue, but a new producer can.
 _NEW_PRODUCER: Final = (
     *(kafka.OutOfOrderSequenceNumber, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState),
     *(kafka.UnknownError, kafka.ProducerClosed, kafka.KafkaConnectionError, kafka.IllegalOperation),

@@ -55,8 +55,8 @@ class KafkaSink(Sink):
     :param timeout: how long to wait for acknowledgements before an attempt counts as failed.
     :param security_protocol: ``"PLAINTEXT"``, ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     :param sasl_mechanism: ``"PLAIN"``, ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.
-    :param username: of SASL.
-    :param password: of SASL.
+    :param username: the user's name for SASL.
+    :param password: the user's password for SASL.
     :param ca: a PEM file with the CAs to trust instead of the system's.
     :param certificate: a PEM file with the client's certificate, for brokers that require one.
     :param key: a PEM file with its private key.
@@ -205,7 +205,7 @@ class KafkaSink(Sink):
         """Send the records; return the changes whose records the brokers found too large."""
         rejected = []
         for record in await self._send_connected(records):
-            # One by one from here on, to find out which records are too large.
+            # Send the remaining records one by one, to find those that are too large.
             if await self._send_connected([record]):
                 assert record.change is not None
                 rejected.append(record.change)
@@ -220,7 +220,7 @@ class KafkaSink(Sink):
         """Send a batch within a Kafka transaction, and commit it if the batch ends with a whole database transaction.
 
         :param end_lsn: where the position moves to; ``None`` if it does not move.
-        :returns: records that the brokers found too large, and those after them.
+        :returns: the records that the brokers found too large, and all records after them.
         """
         complete = not batch.slices or batch.slices[-1].last
         assert self._source is not None

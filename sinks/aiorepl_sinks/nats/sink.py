@@ -34,7 +34,7 @@ class NatsSink(Sink):
         of each of its tables. Blanks and wildcards are percent-encoded, and an empty token becomes ``_``.
     :param create_stream: create the stream if it does not exist, for all subjects that begin with the tokens of ``subject``
         before its first field.
-    :param duplicate_window: of a stream that is created.
+    :param duplicate_window: the duplicate window of a stream that the sink creates.
     :param format: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
     :param values: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param binary: the binary mode of CloudEvents: attributes as headers, the native event as payload.
@@ -42,7 +42,7 @@ class NatsSink(Sink):
     :param timeout: how long to wait for an answer.
     :param user: needs ``password``.
     :param password: needs ``user``.
-    :param token: instead of user and password.
+    :param token: a token, instead of user and password.
     :param credentials: a ``.creds`` file with a user's JWT and seed.
     :param nkey: a file with the seed of an NKey.
     :param ca: a PEM file with the CAs to trust instead of the system's.

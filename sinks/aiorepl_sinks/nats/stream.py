@@ -64,9 +64,9 @@ class Stream:
         self._jetstream: JetStreamContext | None = None
         self._disconnected = asyncio.Event()
         self._inbox = ""
-        # The largest message that both server and stream take; ``None``: ask.
+        # The size of the largest message that both server and stream take; ``None``: not known yet.
         self._max_message_bytes: int | None = None
-        # By the last token of their reply subject, the acknowledgements of messages in flight.
+        # The acknowledgements of messages in flight, by the last token of the message's reply subject.
         self._acknowledgements: dict[str, asyncio.Future[None]] = {}
         self._published = 0
 
@@ -113,7 +113,7 @@ class Stream:
                     break
                 code = error.err_code if isinstance(error, js.APIError) else None
                 if code == TOO_LARGE:
-                    # The stream's limit was lowered since it was asked.
+                    # The stream's limit was lowered after the sink had read it.
                     self._max_message_bytes = None
                     rejected[left[count].change] = None
                     left = await self._without_too_large(jetstream, left[count:], rejected)
@@ -146,7 +146,7 @@ class Stream:
             disconnected.set()
 
         async def ignore(_: Exception) -> None:
-            """The calls themselves raise; the default callback would log the error."""
+            """Ignore an error of the client, because the failed call raises it. The default callback would log the error."""
 
         try:
             login = self._login.options()
@@ -204,11 +204,11 @@ class Stream:
     async def _without_too_large(
         self, jetstream: JetStreamContext, messages: Sequence[Message], rejected: dict[Change, None]
     ) -> Sequence[Message]:
-        """Return the messages of changes all of whose messages fit.
+        """Return the messages of all changes, except changes with a message that is too large.
 
-        Messages that do not fit are found before any message of their change is sent.
+        Such a change is found before any of its messages is sent.
 
-        :param rejected: gets the other changes.
+        :param rejected: gets the changes with too large messages.
         """
         assert self._client is not None
         if self._max_message_bytes is None:
@@ -226,7 +226,7 @@ class Stream:
     async def _publish(self, messages: Sequence[Message]) -> tuple[int, Exception | None]:
         """Publish in order.
 
-        :returns: how many messages the stream has stored, and the error of the next one.
+        :returns: the number of messages that the stream has stored, and the error of the next message.
         """
         client = self._client
         assert client is not None

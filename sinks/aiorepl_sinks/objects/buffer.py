@@ -36,9 +36,9 @@ class Piece:
     :param shape: pieces of different shapes need separate objects.
     :param chunks: bytes, or their extents in the spool.
     :param size: the bytes of all chunks.
-    :ivar memory_bytes: what of it is in memory.
-    :ivar path: the object's name, once it has one.
-    :ivar written: the object's size in bytes, once it is written.
+    :ivar memory_bytes: the bytes of the chunks in memory.
+    :ivar path: the object's name; set when the object is closed.
+    :ivar written: the object's size in bytes; set when the object is written.
     """
 
     partition: Partition
@@ -68,7 +68,7 @@ class Piece:
 class Step:
     """Consecutive slices of a batch.
 
-    :param whole: whether they are whole transactions, or slices of one that is larger than a batch.
+    :param whole: whether the slices are whole transactions; otherwise they are slices of one transaction larger than a batch.
     :param end_lsn: the end LSN of the last complete transaction; ``None`` if the transaction continues.
     """
 
@@ -224,7 +224,7 @@ class ObjectBuffer:
             self._whole.close(partition)
 
     def listed(self) -> None:
-        """Remove the objects of ``whole``, which were listed."""
+        """Forget the objects of ``whole``: the manifest lists them now."""
         self._whole.closed = []
 
     def _join(self) -> None:

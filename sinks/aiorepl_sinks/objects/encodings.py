@@ -60,7 +60,7 @@ _COMPRESSORS: Final[Mapping[str, tuple[str, Callable[[int], _Compressor]]]] = {
 
 
 class Encoding(ABC):
-    """Turns changes into pieces of objects, and those into the objects' bytes."""
+    """Encodes changes as pieces of objects, and pieces as the objects' bytes."""
 
     suffix: str
     """The end of objects' names."""
@@ -138,7 +138,7 @@ class ParquetEncoding(Encoding):
             )
         self._compression = compression
         self._row_group_bytes = max(row_group_bytes, _MIN_ROW_GROUP_BYTES)
-        # By table oid, the last layout and its Arrow table.
+        # The last layout and its Arrow table, by the table's oid.
         self._tables: dict[int, tuple[Any, Any]] = {}
 
     def at(self, position: Position) -> None:

@@ -1,4 +1,4 @@
-"""The manifest: which objects count, the position, and who may write. Pure.
+"""The manifest: it lists the objects that count, has the position, and fences earlier writers. Pure.
 
 ``_aiorepl/manifest/`` contains the entries, numbered without a gap. Each is created by a conditional write, so of two writers
 with the same number one fails, and stops. An entry lists the objects of one flush and holds the position after them; these
@@ -44,8 +44,8 @@ LAYOUT: Final = "schema={schema}/table={table}/date={date}"
 class Entry:
     """An entry of the manifest.
 
-    :param writer: the writer's random name, which differs even from one that claims the same number at the same time.
-    :param position: this entry and its predecessors list everything up to it.
+    :param writer: the writer's random name. Two writers that claim the same number at the same time have different names.
+    :param position: this entry and its predecessors list all events up to this position.
     """
 
     sequence: int
