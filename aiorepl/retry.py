@@ -67,11 +67,14 @@ class RetryPolicy:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigurationError(f"retry: {name} must be 0 or more seconds")
 
-    def sink(self, call: str, *, rewind: bool = True) -> AsyncIterator[Any]:
+    def sink(
+        self, call: str, *, rewind: bool = True, waits: Callable[[float], None] | None = None
+    ) -> AsyncIterator[Any]:
         """Attempts at a call of a sink, repeated after TransientError, not earlier than the peer asks.
 
         :param call: the sink and the call, for the log.
         :param rewind: whether to repeat the call even if the error asks for a rewind.
+        :param waits: called with the seconds, about, until the next attempt.
         """
 
         def pause(error: Exception) -> bool | float:
@@ -79,16 +82,20 @@ class RetryPolicy:
                 return False
             return True if error.retry_after is None else error.retry_after
 
-        return self._attempts(pause, call, _sink_log)
+        return self._attempts(pause, call, _sink_log, waits)
 
     def connection(self) -> AsyncIterator[Any]:
         """Attempts to connect to the source, repeated after errors that may pass."""
         return self._attempts(may_pass, "connecting to the source", _capture_log)
 
     def _attempts(
-        self, pause: Callable[[Exception], bool | float], call: str, log: logging.Logger
+        self,
+        pause: Callable[[Exception], bool | float],
+        call: str,
+        log: logging.Logger,
+        waits: Callable[[float], None] | None = None,
     ) -> AsyncIterator[Any]:
-        return _Attempts(self, pause, call, log)
+        return _Attempts(self, pause, call, log, waits)
 
 
 class _Attempts(AsyncIterator[Any]):
@@ -100,7 +107,9 @@ class _Attempts(AsyncIterator[Any]):
         pause: Callable[[Exception], bool | float],
         call: str,
         log: logging.Logger,
+        waits: Callable[[float], None] | None,
     ) -> None:
+        self._waits = waits
         self._pause = pause
         self._call = call
         self._log = log
@@ -140,6 +149,8 @@ class _Attempts(AsyncIterator[Any]):
                 return False
         wait = self._current.next_wait if pause is True else pause
         self._spent += wait
+        if self._waits is not None:
+            self._waits(wait)
         if now >= self._silent_until:
             # After the last of ``attempts`` too: only stamina knows that it is the last one.
             self._silent_until = now + _LOG_SECONDS

@@ -88,6 +88,7 @@ PURE = (
         "monitoring/status.py",
         "monitoring/mirror_status.py",
         "monitoring/progress.py",
+        "monitoring/rates.py",
     ),
     *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
 )

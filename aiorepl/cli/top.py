@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -94,7 +95,9 @@ def rendered(status: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    title = Text.assemble((status["name"], "bold"), "  ", (status["state"], _STYLES[status["state"]]))
+    title = Text.assemble(
+        (status["name"], "bold"), "  ", (status["state"], _STYLES[status["state"]]), *_about(status)
+    )
     # Text, not markup, and printable: errors and names come from elsewhere.
     problems = [
         Text(f"! {printable(text)}", "red") for text in (status["error"], *status["problems"]) if text
@@ -102,6 +105,8 @@ def rendered(status: dict[str, Any]) -> RenderableType:
     return Group(
         title,
         *problems,
+        "",
+        _throughput(status),
         "",
         _ladder(status),
         "",
@@ -113,12 +118,42 @@ def rendered(status: dict[str, Any]) -> RenderableType:
     )
 
 
+def _about(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    server, uptime = status["server"], status["uptime_seconds"]
+    found = (
+        server["address"],
+        server["database"] and f"database {server['database']}",
+        server["version"] and f"PostgreSQL {server['version'].split()[0]}",
+        uptime is not None and f"up {timedelta(seconds=int(uptime))}",
+    )
+    yield from ((f"  {printable(text)}", "dim") for text in found if text)
+
+
+def _throughput(status: dict[str, Any]) -> RenderableType:
+    from rich.table import Table
+
+    rates = status["rates"] or {}
+    table = Table("throughput", "now", "last minute", box=None, padding=(0, 2, 0, 0))
+    spans = [rates.get("now"), rates.get("minute")]
+    table.add_row("rows", *(f"{each['rows']:,.0f} rows/s" if each else "unknown" for each in spans))
+    table.add_row(
+        "bytes", *(f"{format_size(round(each['bytes']))}/s" if each else "unknown" for each in spans)
+    )
+    changed, left = rates.get("change_seconds"), rates.get("snapshot_seconds")
+    table.add_row("last change", "none yet" if changed is None else f"{changed:,.0f} s ago")
+    if left is not None:
+        table.add_row("snapshot", f"{timedelta(seconds=int(left))} left")
+    return table
+
+
 def _ladder(status: dict[str, Any]) -> RenderableType:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("position", "LSN", "behind", box=None, padding=(0, 2, 0, 0))
     for rung in status["ladder"]:
-        table.add_row(rung["name"], rung["lsn"], format_size(rung["behind"]) if rung["behind"] else "")
+        name = f"{rung['name']}: {printable(rung['sink'])}" if "sink" in rung else rung["name"]
+        table.add_row(Text(name), rung["lsn"], format_size(rung["behind"]) if rung["behind"] else "")
     return table
 
 

@@ -94,6 +94,13 @@ class SliceBuffer:
         self._closed = True
         self._notify()
 
+    def clear(self) -> None:
+        """Drop all slices, once no reader is left."""
+        self._base += len(self._slices)
+        self._slices.clear()
+        self._bytes = 0
+        self._has_room.set()
+
     def statistics(self) -> BufferStatistics:
         """Return the current state."""
         return BufferStatistics(self._bytes, len(self._slices), self.limit, self.backpressured, self.slowest)

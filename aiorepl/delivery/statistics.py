@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -34,6 +34,7 @@ class SinkStatistics:
         first one.
     :param began: the commit time of the first transaction that the sink has received, an aware datetime; ``None`` before it.
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
+    :param next_attempt: when the call is repeated, about, an aware datetime; ``None`` if ``retrying`` is.
     :param failed: the error that stopped the sink; ``None`` while it works.
     """
 
@@ -53,11 +54,16 @@ class SinkStatistics:
     committed: datetime | None = None
     began: datetime | None = None
     retrying: str | None = None
+    next_attempt: datetime | None = None
     failed: str | None = None
+
+    def waits(self, seconds: float) -> None:
+        """Record how long a repeated call waits."""
+        self.next_attempt = datetime.now(UTC) + timedelta(seconds=seconds)
 
     def called(self, name: str, seconds: float) -> None:
         """Count the time of a call that has succeeded; nothing is repeated any more."""
-        self.retrying = None
+        self.retrying = self.next_attempt = None
         if name == "write":
             self.write_seconds.observe(seconds)
         elif name == "flush":

@@ -270,7 +270,9 @@ class SinkWriter:
         :param rewind: whether to retry after a ``TransientError`` with ``rewind`` as well.
         """
         try:
-            async for attempt in self._delivery.retry.sink(f"sink {self._name}: {name}", rewind=rewind):
+            async for attempt in self._delivery.retry.sink(
+                f"sink {self._name}: {name}", rewind=rewind, waits=self._statistics.waits
+            ):
                 with attempt:
                     if attempt.num > 1:
                         self._statistics.retries += 1

@@ -29,6 +29,7 @@ from starlette.routing import Route
 from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, REMEMBERED, Lags, events, page
 from aiorepl.monitoring.progress import Readiness, alive
 from aiorepl.monitoring.prometheus import PrometheusCollector
+from aiorepl.monitoring.rates import Rates
 from aiorepl.monitoring.status import status
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
@@ -55,6 +56,7 @@ class _Monitor:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._readiness = Readiness()
+        self._rates = Rates()
         self._watch = Watch(pipeline)
         self._lags: deque[Lags] = deque(maxlen=REMEMBERED)
         self._registry = CollectorRegistry()
@@ -106,6 +108,7 @@ class _Monitor:
             while alive(self._pipeline.state):
                 statistics = self._pipeline.statistics()
                 self._readiness.observe(statistics, time.monotonic())
+                self._rates.observe(statistics, time.monotonic())
                 self._lags.append((time.time(), {name: lag.durable for name, lag in statistics.lags.items()}))
                 await asyncio.sleep(EVENT_SECONDS)
 
@@ -120,4 +123,6 @@ class _Monitor:
             self._watch.journal,
             self._problems(),
             datetime.now(UTC),
+            self._rates.describe(time.monotonic()),
+            self._pipeline.source.address,
         )

@@ -37,6 +37,8 @@ def page(name: str) -> Response:
     }
     for place, file in parts.items():
         text = text.replace(f"{{{{{place}}}}}", (folder / file).read_text("utf-8"))
+    first = (folder / "throughput.html").read_text("utf-8") if name == "pipeline" else ""
+    text = text.replace("{{first}}", first)
     return HTMLResponse(text, headers=HEADERS)
 
 

@@ -20,6 +20,8 @@ def status(
     journal: JournalStatus | None,
     problems: list[str],
     now: datetime,
+    rates: dict[str, Any] | None = None,
+    address: str = "",
 ) -> dict[str, Any]:
     """Describe a pipeline.
 
@@ -27,13 +29,23 @@ def status(
     :param journal: the journal's files; ``None`` if they were not read yet, or if there is no journal.
     :param problems: the reasons why it is not ready.
     :param now: an aware datetime.
+    :param rates: from ``Rates.describe``.
+    :param address: of the source's server.
     """
     return {
         "name": name,
+        "server": {
+            "address": address or None,
+            "database": None if slot is None else slot.database,
+            "version": None if slot is None else slot.version,
+        },
+        "uptime_seconds": statistics.uptime_seconds,
+        "rates": rates,
+        "slowest": _slowest(statistics),
         "time": now.timestamp(),
         "state": statistics.state.value,
         "error": statistics.error,
-        "problems": problems,
+        "problems": [*problems, *_retries(statistics, now)],
         "waiting_for": statistics.waiting_for,
         "ladder": _ladder(statistics, slot),
         "reconnects": statistics.reconnects,
@@ -84,7 +96,29 @@ def _ladder(statistics: PipelineStatistics, slot: SlotStatus | None) -> list[dic
     ]
     known = [(name, lsn) for name, lsn in rungs if lsn]
     top = max((lsn for _, lsn in known), default=LSN(0))
-    return [{"name": name, "lsn": str(lsn), "behind": top - lsn} for name, lsn in known]
+    ladder = [{"name": name, "lsn": str(lsn), "behind": top - lsn} for name, lsn in known]
+    if (slowest := _slowest(statistics)) is not None and len(statistics.lags) > 1:
+        lsn, lag = statistics.sinks[slowest].durable, statistics.lags[slowest].durable
+        behind = max(top - lsn, 0) if lsn else lag
+        ladder.append({"name": "slowest sink", "sink": slowest, "lsn": str(lsn), "behind": behind})
+    return ladder
+
+
+def _slowest(statistics: PipelineStatistics) -> str | None:
+    """Return the sink that is furthest behind; ``None`` if none is."""
+    lags = {name: lag.durable for name, lag in statistics.lags.items() if lag.durable}
+    return max(lags, key=lags.__getitem__) if lags else None
+
+
+def _retries(statistics: PipelineStatistics, now: datetime) -> list[str]:
+    """Describe the calls that are repeated. They are problems to see, but the pipeline is ready."""
+    found = []
+    for name, sink in statistics.sinks.items():
+        if sink.retrying is not None and sink.failed is None:
+            seconds = 0.0 if sink.next_attempt is None else (sink.next_attempt - now).total_seconds()
+            when = f"the next attempt is in {seconds:.0f} s" if seconds >= 1 else "the next attempt begins"
+            found.append(f"sink {name} repeats a call, and {when}: {sink.retrying}")
+    return found
 
 
 def _sink(name: str, statistics: PipelineStatistics, now: datetime) -> dict[str, Any]:
@@ -135,6 +169,12 @@ def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
     if statistics.snapshot is None:
         return []
     return [
-        {"name": table.table, "state": table.state, "rows": table.rows, "done": table.done}
+        {
+            "name": table.table,
+            "state": table.state,
+            "rows": table.rows,
+            "rows_per_second": table.rows_per_second,
+            "done": table.done,
+        }
         for table in statistics.snapshot.tables
     ]

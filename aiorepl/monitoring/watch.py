@@ -34,6 +34,8 @@ SELECT pg_catalog.to_jsonb(slot) ->> 'wal_status' AS wal_status,
        pg_catalog.to_jsonb(slot) ->> 'slotsync_skip_reason' AS not_synchronized, {memory_exceeded} AS memory_exceeded,
        slot.active,
        server.lsn::text AS server_lsn,
+       pg_catalog.current_database()::text AS database,
+       pg_catalog.current_setting('server_version') AS version,
        pg_catalog.pg_wal_lsn_diff(server.lsn, slot.restart_lsn)::int8 AS retained
   FROM (SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                     ELSE pg_catalog.pg_current_wal_lsn() END AS lsn) AS server
@@ -58,6 +60,8 @@ class SlotStatus:
     :param active: whether a consumer is connected.
     :param memory_exceeded: how often decoding needed more than ``logical_decoding_work_mem``; ``None`` before PostgreSQL 19.
     :param not_synchronized: why a standby did not synchronize the slot; ``None`` if it did, and before PostgreSQL 19.
+    :param database: the database of the slot.
+    :param version: the server's version.
     :param error: why the state could not be read; the other fields are then the last known ones.
     """
 
@@ -69,6 +73,8 @@ class SlotStatus:
     memory_exceeded: int | None = None
     not_synchronized: str | None = None
     error: str | None = None
+    database: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,8 @@ class Watch:
             bool(row["active"]),
             row["memory_exceeded"],
             row["not_synchronized"],
+            database=row["database"],
+            version=row["version"],
         )
 
     async def _watch_journal(self, store: Store) -> None:

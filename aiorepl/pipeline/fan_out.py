@@ -253,15 +253,19 @@ class FanOut(ABC):
         rewind: Callable[[LSN], Awaitable[None]] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        async with asyncio.TaskGroup() as group:
-            feeder = Feeder(group, buffer, read, rewind, failed or self._reading_failed)
-            self._feeders.append(feeder)
-            feeder.start()
-            if self._stopped.is_set():
-                feeder.stop()
-            for worker in workers:
-                name = f"aiorepl sink {worker.statistics.name}"
-                attribute_to_sink(group.create_task(_run(worker, feeder), name=name), worker.statistics)
+        try:
+            async with asyncio.TaskGroup() as group:
+                feeder = Feeder(group, buffer, read, rewind, failed or self._reading_failed)
+                self._feeders.append(feeder)
+                feeder.start()
+                if self._stopped.is_set():
+                    feeder.stop()
+                for worker in workers:
+                    name = f"aiorepl sink {worker.statistics.name}"
+                    attribute_to_sink(group.create_task(_run(worker, feeder), name=name), worker.statistics)
+        finally:
+            # A sink that has failed reads no more, but the pipeline may continue for the others.
+            buffer.clear()
 
     def _reading_failed(self, error: Exception) -> None:
         """End the pipeline. The error is raised once the sinks are done."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
@@ -197,6 +198,7 @@ class Pipeline:
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._stopping = asyncio.Event()
         self._started = False
+        self._began: float | None = None
         self._ended = asyncio.Event()
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
@@ -212,7 +214,7 @@ class Pipeline:
         require_asyncio()
         if self._started:
             raise RuntimeError("a pipeline runs only once: create another one, with new sinks")
-        self._started = True
+        self._started, self._began = True, time.monotonic()
         try:
             await self._run()
         except BaseException as error:
@@ -350,6 +352,7 @@ class Pipeline:
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             waiting_for=self._capture.waiting_for,
+            uptime_seconds=None if self._began is None else time.monotonic() - self._began,
             idle_seconds=self._capture.idle_seconds,
             transaction_buffer=self._capture.transaction_buffer,
             tables=tuple(self._capture.counts.tables()),

@@ -71,6 +71,7 @@ class PipelineStatistics:
     :param gaps: the gaps that were accepted.
     :param snapshot: how far the snapshots are; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
+    :param uptime_seconds: seconds since ``run`` was called; ``None`` before.
     :param waiting_for: the transaction for whose end a start waits, because the server can create the slot only then.
     """
 
@@ -92,3 +93,4 @@ class PipelineStatistics:
     snapshot: SnapshotStatistics | None
     heartbeat: HeartbeatStatistics | None
     waiting_for: str | None = None
+    uptime_seconds: float | None = None

@@ -24,7 +24,7 @@ from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import Connection
-from aiorepl.wire.opening import ANSWER_SECONDS, connect_sql, translated
+from aiorepl.wire.opening import ANSWER_SECONDS, address, connect_sql, translated
 from aiorepl.wire.sql import SqlConnection
 
 StreamingMode = Literal["off", "on", "parallel"]
@@ -152,6 +152,13 @@ class Source:
             origin=self.origin,
             control_messages=control_messages,
         )
+
+    @property
+    def address(self) -> str:
+        """The hosts and ports of the server; empty if the DSN names none, or is in a file."""
+        dsn, arguments = self._revealed()
+        elsewhere = "host" in arguments or (dsn or "").startswith("file:")
+        return "" if elsewhere else address(dsn)
 
     async def open(self) -> Connection:
         """Open a replication connection, or with ``interface="sql"`` one that polls through SQL functions.

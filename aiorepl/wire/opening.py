@@ -231,11 +231,16 @@ def server_name(dsn: str | None) -> str:
     """Name the server for messages: its hosts and ports."""
     if dsn is None and not {"PGHOST", "PGSERVICE"} & os.environ.keys():
         return _NO_DSN
+    hosts = address(dsn)
+    return f"the server at {hosts}" if hosts else "the server"
+
+
+def address(dsn: str | None) -> str:
+    """Return the hosts and ports that the DSN or the environment names; empty if neither does."""
     try:
-        hosts = _hosts(dsn)
+        return ", ".join(starmap(_address, _hosts(dsn)))
     except ValueError:
-        hosts = []
-    return f"the server at {', '.join(starmap(_address, hosts))}" if hosts else "the server"
+        return ""
 
 
 def _address(host: str, port: int) -> str:

@@ -38,7 +38,7 @@ async def test_a_sink_that_has_stopped(troubled):
         sink["name"]: sink["state"] for sink in status["sinks"]
     }
     assert "degraded" == status["state"]
-    assert ["received", "accepted", "durable"] == [rung["name"] for rung in status["ladder"]]
+    assert ["received", "accepted", "durable", "slowest sink"] == [rung["name"] for rung in status["ladder"]]
     for path in ("/", "/status", "/metrics", "/readyz"):
         assert "s3cret" not in (await troubled.get(path))[1]
 

@@ -60,7 +60,9 @@ class Mirror:
         self.journal = journal
         self.starts = 0
         self.running, self.ended = threading.Event(), threading.Event()
-        self.batches: Any = SimpleNamespace(state=state, stopping=False, busy=False, done=3, error=None)
+        self.batches: Any = SimpleNamespace(
+            state=state, stopping=False, busy=False, done=3, changes=0, tables=set(), error=None
+        )
 
     def prepare(self, session: Any) -> Any:
         return Query(self), self.batches

@@ -39,4 +39,27 @@ async def test_the_page(browser: Browser, troubled: Any):
     assert "Sinks" == await page.evaluate(
         "document.getElementById(document.activeElement.getAttribute('aria-labelledby')).textContent"
     )
+    # Nothing is cut off, and each value says what it is.
+    cells = "[...document.querySelectorAll('#sinks td')]"
+    assert await page.evaluate(f"{cells}.every(cell => cell.getBoundingClientRect().right <= innerWidth)")
+    assert "state" == await page.evaluate(f"getComputedStyle({cells}[0], '::before').content.slice(1, -1)")
+    await page.get_by_text(" rows/s in the last minute").wait_for()
+    assert "sink busy repeats a call, and the next attempt " in await page.get_by_role(
+        "listitem"
+    ).first.inner_text() + (await page.get_by_role("listitem").last.inner_text())
     assert [] == told
+
+
+async def test_positions(browser: Browser, troubled: Any):
+    """A few kilobytes behind hardly show; beyond the limit of the scale, a bar is empty and not longer than its frame."""
+    page = await browser.new_page()
+    await page.goto(troubled.url)
+    await page.wait_for_selector("#ladder .rung")
+    ladder = "[0, 54 * 1024, 64 * 1048576, 5e9].map(behind => ({name: 'n', lsn: '0/1', behind}))"
+    await page.evaluate(f"showLadder({ladder}, null)")
+    widths = await page.evaluate(
+        "[...document.querySelectorAll('#ladder .bar > div')].map(bar => parseFloat(bar.style.width))"
+    )
+    assert 100 == widths[0] > widths[1] > 98
+    assert 30 < widths[2] < 50
+    assert 0 == widths[3]

@@ -39,3 +39,23 @@ async def test_a_stopped_sink_is_reported_again(monkeypatch, tmp_path, caplog):
         assert "refused" == str(running.exception())
     finally:
         logging.getLogger("aiorepl.sink").removeHandler(handler)
+
+
+async def test_a_stopped_sink_holds_no_memory(tmp_path):
+    """What a sink had in its buffer when it failed is freed, while the other sinks continue."""
+    stream = Stream()
+    table = stream.table("items", column("id", 23, key=True), column("text"))
+    for number in range(50):
+        stream.transaction(table.insert(str(number), "x" * 10_000))
+    sinks = {"good": MemorySink(), "bad": FaultySink(write=[Reject(PermanentError("refused"))])}
+    pipeline = Pipeline(MemorySource(stream=stream), sinks, journal=tmp_path / "journal", buffer_bytes=60_000)
+    running = asyncio.create_task(pipeline.run())
+    await sinks["good"].wait_for_changes(50)
+    async with asyncio.timeout(60):
+        while "bad" not in (buffers := pipeline.statistics().buffers) or buffers["bad"].bytes:
+            await asyncio.sleep(0.01)
+    assert pipeline.statistics().sinks["bad"].failed
+    assert not buffers["bad"].backpressured
+    pipeline.stop()
+    await asyncio.wait([running])
+    running.exception()

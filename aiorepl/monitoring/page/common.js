@@ -1,7 +1,7 @@
 // Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
-const COLOURS = 6, WINDOW = 900;
+const COLOURS = 6, WINDOW = 900, MIB = 1048576, GIB = 1024 * MIB;
 let lags = [], received = 0;
 
 // Sets text, never HTML: table names and errors are not trusted.
@@ -37,17 +37,29 @@ function showHeader(now) {
   const problems = [...(now.error ? [now.error] : []), ...now.problems];
   $("problems").hidden = !problems.length;
   $("problems").querySelector("ul").replaceChildren(...problems.map(text => element("li", { className: "error", textContent: text })));
-  showLadder(now.ladder);
+  showLadder(now.ladder, now.slot);
 }
-function showLadder(ladder) {
-  const furthest = Math.max(1, ...ladder.map(rung => rung.behind));
+// The bars have a logarithmic scale: a megabyte behind takes a tenth of the bar, and `empty` bytes take all of it.
+function showLadder(ladder, slot) {
+  const safe = slot && slot.safe !== null && slot.retained !== null ? slot.safe + slot.retained : null;
+  const empty = Math.max(safe ?? GIB, 2 * MIB), scale = size => Math.log2(1 + size / MIB);
   $("ladder").replaceChildren(...ladder.map(rung => {
     const fill = element("div");
-    fill.style.width = `${100 - 90 * rung.behind / furthest * (rung.behind ? 1 : 0)}%`;
+    fill.style.width = `${100 * Math.max(0, 1 - scale(rung.behind) / scale(empty))}%`;
     return element("div", { className: "rung" }, element("span", { textContent: rung.name }),
-      element("span", {}, rung.lsn, " ", element("span", { className: "soft",
+      element("span", {}, rung.sink ? `${rung.sink} ` : "", rung.lsn, " ", element("span", { className: "soft",
         textContent: rung.behind ? `${bytes(rung.behind)} behind` : "" })),
       element("div", { className: "bar" }, fill));
+  }));
+  $("ladder-scale").textContent = `Logarithmic: an empty bar is ${bytes(empty)} behind`
+    + (safe === null ? "." : ", where the slot may be lost.");
+}
+// Makes a row of a table: the first cell is its header. On a phone each cell shows the name of its column.
+function row(columns, header, cells) {
+  return element("tr", {}, header, ...cells.map(([content, className], index) => {
+    const cell = element("td", { className: className ?? "" }, content);
+    cell.dataset.name = columns[index];
+    return cell;
   }));
 }
 function showLags() {

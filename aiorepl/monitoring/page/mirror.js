@@ -8,10 +8,9 @@ function show(now) {
     if (table.error) name.append(element("div", { className: "error", textContent: table.error }));
     const lag = table.lag_bytes === null ? "–"
       : table.lag_bytes ? `${bytes(table.lag_bytes)}, ${duration(table.lag_seconds)}` : "none";
-    return element("tr", {}, name,
-      element("td", {}, element("span", { className: table.error ? "degraded" : "running", textContent: table.error ? "set aside" : "mirrored" })),
-      ...[lag, table.batch === null ? "–" : number(table.batch)].map(text => element("td", { className: "number", textContent: text })),
-      element("td", { textContent: table.lsn }));
+    return row(["state", "lag", "last batch", "complete up to"], name, [
+      [element("span", { className: table.error ? "degraded" : "running", textContent: table.error ? "set aside" : "mirrored" })],
+      [lag, "number"], [table.batch === null ? "–" : number(table.batch), "number"], [table.lsn]]);
   }));
   $("others").hidden = !now.more_tables;
   $("others").textContent = `and ${number(now.more_tables)} more`;

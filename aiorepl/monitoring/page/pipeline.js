@@ -1,14 +1,33 @@
+const perSecond = (rate, kind) => !rate ? "–" : kind === "bytes" ? `${bytes(Math.round(rate.bytes))}/s`
+  : `${number(rate.rows < 10 ? Math.round(rate.rows * 10) / 10 : Math.round(rate.rows))} rows/s`;
+function figure(name, value, note) {
+  return element("div", {}, element("div", { className: "soft", textContent: name }),
+    element("div", { className: "figure", textContent: value }), element("div", { className: "soft", textContent: note }));
+}
+function showThroughput(now) {
+  const rates = now.rates ?? {}, slowest = now.sinks.find(sink => sink.name === now.slowest);
+  $("throughput").replaceChildren(
+    figure("Rows", perSecond(rates.now, "rows"), `${perSecond(rates.minute, "rows")} in the last minute`),
+    figure("Bytes", perSecond(rates.now, "bytes"), `${perSecond(rates.minute, "bytes")} in the last minute`),
+    figure("Last change", rates.change_seconds === null || rates.change_seconds === undefined ? "none yet"
+      : rates.change_seconds < 2 ? "now" : `${duration(rates.change_seconds)} ago`, "received from the server"),
+    figure("Slowest sink", slowest ? slowest.name : "none lags", slowest ? `${bytes(slowest.lag_bytes)}, ${duration(slowest.lag_seconds)} behind` : ""),
+    ...(rates.snapshot_seconds ? [figure("Snapshot", `${duration(rates.snapshot_seconds)} left`, "at the last minute's pace")] : []));
+  const { address, database, version } = now.server;
+  $("about").textContent = [address, database && `database ${database}`, version && `PostgreSQL ${version.split(" ")[0]}`,
+    now.uptime_seconds !== null && `up ${duration(now.uptime_seconds)}`].filter(Boolean).join(" · ");
+}
+const SINK = ["state", "lag", "changes", "retries", "dead letters", "durable up to"];
 function show(now) {
   showHeader(now);
+  showThroughput(now);
   $("sinks").replaceChildren(...now.sinks.map(sink => {
     const lag = sink.lag_bytes === null ? "–"
       : sink.lag_bytes ? `${bytes(sink.lag_bytes)}, ${duration(sink.lag_seconds)}` : "none";
     const name = element("th", { scope: "row" }, sink.name);
     if (sink.error) name.append(element("div", { className: "error", textContent: sink.error }));
-    return element("tr", {}, name, element("td", {}, element("span", { className: sink.state, textContent: sink.state })),
-      ...[lag, number(sink.changes), number(sink.retries), number(sink.dead_letters)].map(
-        text => element("td", { className: "number", textContent: text })),
-      element("td", { textContent: sink.durable }));
+    return row(SINK, name, [[element("span", { className: sink.state, textContent: sink.state })],
+      ...[lag, number(sink.changes), number(sink.retries), number(sink.dead_letters)].map(text => [text, "number"]), [sink.durable]]);
   }));
   const slot = now.slot;
   $("slot-card").hidden = !slot;
@@ -21,18 +40,20 @@ function show(now) {
     ...journal.consumers.map(each => [`not read yet by ${each.name}`, bytes(each.bytes)]),
     ...(journal.prepared ? [["undecided prepared transactions", number(journal.prepared)]] : [])]);
   $("received").hidden = !now.rows.length;
-  $("rows").replaceChildren(...now.rows.map(each => element("tr", {}, element("th", { scope: "row", textContent: each.table }),
-    ...[number(each.inserts), number(each.updates), number(each.deletes), bytes(each.bytes)].map(
-      text => element("td", { className: "number", textContent: text })))));
+  $("rows").replaceChildren(...now.rows.map(each => row(["inserts", "updates", "deletes", "size"],
+    element("th", { scope: "row", textContent: each.table }),
+    [number(each.inserts), number(each.updates), number(each.deletes), bytes(each.bytes)].map(text => [text, "number"]))));
   pairs($("memory"), [
-    ...now.buffers.map(buffer => [`buffer ${buffer.name}`, `${bytes(buffer.bytes)} of ${bytes(buffer.limit)}`
-      + (buffer.backpressured ? `, full: waits for ${buffer.slowest ?? "a sink"}` : "")]),
+    // A block of small rows can be larger than the limit, above which nothing more is read.
+    ...now.buffers.map(buffer => [`buffer ${buffer.name}`, (buffer.bytes > buffer.limit
+      ? `${bytes(buffer.bytes)}, above ${bytes(buffer.limit)} nothing more is read` : `${bytes(buffer.bytes)} of ${bytes(buffer.limit)}`)
+      + (buffer.backpressured ? `: waits for ${buffer.slowest ?? "a sink"}` : "")]),
     ["open and prepared transactions", `${bytes(now.transactions.memory)} in memory, ${bytes(now.transactions.disk)} on disk`],
     ["reconnects", number(now.reconnects)], ["accepted gaps", number(now.gaps)]]);
   $("snapshots").hidden = !now.snapshots.length;
-  $("tables").replaceChildren(...now.snapshots.map(table => element("tr", {},
-    element("th", { scope: "row", textContent: table.name }), element("td", { textContent: table.state }),
-    element("td", {}, element("progress", { max: 1, value: table.done, ariaLabel: `${table.name}: part that is done` })),
-    element("td", { className: "number", textContent: number(table.rows) }))));
+  $("tables").replaceChildren(...now.snapshots.map(table => row(["state", "done", "rows", "rows/s"],
+    element("th", { scope: "row", textContent: table.name }), [[table.state],
+      [element("progress", { max: 1, value: table.done, ariaLabel: `${table.name}: part that is done` })],
+      [number(table.rows), "number"], [number(Math.round(table.rows_per_second)), "number"]])));
 }
 watch(show, now => Object.fromEntries(now.sinks.map(sink => [sink.name, sink.lag_bytes ?? 0])));
