@@ -165,8 +165,8 @@ class Run:
         upkeep = Upkeep(optimize_every=2, vacuum_every=3, retain=timedelta())
         self._upkeep = chance.choice([Upkeep(), upkeep])
         self._settings = {
-            (table_batch, "_PART_BYTES"): chance.choice([400, 2**25]),
-            (table_batch, "LARGE"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
+            (table_batch, "PART_BYTES"): chance.choice([400, 2**25]),
+            (table_batch, "DRIVER_BYTES"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
             (large, "PART_BYTES"): 2048,
             (delta_merge, "PART_BYTES"): self._part_bytes,
             (delta_find, "_ROWS"): chance.choice([1, 2**20]),

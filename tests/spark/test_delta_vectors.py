@@ -15,6 +15,7 @@ from aiorepl.errors import DataError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake import delta_transaction
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.delta_log import Snapshot
 from aiorepl.spark.lake.delta_upkeep import compact
 from aiorepl.spark.lake.table import Commit, Run, Upkeep
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -82,40 +83,57 @@ def test_our_reader_and_deltalake(marked) -> None:
     assert rows(fresh) == EXPECTED | {9: "9 5"}
 
 
-def test_polars(marked) -> None:
-    """Polars reads a table with vectors."""
+@pytest.fixture(params=["vectors", "folded"])
+def either(marked: DeltaTarget, request: Any) -> DeltaTarget:
+    """The table with its vectors, and after upkeep has applied them to the files."""
+    if request.param == "folded":
+        marked._upkeep = Upkeep(optimize_every=1, vacuum_every=0)
+        marked.maintain()
+    with_vectors = [file for file in Snapshot.load(marked._folder).files.values() if file.vector is not None]
+    assert bool(with_vectors) == (request.param == "vectors")
+    return marked
+
+
+def test_query_builder(either) -> None:
+    """Deltalake's QueryBuilder reads a table with vectors, and after they are folded."""
+    found = QueryBuilder().register("t", DeltaTable(either.target)).execute("SELECT id, note FROM t")
+    assert {row["id"]: row["note"] for row in pa.table(found.read_all()).to_pylist()} == EXPECTED
+
+
+def test_polars(either) -> None:
+    """Polars reads a table with vectors, and after they are folded."""
     polars = pytest.importorskip("polars")
-    assert dict(polars.read_delta(marked.target).select("id", "note").iter_rows()) == EXPECTED
+    assert dict(polars.read_delta(either.target).select("id", "note").iter_rows()) == EXPECTED
 
 
-def test_duckdb(marked) -> None:
-    """DuckDB's delta extension reads a table with vectors."""
+def test_duckdb(either) -> None:
+    """DuckDB's delta extension reads a table with vectors, and after they are folded."""
     duckdb = pytest.importorskip("duckdb")
     pytest.importorskip("duckdb_extensions").import_extension("delta")
     with duckdb.connect() as connection:
         connection.execute("LOAD delta")
-        found = connection.execute(f"SELECT id, note FROM delta_scan('{marked.target}')").fetchall()
+        found = connection.execute(f"SELECT id, note FROM delta_scan('{either.target}')").fetchall()
     assert dict(found) == EXPECTED
 
 
 @pytest.mark.xdist_group("spark")
 @pytest.mark.by_day
-def test_spark(spark, marked) -> None:
-    """Spark reads the vectors, and marks and compacts on top; this package reads Spark's."""
+def test_spark(spark, either) -> None:
+    """Spark reads the table, and marks and compacts on top; this package reads Spark's."""
     if "io.delta" not in spark.conf.get("spark.sql.extensions", ""):
         pytest.skip("Delta's jars are not there")
-    table = f"delta.`{marked.target}`"
+    table = f"delta.`{either.target}`"
     found = spark.sql(f"SELECT id, note FROM {table}").collect()
     assert {row.id: row.note for row in found} == EXPECTED
     spark.sql(f"DELETE FROM {table} WHERE id IN (20, 21)")
     expected = {key: note for key, note in EXPECTED.items() if key not in (20, 21)}
-    assert rows(marked) == expected
-    apply(marked, 5, (20, 22))
+    assert rows(either) == expected
+    apply(either, 5, (20, 22))
     expected |= {20: "20 5", 22: "22 5"}
     assert {row.id: row.note for row in spark.sql(f"SELECT id, note FROM {table}").collect()} == expected
     spark.sql(f"OPTIMIZE {table}")
-    assert rows(marked) == expected
-    apply(marked, 6, (23,), "delete")
+    assert rows(either) == expected
+    apply(either, 6, (23,), "delete")
     found = spark.sql(f"SELECT count(*) AS n FROM {table}").collect()
     assert found[0].n == len(expected) - 1
 

@@ -40,7 +40,7 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
 
     Spark's UI names the table and the batch of each job.
     """
-    monkeypatch.setattr(table_batch, "LARGE", 0)
+    monkeypatch.setattr(table_batch, "DRIVER_BYTES", 0)
     monkeypatch.setattr(large, "PART_BYTES", 2048)
     target = tmp_path / "lake"
     t, u = journal.stream.table("t", ID, column("no.te")), journal.stream.table("u", ID, NOTE)

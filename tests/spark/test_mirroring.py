@@ -400,7 +400,7 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
 
 def test_whole_transactions(lake, journal, monkeypatch) -> None:
     """With ``whole_transactions``, no version of a table has a part of a transaction, even of one that spans segments."""
-    monkeypatch.setattr(table_batch, "_PART_BYTES", 400)
+    monkeypatch.setattr(table_batch, "PART_BYTES", 400)
     monkeypatch.setattr(delta_merge, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
     for note in "ab":

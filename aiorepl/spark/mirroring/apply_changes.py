@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import (
@@ -35,10 +35,9 @@ from aiorepl.spark.lake.table import (
     Upkeep,
     reached,
 )
+from aiorepl.spark.mirroring.defaults import default
 from aiorepl.spark.mirroring.staged_rows import Folder, reduce_batch
-from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, OP, ORDINAL, UNCHANGED
-from aiorepl.values.registry import Types
 
 _BATCH: Final = "aiorepl-batch"
 """The application id for batch DataFrames; their number is the newest commit LSN."""
@@ -144,7 +143,7 @@ class _Batches:
         self._checkpoint = checkpoint
         self._schema = pa.schema([_field(field) for field in schema.fields if field.name not in META.names])
         self._defaults = {
-            field.name: _default(field, self._schema.field(field.name).type)
+            field.name: default(field.name, field.metadata[MISSING], self._schema.field(field.name).type)
             for field in schema.fields
             if MISSING in (field.metadata or {})
         }
@@ -190,36 +189,3 @@ def _field(field: StructField) -> pa.Field:
     number = (field.metadata or {}).get(NUMBER)
     kind = to_arrow_type(field.dataType, timezone="UTC")
     return pa.field(field.name, kind, metadata=None if number is None else {NUMBER: str(number)})
-
-
-def _default(field: StructField, kind: pa.DataType) -> pa.Scalar:
-    """Convert the value of a column in the rows that existed when it was added.
-
-    :raises DataError: the column's type cannot be read from text.
-    """
-    text: str = field.metadata[MISSING]
-    base = kind.value_type if pa.types.is_list(kind) else kind
-    oids = [oids for known, oids in _OIDS if known(base)]
-    if not oids:
-        raise DataError(
-            f"the default of column {field.name!r} cannot be read as {kind}: add the column to the target"
-        )
-    oid = oids[0][pa.types.is_list(kind)]
-    return column(field.name, oid, Types(()), kind, null=False)([text.encode()])[0]
-
-
-_OIDS: Final[Sequence[tuple[Any, tuple[int, int]]]] = (
-    (pa.types.is_boolean, (16, 1000)),
-    (pa.types.is_int16, (21, 1005)),
-    (pa.types.is_int32, (23, 1007)),
-    (pa.types.is_int64, (20, 1016)),
-    (pa.types.is_float32, (700, 1021)),
-    (pa.types.is_float64, (701, 1022)),
-    (pa.types.is_decimal, (1700, 1231)),
-    (pa.types.is_date32, (1082, 1182)),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is None, (1114, 1115)),
-    (pa.types.is_timestamp, (1184, 1185)),
-    (pa.types.is_binary, (17, 1001)),
-    (pa.types.is_string, (25, 1009)),
-)
-"""The PostgreSQL types from whose text the Arrow types are read, with their array types."""

@@ -26,15 +26,13 @@ from aiorepl.journal.store import Store, open_store
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
+from aiorepl.spark.mirroring.limits import PART_BYTES
 from aiorepl.spark.mirroring.packing import pack, unpack
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
-
-PART_BYTES: Final = 32 * 1024 * 1024
-"""The size of a shuffled partition in memory; one key's changes are never divided."""
 
 _SAMPLE: Final = pa.schema([pa.field("keys", pa.binary())])
 _FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])

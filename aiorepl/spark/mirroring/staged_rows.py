@@ -26,17 +26,14 @@ from pyspark.sql.types import StructType
 
 from aiorepl.spark.lake.table import Mode, Part, Place, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
+from aiorepl.spark.mirroring.limits import DRIVER_BYTES, PART_BYTES
 from aiorepl.spark.mirroring.packing import pack, unpack
 from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 
-_MIB: Final = 1024 * 1024
-DRIVER_BYTES: Final = 64 * _MIB
-"""A batch with more bytes in memory is reduced on executors."""
-PART_BYTES: Final = 32 * _MIB
-_ROW_GROUP_BYTES: Final = 32 * _MIB
+_ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 _COLUMNS: Final = pa.schema(
     [
         pa.field("name", pa.string()),

@@ -16,6 +16,7 @@ from aiorepl.loggers import logger
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import Changes, truncates_of
+from aiorepl.spark.mirroring.limits import DRIVER_BYTES, PART_BYTES
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
@@ -24,9 +25,6 @@ from aiorepl.spark.mirroring.versions import Common
 
 _log = logger("aiorepl.spark")
 
-LARGE: Final = 64 * 1024 * 1024
-"""If a table has more bytes of changes in memory, executors reduce them."""
-_PART_BYTES: Final = 32 * 1024 * 1024
 _ORDINALS: Final = 2**63 - 1
 
 ReduceLarge = Callable[
@@ -130,13 +128,13 @@ class TableWriter:
         # A changelog has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
-        if sum(file.memory for file in with_rows) > LARGE:
+        if sum(file.memory for file in with_rows) > DRIVER_BYTES:
             return Run(keys, *self._reduce_large(changes, with_rows, truncates))
         rows = pa.Table.from_batches(
             (batch for file in with_rows for batch in changes.rows(file)), schema=common.rows
         )
         reduced = reduce_changes(rows, keys, mode, truncates)
-        return Run(keys, reduced.parts(_PART_BYTES), reduced.truncates)
+        return Run(keys, reduced.parts(PART_BYTES), reduced.truncates)
 
     def _target(self, table: Table, mode: Mode) -> Target:
         return self._lake.table((table.schema, table.name), (), mode, self.settings.layout_of(table))

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.arrow.collected import BEFORE, attribute_of
-from aiorepl.formats.arrow.columns import Unrepresentable, converter
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.history.manifest import Version
 from aiorepl.pgoutput.decoder import Decoder
@@ -24,23 +23,10 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
-from aiorepl.values.registry import Types
+from aiorepl.spark.mirroring.defaults import default
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
 _GONE: Final = pa.array(["delete", "truncate"])
-# By the column's Arrow type, the built-in type of a missing value's text; the column's own type may be a domain.
-_OIDS: Final = {
-    pa.int16(): 21,
-    pa.int32(): 23,
-    pa.int64(): 20,
-    pa.float32(): 700,
-    pa.float64(): 701,
-    pa.bool_(): 16,
-    pa.binary(): 17,
-    pa.date32(): 1082,
-    pa.timestamp("us"): 1114,
-    pa.timestamp("us", tz="UTC"): 1184,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +66,8 @@ class Common:
                 for each in columns
             ]
         )
-        relation = relation_of(versions[-1])
-        oids = {column.name: column.type_oid for column in relation.columns}
         self.defaults: dict[str, pa.Scalar] = {
-            each.name: _scalar(f"{table}.{each.name}", each.missing, each.kind, oids.get(each.name))
+            each.name: default(f"{table}.{each.name}", each.missing, each.kind)
             for each in columns
             if each.missing is not None
         }
@@ -271,17 +255,3 @@ def _require_distinct(table: str, columns: Iterable[_Column]) -> None:
                 f"{table} has the columns {other!r} and {column.name!r}, which differ in case only: rename one, or leave it out "
                 "of the publication"
             )
-
-
-def _scalar(name: str, value: str, kind: pa.DataType, oid: int | None) -> pa.Scalar:
-    if pa.types.is_string(kind):
-        return pa.scalar(value, kind)
-    wanted = 1700 if pa.types.is_decimal(kind) else _OIDS.get(kind, oid)
-    try:
-        if wanted is None:
-            raise Unrepresentable
-        return converter(wanted, Types(), kind, null=False)([value.encode()])[0]
-    except (Unrepresentable, ValueError):
-        raise DataError(
-            f"{name}: its value in rows from before it was added does not fit into {kind}"
-        ) from None

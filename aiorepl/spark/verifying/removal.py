@@ -13,10 +13,10 @@ from aiorepl.formats.arrow.types import META
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import ADDED, COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, Mode, Run
+from aiorepl.spark.mirroring.limits import PART_BYTES
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
-_PART_BYTES: Final = 32 * 1024 * 1024
-_LAST: Final = 2**62
+LAST_ORDINAL: Final = 2**62
 """An ordinal after all changes of a transaction."""
 
 
@@ -41,8 +41,8 @@ def removal(schema: pa.Schema, keys: pa.Table, mode: Mode, lsn: LSN) -> Run:
         for field in schema
         if field.name not in ours
     }
-    values = {OP: "delete", COMMIT_LSN: lsn - 1, ORDINAL: _LAST, XID: 0, COMMIT_TS: datetime.now(UTC)}
+    values = {OP: "delete", COMMIT_LSN: lsn - 1, ORDINAL: LAST_ORDINAL, XID: 0, COMMIT_TS: datetime.now(UTC)}
     for field in META:
         columns[field.name] = pa.repeat(pa.scalar(values.get(field.name), field.type), count)
     reduced = reduce_changes(pa.table(columns), keys.column_names, mode)
-    return Run(tuple(keys.column_names), reduced.parts(_PART_BYTES))
+    return Run(tuple(keys.column_names), reduced.parts(PART_BYTES))

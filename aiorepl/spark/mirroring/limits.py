@@ -1,0 +1,12 @@
+"""The limits of a batch's changes in memory, in bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MIB: Final = 1024 * 1024
+
+DRIVER_BYTES: Final = 64 * _MIB
+"""If a table has more bytes of changes in a batch, executors reduce them."""
+PART_BYTES: Final = 32 * _MIB
+"""The size of a part, and of a shuffled partition; one key's changes are never divided."""
