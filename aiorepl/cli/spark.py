@@ -167,6 +167,11 @@ def _served(
     is_flag=True,
     help="Ask the pipeline to read rows again that are missing, different or there twice; delete rows that the source lacks.",
 )
+@click.option(
+    "--ended",
+    is_flag=True,
+    help="Also compare ended versions and deleted rows, with the journal from its beginning.",
+)
 @click.pass_obj
 def verify(
     log: Log,
@@ -181,6 +186,7 @@ def verify(
     timeout: float,
     show_keys: bool,
     repair: bool,
+    ended: bool,
 ) -> int:
     """Compare the tables that the mirror of FILE (default: mirror.toml) has written with their source, at one LSN.
 
@@ -208,7 +214,7 @@ def verify(
     )
     began = time.monotonic()
     with progress(log, lambda: verification.doing):
-        results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair))
+        results = run_async(verification.run(tables or None, show_keys=show_keys, repair=repair, ended=ended))
     for each in results:
         click.echo(each)
     rows, same = sum(each.rows for each in results), sum(each.same for each in results)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -28,11 +29,15 @@ from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Commit
+from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.verifying import executors, verification
 from aiorepl.spark.verifying.checksums import Row
+from aiorepl.spark.verifying.ended import EndedRows
 from aiorepl.spark.verifying.repair import conditions
-from aiorepl.spark.verifying.verification import TableResult, Verification
+from aiorepl.spark.verifying.results import TableResult
+from aiorepl.spark.verifying.verification import Verification
 
+from .batches import Lake
 from .test_types import SETUP, columns, create
 
 LATE = 2**62
@@ -230,6 +235,55 @@ def test_a_zero_and_a_position_after_the_end(database, slot_name, tmp_path) -> N
     assert (found.missing, found.different, found.extra, result.changing) == (0, 2, 0, 1)
     with pytest.raises(ConfigurationError, match=r"table public\.other is not mirrored"):
         verified(database, slot_name, mirrored, tables=["other"])
+
+
+class Passed(MirroredTables):
+    """The tables of a mirror that need not be waited for."""
+
+    lsn = LSN(LATE)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("mode", ["history", "soft_delete"])
+def test_rows_that_ended(database, slot_name, tmp_path, mode) -> None:
+    """Ended versions and deleted rows are compared with the journal: damaged, missing and added ones are found."""
+    journal = tmp_path / "journal"
+    source = Source(database, slot=slot_name, publication="p", create_slot=True)
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY, note text)", "CREATE PUBLICATION p FOR TABLE t")
+    asyncio.run(Pipeline(source, journal=journal, until="now").run())
+    execute(
+        database,
+        "INSERT INTO t SELECT i, 'a' || i FROM generate_series(1, 5) i",
+        "UPDATE t SET note = 'b' WHERE id IN (1, 2)",
+        "DELETE FROM t WHERE id = 2",
+        "ALTER TABLE t ADD more int DEFAULT 7",
+        "UPDATE t SET id = 6 WHERE id = 3",
+        "DELETE FROM t WHERE id = 4",
+        "INSERT INTO t VALUES (4, 'again'), (7, 'x')",
+        "DELETE FROM t WHERE id IN (4, 7)",
+    )
+    asyncio.run(Pipeline(source, journal=journal, until="now").run())
+    lake = Lake(tmp_path, SimpleNamespace(folder=journal), mode=mode)
+    while lake.stage(1) is not None:
+        lake.again()
+    mirrored = Passed(lake.target)
+
+    def ended(**options: Any) -> TableResult:
+        made = Verification(Source(database, slot=slot_name, publication="p"), mirrored, str(journal))
+        return asyncio.run(made.run(ended=True, **options))[0]
+
+    result = ended()
+    assert (result.same, result.problem, result.ended) == (True, None, EndedRows())
+    table = DeltaTable(lake.target / "public" / "t")
+    table.update({"note": "'damaged'"}, predicate="id = 7")
+    there = table.to_pyarrow_table()
+    table.delete("id = 2 AND note = 'b'")
+    row = there.filter(pc.equal(there["id"], 7)).slice(0, 1)
+    write_deltalake(table, row.set_column(0, "id", pa.array([70], pa.int32())), mode="append")
+    result = ended(show_keys=True)
+    assert not result.same
+    assert not result.differences
+    assert result.ended == EndedRows(1, 1, 1, ("2", "7", "70"))
+    assert "rows that ended: 1 missing, 1 different, 1 extra" in str(result)
 
 
 @pytest.mark.xdist_group("spark")

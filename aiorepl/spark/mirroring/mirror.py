@@ -201,7 +201,8 @@ class Mirror:
             f"{url_of(self.target)}/{CHECKPOINT}" if self.checkpoint is None else os.fspath(self.checkpoint)
         )
 
-    def _plan(self) -> Staging:
+    def plan(self) -> Staging:
+        """Return the parameters of the tasks that stage."""
         files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
         return Staging(self._options, files, self.target, self.settings, self.whole_transactions)
 
@@ -213,7 +214,7 @@ class Mirror:
         try:
             state = StateFile(open_store(self.target)).load()
             checkpoint = open_store(self._beside(self._checkpoint))
-            if state is None or not up_to_date(state, checkpoint, MirrorReader(self._plan())):
+            if state is None or not up_to_date(state, checkpoint, MirrorReader(self.plan())):
                 return None
         except (AioreplError, OSError, ValueError) as error:
             # The query finds the error, too, and is tried again if that may help.
@@ -224,7 +225,7 @@ class Mirror:
     def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
         """Return the query, not started yet, and the object that applies its batches."""
         options, settings, folder = self._options, self.settings, self._checkpoint
-        plan = self._plan()
+        plan = self.plan()
         files = plan.staging
         source = mirror_source(plan)
         spark.dataSource.register(source)

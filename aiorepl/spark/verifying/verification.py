@@ -11,23 +11,26 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.store import Location
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
-from aiorepl.spark.lake.table import Mode, Rows, Table
-from aiorepl.spark.mirroring.statistics import counted
+from aiorepl.spark.lake.table import Mode, Rows
+from aiorepl.spark.lake.table import Table as Target
+from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
@@ -38,10 +41,12 @@ from aiorepl.spark.verifying.checksums import (
     differences,
     suspects,
 )
+from aiorepl.spark.verifying.ended import EndedRows, compare, replay
 from aiorepl.spark.verifying.executors import DistributedTable, distributed
 from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_changelog
 from aiorepl.spark.verifying.removal import mode_of, removal
 from aiorepl.spark.verifying.repair import conditions
+from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 
 _log = logger("aiorepl.spark")
@@ -82,97 +87,8 @@ class Mirrored(Protocol):
     def newest(self, table: str) -> Rows:
         """Return the newest version of a table."""
 
-    def target(self, table: str, mode: Mode) -> Table:
+    def target(self, table: str, mode: Mode) -> Target:
         """Return a table, to correct it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RangeDifference:
-    """A key range whose rows differ.
-
-    :param number: the number of the range, from 1.
-    :param lower: its lower bound, as text of the key's first column; ``None`` for the first range, or if not shown.
-    :param upper: its upper bound, exclusive, as ``lower``.
-    :param missing: the number of rows that the lake does not have.
-    :param different: the number of rows with other values in the lake.
-    :param extra: the number of rows that only the lake has, and of second rows with a key of the source.
-    :param keys: the keys of these rows, if requested: the texts of their columns, dates and times as numbers.
-    """
-
-    number: int
-    lower: str | None
-    upper: str | None
-    missing: int
-    different: int
-    extra: int
-    keys: tuple[str, ...] = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        lower = f"from {self.lower}" if self.lower is not None else ""
-        upper = f"below {self.upper}" if self.upper is not None else ""
-        between = f" ({' '.join(filter(None, (lower, upper)))})" if lower or upper else ""
-        return f"range {self.number}{between}: {self.missing} missing, {self.different} different, {self.extra} extra"
-
-
-@dataclass(frozen=True, slots=True)
-class TableResult:
-    """The result of a table.
-
-    :param lsn: the LSN of the last comparison.
-    :param rows: the number of rows of the source.
-    :param ranges: the number of key ranges.
-    :param differences: the ranges that differ.
-    :param changing: the number of rows that were not compared, because they changed during each comparison.
-    :param not_compared: the columns that were not compared.
-    :param requested: the number of snapshots that were requested.
-    :param deleted: the number of keys whose rows were deleted from the lake.
-    :param kept: the number of keys whose rows only the lake has, and which the repair left there, because no publication publishes
-        the table's deletes and truncates.
-    :param problem: why the table was not compared.
-    """
-
-    table: str
-    lsn: LSN = ZERO
-    rows: int = 0
-    ranges: int = 0
-    differences: tuple[RangeDifference, ...] = ()
-    changing: int = 0
-    not_compared: tuple[str, ...] = ()
-    requested: int = 0
-    deleted: int = 0
-    kept: int = 0
-    problem: str | None = None
-
-    @property
-    def same(self) -> bool:
-        """Whether the table was compared, and no row differs."""
-        return self.problem is None and not self.differences
-
-    def __str__(self) -> str:
-        if self.problem is not None:
-            return f"{self.table}: not compared: {self.problem}"
-        rows, ranges = counted(self.rows, "row"), counted(self.ranges, "key range")
-        if self.same:
-            lines = [f"{self.table}: {rows} in {ranges} are the same at {self.lsn}"]
-        else:
-            lines = [f"{self.table}: {len(self.differences)} of {ranges} differ at {self.lsn}"]
-        for each in self.differences:
-            lines += [f"  {each}", *(f"    {key}" for key in each.keys)]
-        if self.changing:
-            lines.append(
-                f"  {counted(self.changing, 'row')} changed during each comparison and were not compared"
-            )
-        if self.not_compared:
-            lines.append(f"  columns that were not compared: {', '.join(self.not_compared)}")
-        if self.requested:
-            lines.append(f"  {counted(self.requested, 'snapshot')} requested")
-        if self.deleted:
-            lines.append(f"  rows with {counted(self.deleted, 'key')} deleted from the lake")
-        if self.kept:
-            lines.append(
-                f"  rows with {counted(self.kept, 'key')} stay in the lake: no publication publishes the table's deletes and truncates"
-            )
-        return "\n".join(lines)
 
 
 @dataclass(slots=True)
@@ -194,6 +110,7 @@ class _Table:
     ranges: int = 0
     pending: set[int] | None = None
     deletes: bool = False
+    ended: EndedRows | None = None
     counts: dict[int, int] = field(default_factory=dict)
     missing: dict[int, set[str]] = field(default_factory=dict)
     found: dict[int, tuple[LSN, Differences]] = field(default_factory=dict)
@@ -246,7 +163,12 @@ class Verification:
         """What is done now, for the progress of a command."""
 
     async def run(
-        self, tables: Collection[str] | None = None, *, show_keys: bool = False, repair: bool = False
+        self,
+        tables: Collection[str] | None = None,
+        *,
+        show_keys: bool = False,
+        repair: bool = False,
+        ended: bool = False,
     ) -> list[TableResult]:
         """Compare tables, and return the results in the order of their names.
 
@@ -254,6 +176,7 @@ class Verification:
         :param show_keys: name the keys of rows that differ.
         :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, and delete the rows that
             only the lake has.
+        :param ended: compare ended versions and deleted rows with the journal.
         :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
         :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
         """
@@ -264,13 +187,16 @@ class Verification:
                 f"table {min(unknown)} is not mirrored: the tables are {', '.join(sorted(known)) or 'none'}"
             )
         states = [_Table(name) for name in sorted(known if tables is None else wanted)]
-        for _ in range(_ROUNDS):
+        for number in range(_ROUNDS):
             pending = [each for each in states if each.problem is None and each.pending != set()]
             if not pending:
                 break
             snapshot = await SourceSnapshot.take(self._source)
             try:
                 await self._round(snapshot, pending)
+                if ended and not number:
+                    for each in pending:
+                        await self._compare_ended(each, snapshot)
             finally:
                 snapshot.close()
         return [await self._result(each, show_keys=show_keys, repair=repair) for each in states]
@@ -397,6 +323,35 @@ class Verification:
                         again.setdefault(place, set()).update(missing)
         state.pending, state.missing = set(again), again
 
+    async def _compare_ended(self, state: _Table, snapshot: SourceSnapshot) -> None:
+        if state.problem is not None or state.compared is None or not state.compared.modes:
+            return
+        described = next(each for name, each in snapshot.tables.items() if ".".join(name) == state.name)
+        try:
+            with tempfile.TemporaryDirectory(prefix="aiorepl-verify-") as folder:
+                state.ended = await asyncio.to_thread(self._ended, state, described, snapshot.lsn, folder)
+        except AioreplError as error:
+            state.problem = f"its rows that ended: {error}"
+
+    def _ended(self, state: _Table, described: DescribedTable, lsn: LSN, folder: str) -> EndedRows:
+        compared, table = state.compared, described.table
+        assert compared is not None
+        named = Table(table.schema, table.name)
+        keys = tuple(self._keys(table.schema, table.name))
+        again = replay(self._journal, named, keys, compared.modes, folder, self._reduce)
+        if again is None:
+            return EndedRows()
+        oids = {column.name: column.type_oid for column in table.columns}
+        return compare(self._mirrored.newest(state.name), *again, compared, oids, described.layout.types, lsn)
+
+    def _reduce(self, changes: Any, files: Any, truncates: Any) -> Any:
+        """Reduce the changes of a large table on executors."""
+        if self._session is None:
+            raise ConfigurationError(
+                "the table's changes are too many for this process: pass a Spark session"
+            )
+        return parts(self._session(), changes, files, truncates)
+
     def _lake(self, table: str) -> LakeTable | DistributedTable:
         # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
         # batch that is being applied has only changed rows from after the snapshot.
@@ -456,6 +411,7 @@ class Verification:
             requested,
             deleted,
             kept,
+            state.ended,
             state.problem,
         )
 

@@ -14,7 +14,8 @@ from aiorepl.secret import Secret
 from aiorepl.source.source import Source
 from aiorepl.spark.lake.table import Lake
 from aiorepl.spark.mirroring.mirrored import MirroredTables
-from aiorepl.spark.verifying.verification import KeysOf, TableResult, Verification
+from aiorepl.spark.verifying.results import TableResult
+from aiorepl.spark.verifying.verification import KeysOf, Verification
 
 
 def verify(
@@ -30,6 +31,7 @@ def verify(
     timeout: Duration = 600.0,
     show_keys: bool = False,
     repair: bool = False,
+    ended: bool = False,
     spark: SparkSession | None = None,
     lake: Lake | None = None,
 ) -> list[TableResult]:
@@ -51,6 +53,8 @@ def verify(
     :param repair: ask the pipeline for snapshots of the rows that are missing, different or there twice, which the mirror then
         applies. Delete the rows that only the lake has, in one commit of their table (in the mode soft_delete, mark them as deleted;
         in the mode history, end their versions), unless the publications leave out deletes or truncates.
+    :param ended: also compare ended versions (mode history) and deleted rows (soft_delete) with the journal, which is read from its
+        beginning.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
@@ -70,7 +74,7 @@ def verify(
     )
 
     def run() -> list[TableResult]:
-        return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair))
+        return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair, ended=ended))
 
     # In a notebook, the thread of the cells already has a running loop.
     with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:

@@ -1,0 +1,208 @@
+"""Compares the rows of a lake that the source no longer has: ended versions and deleted rows. Their source is the journal.
+
+The mirror's own code writes the table once more, from the journal's beginning, as a Delta table in a temporary folder. Both tables
+must have the same rows. The result is in memory: about 200 bytes for each row that is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.formats.arrow.collected import attribute_of
+from aiorepl.history.manifest import Table
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.store import Location
+from aiorepl.lsn import LSN
+from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL, number_of
+from aiorepl.spark.lake.table import (
+    DELETED,
+    IS_CURRENT,
+    VALID_FROM,
+    VALID_TO,
+    VALID_TO_LSN,
+    VALID_TO_ORDINAL,
+    Commit,
+    Rows,
+)
+from aiorepl.spark.mirroring.mirror import Mirror, open_lake
+from aiorepl.spark.mirroring.source import MirrorPlanner
+from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.table_batch import ReduceLarge, TableWriter
+from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, readable
+from aiorepl.spark.verifying.checksums import Comparison
+from aiorepl.spark.verifying.removal import LAST_ORDINAL, mode_of
+from aiorepl.values.registry import Types
+
+Identity = tuple[str, int, int]
+"""The text of the key, and the position."""
+_ENDS: Final = (VALID_FROM, VALID_TO, VALID_TO_LSN, VALID_TO_ORDINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRows:
+    """The differences between ended versions, or deleted rows, of the lake and of the journal.
+
+    :param keys: the keys of these rows.
+    """
+
+    missing: int = 0
+    different: int = 0
+    extra: int = 0
+    keys: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"rows that ended: {self.missing} missing, {self.different} different, {self.extra} extra"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTable:
+    """The rows of a table that ended before an LSN.
+
+    :param columns: by name, the canonical form of the compared columns, the keys first.
+    :param keys: the number of the key's columns.
+    :param modes: the columns that the mode has added.
+    """
+
+    rows: Rows
+    columns: Mapping[str, Canonical]
+    keys: int
+    modes: Sequence[str]
+
+    def read(self, lsn: LSN) -> tuple[dict[Identity, bytes], set[str], int]:
+        """Return hashes of the rows, the keys of rows that were changed since, and the first position of all rows."""
+        found: dict[Identity, bytes] = {}
+        since, first = set[str](), 2**63
+        history = IS_CURRENT in self.modes
+        end, ordinal = (VALID_TO_LSN, VALID_TO_ORDINAL) if history else (COMMIT_LSN, ORDINAL)
+        extra = [*((*_ENDS, IS_CURRENT) if history else (DELETED,)), COMMIT_LSN, ORDINAL]
+        for batch in self.rows.batches([*self.columns, *extra]):
+            first = min(first, pc.min(batch[COMMIT_LSN]).as_py() or 0)
+            texts = [form.texts(batch[name]) for name, form in self.columns.items()]
+            texts += [batch[name].cast(pa.int64()).cast(pa.string()) for name in (_ENDS if history else ())]
+            keys = joined(texts[: self.keys], batch.num_rows)
+            late = pc.fill_null(pc.greater_equal(batch[end], int(lsn)), False)
+            since.update(keys.filter(late).to_pylist())
+            gone = pc.fill_null(pc.invert(batch[IS_CURRENT]) if history else batch[DELETED], False)
+            # A repair has ended the others.
+            by_change = pc.fill_null(pc.less(batch[ordinal], LAST_ORDINAL), False)
+            wanted = pc.and_(pc.and_(gone, by_change), pc.invert(late))
+            listed = (keys, batch[COMMIT_LSN], batch[ORDINAL], joined(texts, batch.num_rows))
+            for key, at, number, row in zip(
+                *(each.filter(wanted).to_pylist() for each in listed), strict=True
+            ):
+                found[key, at, number] = hashlib.sha256(row.encode()).digest()[:8]
+        return found, since, first
+
+
+def compare(
+    lake: Rows,
+    again: Rows,
+    first: Collection[str],
+    compared: Comparison,
+    oids: Mapping[str, int],
+    types: Types,
+    lsn: LSN,
+) -> EndedRows:
+    """Compare the rows that ended before an LSN. Rows from before the lake's first position are left out: it began later.
+
+    :param again: with ``first``, from ``replay``.
+    :param oids: by name, the columns' types.
+    """
+    schema = lake.schema()
+    names = [
+        name for name in compared.columns if name in compared.keys or _identity(schema.field(name)) in first
+    ]
+    names.sort(key=lambda name: name not in compared.keys)
+
+    def ended(rows: Rows) -> EndedTable:
+        kinds = rows.schema()
+        forms = {
+            name: canonical(oids[name], types, kinds.field(name).type, key=name in compared.keys)
+            for name in names
+        }
+        known = {name: form for name, form in forms.items() if form is not None}
+        return EndedTable(rows, known, len(compared.keys), compared.modes)
+
+    return _differences(ended(lake), ended(again), lsn)
+
+
+def _identity(field: pa.Field) -> str:
+    """Return a column's attribute number, or its name if that is unknown."""
+    return number_of(field) or str(field.name)
+
+
+def _differences(lake: EndedTable, journal: EndedTable, lsn: LSN) -> EndedRows:
+    there, since, first = lake.read(lsn)
+    wanted, later, _ = journal.read(lsn)
+    history = IS_CURRENT in lake.modes
+    changed = set[str]() if history else since | later
+    missing, different = [], []
+    for identity, digest in wanted.items():
+        key, at, _ = identity
+        if at < first or key in changed:
+            continue
+        if identity not in there:
+            missing.append(key)
+        elif there[identity] != digest:
+            different.append(key)
+    extra = [key for key, _, _ in there.keys() - wanted.keys() if key not in changed]
+    return EndedRows(
+        len(missing), len(different), len(extra), tuple(map(readable, (*missing, *different, *extra)))
+    )
+
+
+def replay(
+    journal: Location,
+    table: Table,
+    keys: Sequence[str],
+    modes: Sequence[str],
+    folder: str,
+    large: ReduceLarge,
+) -> tuple[Rows, frozenset[str]] | None:
+    """Write a table again into a folder, and return it with the columns that it had at first, by attribute number or name.
+
+    Rows that ended before a column was added may have any value in it, because that depends on the ends of batches.
+
+    :param keys: as in ``mirror``, for this table.
+    :param modes: the columns that the lake's mode has added.
+    :returns: ``None`` if the journal has no changes of the table.
+    :raises ConfigurationError: the journal has several tables under this name.
+    :raises JournalError: the journal was pruned, or is damaged.
+    """
+    mode = mode_of(modes)
+    mirror = Mirror(
+        journal,
+        ["*.*"],
+        folder,
+        mode=mode,
+        keys={"*.*": tuple(keys)} if keys else {},
+        unrepresentable="null",
+        staging=f"{folder}/staging",
+    )
+    planner, reader = MirrorPlanner(mirror.plan(), lambda each: each == table), JournalReader(journal)
+    chain = planner.readable(reader, LSN(0), f"the comparison of {table}", "")
+    end = chain.last_segment_end
+    files = [
+        StagedFile.from_json(content)
+        for partition in planner.partitions(reader, chain, BlockPosition(LSN(0)), BlockPosition(end))
+        for batch in planner.read(partition)
+        for content in batch["content"].to_pylist()
+    ]
+    if not files:
+        return None
+    files.sort(key=lambda each: each.file.first)
+    lake = open_lake(folder)
+    writer = TableWriter(lake, mirror.settings, journal, f"{folder}/staging", large)
+    writer.write(table, files, Commit("replay", 0, end), None)
+    newest = lake.table((table.schema, table.name), (), mode).newest()
+    if newest is None:
+        return None
+    known = ((each.name, attribute_of(each)) for each in files[0].version.schema)
+    return newest, frozenset(name if each is None else str(each.number) for name, each in known)
