@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from aiorepl.errors import loggable
+from aiorepl.loggers import logger
 
 SHORT: Final = "aiorepl: %(message)s"
 LONG: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -72,14 +73,14 @@ class Log:
         logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
         # Only our own logger: verbose logs of client libraries may contain secrets and rows.
         logging.getLogger("aiorepl").setLevel(self._level)
-        logging.getLogger("aiorepl.progress").setLevel(min(self._level, logging.INFO))
+        logger("aiorepl.progress").setLevel(min(self._level, logging.INFO))
 
     def be_a_service(self) -> None:
         """Give lines of text a time and a level, and log when the pipeline or the mirror begins and ends, and a mirror's batches."""
         if isinstance(self._handler.formatter, TextFormatter):
             self._handler.setFormatter(TextFormatter(LONG))
         for name in ("aiorepl.run", "aiorepl.spark"):
-            logging.getLogger(name).setLevel(min(self._level, logging.INFO))
+            logger(name).setLevel(min(self._level, logging.INFO))
 
     def error(self, text: str) -> None:
         """Write an error that ends the command."""
