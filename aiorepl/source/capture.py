@@ -71,7 +71,7 @@ class Capture:
         self.reconnects = 0
         self.last_error: str | None = None
         self.waiting_for: str | None = None
-        """The transaction that the creation of the slot waits for; ``None`` while it waits for none."""
+        """The transaction that the creation of the slot waits for, or that has to become visible; ``None``: there is none."""
         self.ledger: Ledger | None = None
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
@@ -87,7 +87,7 @@ class Capture:
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
         self._standby_watch: StandbyWatch | None = None
-        self._visibility = Visibility(source)
+        self._visibility = Visibility(source, self._waits)
         # Set by ``begin``, once the beginning of the stream is known.
         self._progress: CaptureProgress
         self._claims: list[Claim] = []

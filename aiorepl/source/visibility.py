@@ -10,7 +10,7 @@ Source: ``CommitTransaction`` and ``RecordTransactionCommit`` in xact.c, ``SyncR
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,11 +96,12 @@ class Visibility:
     """Looks at the server on a connection of its own, once for all transactions that have arrived together.
 
     A look is kept: a stream that is far behind needs no second one until it has caught up.
+
+    :param waits: called with what the stream waits for, once that takes long, and with ``None`` afterwards.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.waiting_for: int | None = None
-        """The xid of the transaction that is not visible yet; ``None``: there is none."""
+    def __init__(self, source: Source, waits: Callable[[str | None], None]) -> None:
+        self._waits = waits
         self._seconds = source.visible_timeout
         self._connection = KeptConnection(source.connect_sql)
         self._look: Look | None = None
@@ -128,12 +129,12 @@ class Visibility:
         begun, pause, warned = clock(), _FIRST_PAUSE, False
         try:
             while not self._sees(transaction):
-                self.waiting_for = transaction.xid
                 waited = clock() - begun
                 if self._look is not None and waited >= self._seconds:
                     raise self._expired(transaction)
                 if waited >= _WARNING_SECONDS and not warned:
                     warned = True
+                    self._waits(f"{_name(transaction)} to become visible to new snapshots")
                     _log.warning(
                         "%s is not visible to new snapshots yet: is a synchronous standby away?",
                         _name(transaction),
@@ -143,7 +144,8 @@ class Visibility:
                 await self._look_again(started)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
-            self.waiting_for = None
+            if warned:
+                self._waits(None)
 
     def close(self) -> None:
         """Drop the connection, and what was seen on it."""

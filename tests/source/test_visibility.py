@@ -6,6 +6,7 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.pgoutput import messages as m
+from aiorepl.source import visibility
 from aiorepl.source.source import Source
 from aiorepl.source.visibility import Look, Visibility
 from aiorepl.transactions.slices import Slice
@@ -57,7 +58,8 @@ class Looks(Visibility):
     """Looks that are prepared, and counted."""
 
     def __init__(self, *looks: Look) -> None:
-        super().__init__(Source("postgresql://", slot="s", publication="p", visible=True))
+        self.told: list[str | None] = []
+        super().__init__(Source("postgresql://", slot="s", publication="p", visible=True), self.told.append)
         self.looks = list(looks)
 
     async def _look_again(self, started: str | None) -> None:
@@ -108,3 +110,15 @@ async def test_a_commit_prepared_waits():
     seen = Looks(look("60:100:60", 100), look("100:100:", 100))
     assert 1 == await seen.visible([part], None)
     assert not seen.looks
+
+
+async def test_a_long_wait_is_told(monkeypatch):
+    """What the stream waits for is told once that takes long, and its end; a short wait is not."""
+    monkeypatch.setattr(visibility, "_WARNING_SECONDS", 0.0)
+    seen = Looks(look("60:100:60", 100), look("100:100:", 100))
+    assert 1 == await seen.visible([committed(60, 0x20)], None)
+    assert ["transaction 60, which committed at 0/20, to become visible to new snapshots", None] == seen.told
+    monkeypatch.setattr(visibility, "_WARNING_SECONDS", 60.0)
+    seen = Looks(look("60:100:60", 100), look("100:100:", 100))
+    assert 1 == await seen.visible([committed(60, 0x20)], None)
+    assert [] == seen.told
