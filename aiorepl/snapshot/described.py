@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunk_query import column_kinds, copy_statement
 from aiorepl.snapshot.chunks import Range
@@ -70,6 +70,10 @@ async def describe(
     for table in tables:
         relation = decoder.decode(table.relation)
         assert isinstance(relation, Relation)
+        numbers = {column.name: column.number for column in table.columns}
+        relation.attributes.update(
+            {name: Attribute(number) for name, number in numbers.items() if number is not None}
+        )
         layout = Layout(relation, types, binary=True)
         layout.expands()
         own = _parts((column.type_oid for column in table.columns), infos)

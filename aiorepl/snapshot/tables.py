@@ -28,6 +28,7 @@ WITH published AS (
 SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, p.filters,
        pg_catalog.row_security_active(c.oid) AS secured,
        array_remove(array_agg(a.attname::text ORDER BY a.attnum), NULL) AS names,
+       array_agg(a.attnum ORDER BY a.attnum) AS numbers,
        array_agg(a.atttypid ORDER BY a.attnum) AS types,
        array_agg(a.atttypmod ORDER BY a.attnum) AS modifiers,
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
@@ -63,12 +64,14 @@ class PublishedColumn:
     """A published column.
 
     :param key: whether it is part of the replica identity; under FULL every column is.
+    :param number: ``attnum``, which a rename keeps.
     """
 
     name: str
     type_oid: int
     type_modifier: int
     key: bool
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ async def published_tables(
 
 def _table(row: Any) -> PublishedTable:
     # For a table without columns, names is empty and the other arrays have one NULL.
-    columns = zip(row["names"], row["types"], row["modifiers"], row["keys"], strict=False)
+    columns = zip(row["names"], row["types"], row["modifiers"], row["keys"], row["numbers"], strict=False)
     return PublishedTable(
         row["oid"],
         row["nspname"],

@@ -163,6 +163,27 @@ async def test_a_name_that_another_column_gets(people, pipeline, stopped, statem
     assert SECRET not in str([change.new for change in sink.changes])
 
 
+@pytest.mark.parametrize("statements", NAME_USED_AGAIN.values(), ids=NAME_USED_AGAIN)
+async def test_a_snapshot_after_a_name_was_used_again(people, pipeline, statements):
+    """The rows of a snapshot have the columns' numbers as well, so none of them comes in the clear."""
+    sink = MemorySink()
+    await people.execute(
+        "DROP TABLE people", "CREATE TABLE people (id int PRIMARY KEY, note text, email text)", insert(1)
+    )
+    running = pipeline(sink, mask(PATTERNS[0]), until=None)
+    with contextlib.suppress(AioreplError):
+        async with running:
+            await sink.wait_for_changes(1)
+            await people.commit(*statements)
+            with contextlib.suppress(AioreplError):
+                # A journal gets the rows before the sink stops.
+                await running.resnapshot("public.people")
+            with pytest.raises(AioreplError, match=r"was renamed to public\.people\.(mail|note)"):
+                async with asyncio.timeout(90):
+                    await running.wait()
+    assert SECRET not in str([change.new for change in sink.changes])
+
+
 async def test_a_table_renamed_out_of_an_exclusion(people, pipeline):
     """A table that was excluded stays excluded under another name, until the selection decides."""
     sink = MemorySink()
