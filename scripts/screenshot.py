@@ -105,7 +105,7 @@ def main() -> None:
         create = re.sub(r"\x1b\[[0-9;]*m", "", create)
         asyncio.run(execute(dsn, create))
         show(f"psql -c '{create}'", "CREATE PUBLICATION")
-        tail = f"aiorepl tail --dsn {DSN} {OPTIONS} --create-slot --format pretty"
+        tail = f"aiorepl tail --dsn {DSN} {OPTIONS} --create-slot"
         terminal = Terminal(dsn, tail)
         active(dsn)
         for statement in CHANGES:

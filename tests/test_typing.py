@@ -30,7 +30,6 @@ def test_pyright(tmp_path):
         "include": [str(EXAMPLE)],
         "typeCheckingMode": "standard",
         "enableTypeIgnoreComments": False,
-        "reportUnnecessaryComparison": "error",
         "reportUnnecessaryTypeIgnoreComment": "error",
         "extraPaths": [str(ROOT), str(ROOT / "sinks")],
     }

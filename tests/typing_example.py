@@ -58,9 +58,9 @@ def deliver(dsn: str) -> aiorepl.Pipeline:
 def mistakes(dsn: str, spark: SparkSession, change: aiorepl.Change, batch: aiorepl.Batch) -> None:
     """Each line has one mistake in the use of the public names."""
     aiorepl.connect(dsn, slot="s", publication="p", create_slots=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    aiorepl.connect(dsn, slot="s", publication="p", temporary="yes")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    aiorepl.connect(dsn, slot="s", publication="p", temporary="yes")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     aiorepl.connect(dsn, publication="p")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    aiorepl.connect(dsn, slot="s", publication="p", until="later")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    aiorepl.connect(dsn, slot="s", publication="p", until="later")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     aiorepl.Source(dsn, slot="s", publication="p", streaming="onn")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aiorepl.Source(dsn, slot="s", publication="p", interface="walsendr")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     source = aiorepl.Source(dsn, slot="s", publication="p", origin="non")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -75,5 +75,5 @@ def mistakes(dsn: str, spark: SparkSession, change: aiorepl.Change, batch: aiore
     aiorepl.spark.mirror(spark, "/j", ["public.*"], "/lake", mode="currnt")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     aiorepl.spark.mirror(spark, "/j", ["public.*"], "/lake", modes="current")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     aiorepl.spark.mirror(spark, "/j", "public.*", "/lake")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    print(change.kind == "inserted")  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
+    print(change.kind == "inserted")  # type: ignore[comparison-overlap] # pyright infers str
     print(batch.chages)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

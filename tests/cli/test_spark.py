@@ -63,7 +63,7 @@ def test_options(written) -> None:
             [retry]
             wait_max = 5
             [spark]
-            interval = "5 seconds"
+            interval = "5s"
             """
         )
     )
@@ -74,7 +74,7 @@ def test_options(written) -> None:
     assert dict(mirror.mode) == {"*.audit_*": "changelog", "*.*": "history"}
     assert mirror.layout["public.t"].partition_by == ("day",)
     assert loaded.retry == RetryPolicy(wait_max=5)
-    assert loaded.interval == "5 seconds"
+    assert loaded.interval == 5
 
 
 def test_iceberg(written, tmp_path) -> None:
@@ -89,7 +89,7 @@ def test_iceberg(written, tmp_path) -> None:
             [iceberg]
             catalog = "lake"
             prefix = "mirror_"
-            retain = 60
+            retain = "1m"
             properties = {{ type = "sql", uri = "sqlite:///{tmp_path}/catalog", warehouse = "file://{tmp_path}" }}
             """
         )
@@ -97,7 +97,7 @@ def test_iceberg(written, tmp_path) -> None:
     assert not (tmp_path / "catalog").exists()
     table = loaded.mirror.lake.table(("public", "t"), ("id",))
     assert (table.identifier, table.schema()) == (("mirror_public", "t"), None)
-    assert table._upkeep.retain.total_seconds() == 60
+    assert table._upkeep.retain == 60
 
 
 def test_iceberg_without_a_package(written, monkeypatch, capsys) -> None:
