@@ -1,9 +1,10 @@
 """Measures batches of scattered changes in Delta tables of several sizes, without Spark: CPU seconds and bytes written.
 
-    .venv/bin/python bench/lake.py [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto] [--batches 3]
+    .venv/bin/python bench/lake.py [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto] [--batches 3] [--grow]
 
-Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of the table is beside it. CPU is that of this
-process; the best batch counts, because other programs may run.
+Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of the table is beside it. With ``--grow``, the batches
+follow each other with upkeep; then the last tenth of them is compared with the first, and a full scan with that of the same table
+after compaction. CPU is that of this process; the best batch counts, because other programs may run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -47,12 +49,14 @@ def main() -> None:
     parser.add_argument("--mode", choices=["current", "history", "soft_delete"], default="current")
     parser.add_argument("--vectors", choices=["auto", "true", "false"], default="auto")
     parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--grow", action="store_true")
     given = parser.parse_args()
     vectors: Any = {"auto": "auto", "true": True, "false": False}[given.vectors]
     for rows in given.rows:
         folder = Path(tempfile.mkdtemp(prefix="aiorepl-bench-"))
         try:
-            measure(folder, rows, given.changes, given.mode, vectors, given.batches)
+            function = grow if given.grow else measure
+            function(folder, rows, given.changes, given.mode, vectors, given.batches)
         finally:
             shutil.rmtree(folder)
 
@@ -82,6 +86,48 @@ def measure(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, bat
     found = QueryBuilder().register("t", DeltaTable(target.target)).execute("SELECT count(*) AS n FROM t")
     if mode != "history":
         assert pa.table(found.read_all())["n"][0].as_py() == rows
+
+
+def grow(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, batches: int) -> None:
+    """Print the cost of the first and the last batches, and that of a scan before and after compaction."""
+    target = DeltaTarget(str(folder / "ours"), ("id",), mode, deletion_vectors=vectors)
+    for first in range(0, rows, _SLICE):
+        _apply(target, range(first, min(first + _SLICE, rows)), first // _SLICE + 1, "insert")
+    costs = []
+    for number in range(batches):
+        keys = sorted(random.Random(number).sample(range(rows), changes))
+        before = time.process_time()
+        _apply(target, keys, 1000 + number, "update")
+        target.maintain()
+        costs.append(time.process_time() - before)
+    tenth = max(1, batches // 10)
+    first, last = (statistics.median(some) for some in (costs[:tenth], costs[-tenth:]))
+    print(
+        f"{rows:,} rows, {batches:,} batches of {changes:,}, {mode}: {first:.2f} CPU s a batch at first, {last:.2f} at last; with upkeep "
+        f"{sum(costs) / batches:.2f} on average",
+        flush=True,
+    )
+    found = _scan(target.target)
+    shutil.copytree(folder / "ours", folder / "compacted")
+    table = DeltaTable(str(folder / "compacted"))
+    files = len(table.file_uris())
+    table.optimize.compact()
+    compacted = _scan(str(folder / "compacted"))
+    print(
+        f"a full scan of {files} files takes {found / compacted:.2f} times the CPU of a compacted table",
+        flush=True,
+    )
+
+
+def _scan(path: str) -> float:
+    """Return the CPU seconds of a full scan, the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        before = time.process_time()
+        query = "SELECT sum(id), sum(customer), sum(amount), max(note) FROM t"
+        QueryBuilder().register("t", DeltaTable(path)).execute(query).read_all()
+        best = min(best, time.process_time() - before)
+    return best
 
 
 def _apply(target: DeltaTarget, keys: Any, lsn: int, op: str) -> None:

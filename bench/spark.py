@@ -1,10 +1,12 @@
 """Measures the Spark lane: reading a journal, mirroring it into Delta tables, and how long a small batch takes.
 
-    .venv/bin/python bench/spark.py [read latency tables tpch transaction] [--rows 1000000] [--scale 1] [--no-debezium]
+    .venv/bin/python bench/spark.py [read latency once small tables tpch transaction] [--rows 1000000] [--scale 1] [--no-debezium]
 
 ``read``         typed rows of a journal to Spark's noop sink: in local[1] with Java and its workers on one core, and in local[2] on
                  two, in turns; the best of two rounds
 ``latency``      batches of 1,000 changes of a real server, from their commit until a Delta table has them, once the query is warm
+``once``         ``aiorepl spark mirror --once`` with a thousand changes, and then with nothing to do
+``small``        a snapshot of a hundred small tables to Delta, without the start of Spark
 ``tables``       a hundred tables in one query: processes, and seconds a batch, beside one table with as many rows
 ``tpch``         TPC-H's tables mirrored by a snapshot, then a refresh stream: inserts to orders and lineitem, updates of 1 % and
                  deletes; beside Debezium Engine, which writes the same changes as JSON
@@ -42,12 +44,13 @@ from aiorepl.testing import EmbeddedServer
 _READ_GOAL, _CORES_GOAL, _LATENCY_GOAL = 400_000, 1.7, 1.0
 _WARM, _BATCHES, _CHANGES = 10, 40, 1000
 _ROUNDS = 2
+_SMALL = 100
 
 
 def main() -> None:
     """Measure, or be the process that is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=["read", "latency", "tables", "tpch"])
+    parser.add_argument("parts", nargs="*", default=["read", "latency", "once", "small", "tables", "tpch"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--no-debezium", action="store_true")
@@ -59,6 +62,8 @@ def main() -> None:
             {
                 "read": _read,
                 "latency": _latency,
+                "once": _once,
+                "small": _small,
                 "tables": _tables,
                 "tpch": _tpch,
                 "transaction": _transaction,
@@ -128,6 +133,37 @@ def _newest(table: Any, target: str) -> int:
         return -1
     rows = table(target).to_pyarrow_dataset().to_table(["batch"])
     return min(rows["batch"].to_pylist(), default=-1)
+
+
+def _once(folder: Path, arguments: argparse.Namespace) -> None:
+    asyncio.run(write_journal(folder / "once", _CHANGES, 1))
+    file = folder / "mirror.toml"
+    file.write_text(
+        f"[journal]\nurl = '{folder}/once'\n[mirror]\ntables = ['public.*']\ntarget = '{folder}/once-lake'\n"
+    )
+    for changes, goal in ((f"{_CHANGES:,} changes", None), ("nothing to do", "6 s of CPU, 8 s")):
+        found = run([sys.executable, "-m", "aiorepl", "spark", "mirror", "--once", str(file)])
+        _print(f"spark mirror --once with {changes}", f"{found.wall:.1f} s, {found.cpu:.1f} s of CPU", goal)
+
+
+def _small(folder: Path, arguments: argparse.Namespace) -> None:
+    with EmbeddedServer(settings=SETTINGS) as server:
+        bench = Bench(server, "small")
+        for number in range(_SMALL):
+            bench.psql(
+                f"CREATE TABLE t{number} (id int PRIMARY KEY, note text); "
+                f"INSERT INTO t{number} SELECT i, 'note ' || i FROM generate_series(1, 100) i"
+            )
+        bench.psql("CREATE PUBLICATION bench FOR ALL TABLES")
+        program = str(Path(__file__).with_name("snapshot_spark.py"))
+        found = json.loads(
+            run([sys.executable, program, bench.dsn, "bench", str(folder / "small")]).output.splitlines()[-1]
+        )
+    _print(
+        f"snapshot of {_SMALL} tables with 100 rows",
+        f"{found['wall']:.1f} s, {found['cpu']:.1f} s of CPU",
+        "10 s of CPU",
+    )
 
 
 def _tables(folder: Path, arguments: argparse.Namespace) -> None:
