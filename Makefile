@@ -89,6 +89,7 @@ sanitize: $(STAMP)
 # tests are skipped or use less, and say so.
 servers: $(STAMP)
 	-@$(BIN)/python scripts/kafka.py & $(BIN)/python scripts/s3.py & $(BIN)/python scripts/azure.py & $(BIN)/python scripts/delta.py & \
+	  $(BIN)/python scripts/debezium.py & \
 	  $(BIN)/python scripts/debian.py & $(BIN)/python scripts/servers.py; wait
 
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.

@@ -15,8 +15,9 @@ import java.util.concurrent.CountDownLatch;
 /**
  * Debezium Engine reading a slot: every row as an event in JSON, counted by what was done to it.
  *
- * <p>{@code java -cp … Debezium SLOT ROWS [FILE]}, with the database in libpq's environment variables. Ends after that
- * many rows, and prints how many there were. With a file, each event is a line of it.
+ * <p>{@code java -cp … Debezium SLOT ROWS [FILE [NAME=VALUE…]]}, with the database in libpq's environment variables. Ends
+ * after that many records, and prints how many there were. With a file, each event is a line of it. With settings of the
+ * connector, a line is a record instead: topic, key and value with tabs between them; a tombstone has an empty value.
  */
 final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String, String>> {
     private static final String OP = "\"op\":\"";
@@ -26,18 +27,20 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
     private final CountDownLatch ended = new CountDownLatch(1);
     private long left;
     private final BufferedWriter file;
+    private final boolean records;
     private volatile String failure;
 
-    private Debezium(long rows, BufferedWriter file) {
+    private Debezium(long rows, BufferedWriter file, boolean records) {
         left = rows;
         this.file = file;
+        this.records = records;
     }
 
     public static void main(String[] arguments) throws Exception {
         BufferedWriter file = arguments.length > 2 ? Files.newBufferedWriter(Path.of(arguments[2])) : null;
-        Debezium consumer = new Debezium(Long.parseLong(arguments[1]), file);
+        Debezium consumer = new Debezium(Long.parseLong(arguments[1]), file, arguments.length > 3);
         DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class)
-            .using(settings(arguments[0]))
+            .using(settings(arguments))
             .using(consumer::completed)
             .notifying(consumer)
             .build();
@@ -55,7 +58,7 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
         System.exit(0);
     }
 
-    private static Properties settings(String slot) {
+    private static Properties settings(String[] arguments) {
         Map<String, String> environment = System.getenv();
         Properties settings = new Properties();
         settings.putAll(Map.of(
@@ -71,7 +74,7 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
         settings.putAll(Map.of(
             // Slot and publication are there. Without an offset and a snapshot it begins where the slot does.
             "plugin.name", "pgoutput",
-            "slot.name", slot,
+            "slot.name", arguments[0],
             "publication.name", "bench",
             "publication.autocreate.mode", "disabled",
             "snapshot.mode", "no_data",
@@ -86,6 +89,10 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
             "max.queue.size", "32768",
             "poll.interval.ms", "50"
         ));
+        for (int at = 3; at < arguments.length; at++) {
+            String[] pair = arguments[at].split("=", 2);
+            settings.put(pair[0], pair[1]);
+        }
         return settings;
     }
 
@@ -96,7 +103,7 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
     ) throws InterruptedException {
         for (ChangeEvent<String, String> event : events) {
             seen.merge(kind(event.value()), 1L, Long::sum);
-            write(event.value());
+            write(records ? record(event) : event.value());
             committer.markProcessed(event);
         }
         flush();
@@ -118,6 +125,11 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
         }
     }
 
+    private static String record(ChangeEvent<String, String> event) {
+        String value = event.value() == null ? "" : event.value();
+        return event.destination() + '\t' + event.key() + '\t' + value;
+    }
+
     private void flush() {
         if (file != null) {
             try {
@@ -130,6 +142,9 @@ final class Debezium implements DebeziumEngine.ChangeConsumer<ChangeEvent<String
 
     /** "op" stands behind the row, and within a value its quotes would be escaped. */
     private static String kind(String event) {
+        if (event == null) {
+            return "tombstone";
+        }
         char op = event.charAt(event.lastIndexOf(OP) + OP.length());
         return KINDS.getOrDefault(op, "op " + op);
     }

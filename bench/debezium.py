@@ -41,10 +41,11 @@ def ready() -> bool:
     return True
 
 
-def command(slot: str, rows: int, file: Path | None = None) -> list[str]:
-    """Read this many rows from the database of libpq's environment variables.
+def command(slot: str, rows: int, file: Path | None = None, **settings: str) -> list[str]:
+    """Read this many records from the database of libpq's environment variables.
 
     :param file: where events are written, one in a line; ``None``: they are counted only.
+    :param settings: of the connector, with underscores for dots. With any, a line has a record's topic, key and value.
     """
     java = str(ensure_java() / "bin" / "java")
     return [
@@ -56,6 +57,7 @@ def command(slot: str, rows: int, file: Path | None = None) -> list[str]:
         slot,
         str(rows),
         *([] if file is None else [str(file)]),
+        *(f"{name.replace('_', '.')}={value}" for name, value in settings.items()),
     ]
 
 

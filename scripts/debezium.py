@@ -1,6 +1,6 @@
-"""Debezium Engine to measure ourselves against, as jars in a folder of this virtual environment: ``debezium``.
+"""Debezium Engine, for benchmarks and for a test of the format ``debezium``: jars in the folder ``debezium`` of this virtual environment.
 
-Best effort: without it ``make bench`` goes on with the others and says why. The jars come from Maven Central, each has to
+Best effort: without it ``make bench`` goes on with the others and says why, and the test is skipped. The jars come from Maven Central, each has to
 have the hash below. A second run finds everything in place and asks nobody.
 """
 
@@ -56,7 +56,7 @@ def main() -> None:
             fetch(folder, pins())
             print(f"debezium.py: Debezium Engine is in {folder}", file=sys.stderr)
     except (CannotBeHad, ConfigurationError) as reason:
-        print(f"debezium.py: no Debezium to measure against: {reason}", file=sys.stderr)
+        print(f"debezium.py: no Debezium Engine: {reason}", file=sys.stderr)
 
 
 if __name__ == "__main__":

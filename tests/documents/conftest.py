@@ -160,8 +160,6 @@ def value_of(name: str, page: Any) -> Any:
             answer = httpx2.Response(200, json={"items": [{"index": {"status": 201}}]})
             transport = httpx2.MockTransport(lambda _: answer)
             return httpx2.AsyncClient(base_url="http://search", transport=transport)
-        case "lifespan":
-            return None
         case "meter":
             return get_meter("documents")
     raise AssertionError(f"tests/documents/conftest.py has no value for {name}")

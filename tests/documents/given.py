@@ -22,7 +22,6 @@ batch: aiorepl.Batch
 change: aiorepl.Change
 stop: list[Callable[[], object]]
 serve: Callable[[], Coroutine[Any, Any, None]]
-lifespan: Any
 app: FastAPI
 meter: Meter
 form: Format
