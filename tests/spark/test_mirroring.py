@@ -542,6 +542,21 @@ def test_two_processes(lake, journal) -> None:
         first.apply(Batch(batch.head, ()), number)
 
 
+def test_a_damaged_target_at_the_start(lake, journal) -> None:
+    """A table whose log cannot be read stops no other table, neither at the start of the mirror nor in its batches."""
+    mirror = lake(on_error="set_aside")
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
+    mirror.step()
+    for each in (mirror.target / "public" / "u" / "_delta_log").iterdir():
+        each.write_text('{"commitInfo"')
+    mirror.restart()
+    journal.stream.transaction(t.insert("2", "b"), u.insert("2", "b"))
+    mirror.step()
+    assert mirror.rows("t") == {1: "a", 2: "b"}
+    assert list(MirroredTables(mirror.target).set_aside) == ["public.u"]
+
+
 def test_a_lost_target(lake, journal) -> None:
     """A target that was deleted is not silently begun again."""
     mirror = lake()

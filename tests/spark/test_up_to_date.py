@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,10 @@ from aiorepl.journal import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
-from aiorepl.spark.mirroring.mirror import Mirror
+from aiorepl.retry import RetryPolicy
+from aiorepl.spark.mirroring.batch import file_row
+from aiorepl.spark.mirroring.mirror import Batches, Mirror
+from aiorepl.spark.mirroring.running import MirrorRunner
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.testing.messages import column
@@ -128,3 +134,20 @@ def test_a_deleted_checkpoint(mirrored) -> None:
     with pytest.raises(ConfigurationError, match="belongs to the mirror with the checkpoint checkpoint"):
         reader.latestOffset(reader.initialOffset(), ReadMaxBytes(2**40))
     assert not list(Path(mirrored.staging.staging).glob("*.parquet"))
+
+
+def test_a_line_for_each_batch(mirrored, caplog) -> None:
+    """A batch is logged with its changes, tables and end; the end of the command has the sums."""
+    mirrored.journal.stream.transaction(mirrored.table.insert("2", "b"), mirrored.table.insert("3", "c"))
+    mirrored.journal.write()
+    end = mirrored.journal.stream.ends[-1]
+    batch = mirrored.stage()
+    rows = [batch.head.row(), *map(file_row, batch.files)]
+    batches = Batches(mirrored.applying)
+    with caplog.at_level(logging.INFO, "aiorepl.spark"):
+        batches(SimpleNamespace(collect=lambda: rows), 1)  # type: ignore[arg-type]
+    assert re.search(rf"batch 1: 2 changes of 1 table in \d+\.\d s, up to {end}", caplog.text)
+    runner = MirrorRunner(mirror_of(mirrored), pytest.fail, RetryPolicy(), once=True)
+    assert runner.summary == "nothing to do: the journal has no changes yet"
+    runner._batches = batches
+    assert runner.summary == f"2 changes of 1 table; the tables are at {end}"
