@@ -174,8 +174,16 @@ def uncompacted(store: Store, watch: Watch) -> list[str]:
         listed, found = files(store, schema, table), list[tuple[int, int, str]]()
         for file in () if listed is None else listed.files:
             data = io.BytesIO(read_file(store, file))
-            columns = pq.read_table(data, columns=["_commit_lsn", "_ordinal", "_op"]).to_pydict().values()
-            found += zip(*columns, strict=True)
+            read = ["_commit_lsn", "_ordinal", "_op", *(["place"] if table == "items" else ())]
+            columns = pq.read_table(data, columns=read).to_pydict()
+            found += zip(*(columns[name] for name in read[:3]), strict=True)
+            # Every item has one; a value that does not fit the described type is read as null.
+            null = sum(
+                place is None and op != "delete" and op != "truncate"
+                for place, op in zip(columns.get("place", ()), columns["_op"], strict=False)
+            )
+            if null:
+                violations.append(f"the history of items has no place in {null} rows")
         there = wanted.get(table, set())
         lost, invented, twice = len(there - {*found}), len({*found} - there), len(found) - len({*found})
         if lost or invented or twice:

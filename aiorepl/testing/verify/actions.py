@@ -6,6 +6,7 @@ concurrently.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import random
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,8 @@ from aiorepl.testing.verify.tables import CHILD_KEY, KEYS, PARENTS, item_key, se
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"
+# Seconds between the load of a child and its attachment.
+_DESCRIBED: Final = 0.3
 # Each block with an exception handler is a savepoint.
 _SAVEPOINTS: Final = """
 DO $$
@@ -45,6 +48,7 @@ class Scope:
     :param added: columns that were added to ``accounts``, with their defaults.
     :param writer: the writer's number; only this writer changes its children of ``tree`` and ``base``.
     :param drops: whether children are dropped.
+    :param loaded: the children that earlier transactions have loaded, and that were not attached yet.
     """
 
     connection: Any
@@ -57,6 +61,7 @@ class Scope:
     added: dict[str, Any] = field(default_factory=dict)
     writer: int = 0
     drops: bool = False
+    loaded: list[str] = field(default_factory=list)
 
     @property
     def key(self) -> int:
@@ -265,9 +270,14 @@ async def change_child(scope: Scope) -> list[Operation]:
 
     A dropped child's name is used again. Only attached children get secrets.
     """
-    kind = scope.chance.choice(sorted(PARENTS))
-    name, table = f"{kind}_{scope.writer}_{scope.chance.randrange(3)}", await _parent(scope, PARENTS[kind])
-    child = f"{scope.schema}.{name}"
+    name = f"{scope.chance.choice(sorted(PARENTS))}_{scope.writer}_{scope.chance.randrange(3)}"
+    attaches = bool(scope.loaded) and scope.chance.random() < 0.7
+    if attaches:
+        # Meanwhile, consumers learn that the table has no parent.
+        await asyncio.sleep(_DESCRIBED)
+        name = scope.loaded.pop()
+    kind = name.partition("_")[0]
+    table, child = await _parent(scope, PARENTS[kind]), f"{scope.schema}.{name}"
     attached = await scope.connection.fetchval(
         "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = c.oid) FROM pg_class c WHERE c.oid = to_regclass($1)",
         child,
@@ -279,11 +289,10 @@ async def change_child(scope: Scope) -> list[Operation]:
         )
     group = scope.writer * 100 + int(name.rpartition("_")[2])
     step = scope.chance.choice(["write", "write", "toggle", *["drop"] * scope.drops])
-    loaded = list[Operation]()
+    step = "toggle" if attaches and not attached else step
+    if step == "write" and not attached:
+        scope.loaded.append(name)
     if step == "toggle" and not attached:
-        if scope.chance.random() < 0.5:
-            # The stream describes the table once more before it has a parent.
-            loaded = await _load_child(scope, name, child, group, parent="")
         attach = (
             f"ALTER TABLE {table} ATTACH PARTITION {child} FOR VALUES IN ({group})"
             if kind == "leaf"
@@ -307,7 +316,7 @@ async def change_child(scope: Scope) -> list[Operation]:
             for row in rows
         ]
     into = table if attached and kind == "leaf" and scope.chance.random() < 0.5 else child
-    return loaded + await _load_child(scope, name, into, group, parent=PARENTS[kind] if attached else "")
+    return await _load_child(scope, name, into, group, parent=PARENTS[kind] if attached else "")
 
 
 async def _load_child(scope: Scope, name: str, into: str, group: int, *, parent: str) -> list[Operation]:
@@ -341,6 +350,13 @@ async def _parent(scope: Scope, name: str) -> str:
     )
     assert isinstance(found, str)
     return found
+
+
+async def lock_table(scope: Scope) -> list[Operation]:
+    """Lock a table as ALTER TABLE does."""
+    table = scope.chance.choice(["accounts", "items", "narrow", "notes", "parts_0", "parts_1"])
+    await scope.connection.execute(f"LOCK TABLE {scope.schema}.{table} IN ACCESS EXCLUSIVE MODE")
+    return []
 
 
 async def rename_parent(scope: Scope) -> list[Operation]:

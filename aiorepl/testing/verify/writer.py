@@ -142,6 +142,8 @@ class Writer:
     _next_entry: int = 0
     # The prepared transactions that are still open, by gid.
     _prepared: dict[str, Transaction] = field(default_factory=dict)
+    # Children that were loaded, and not attached yet; some of these transactions were rolled back.
+    _loaded: list[str] = field(default_factory=list)
     # Whether the connection waits for locks as long as it takes.
     _patient: bool = False
 
@@ -222,7 +224,7 @@ class Writer:
 
     async def _lock(self) -> None:
         """Run a transaction that locks a table."""
-        drawn: list[actions.Action] = [actions.truncate]
+        drawn: list[actions.Action] = [actions.truncate, *[actions.lock_table] * 3]
         if self.mixture.schema_changes:
             drawn += [actions.add_column, actions.change_identity]
         if self.mixture.children:
@@ -268,6 +270,7 @@ class Writer:
             self.added,
             self.number,
             self.mixture.drops,
+            self._loaded,
         )
         await self._connection.execute("BEGIN")
         try:
