@@ -196,11 +196,9 @@ def _published(program: Program) -> Program:
     if altered and not aftermath and any(masks_notes(sink) for sink in sinks) and chance.random() < 0.7:
         aftermath = RENAMED, chance.choice(["running", "stopped"])
     if mixture["early"]:
-        # The snapshot takes some seconds.
-        slow = tuple(
-            {"at": "name:initial chunk", "nth": number, "action": "slow"} for number in range(4, 20, 2)
-        )
-        runs = tuple(replace(run, arms=(*run.arms, *slow)) for run in runs)
+        # The snapshot takes some seconds, and is not interrupted: otherwise the next life reads the rest beside the stream.
+        lingers = {"at": "name:initial chunk", "nth": 1, "action": "linger"}
+        runs = (Run((lingers,), (), 1.0, chance.choice(["kill", "stop"]), True), *runs)
     return replace(
         program,
         mixture=mixture,

@@ -52,6 +52,8 @@ NAMED = {
 }
 # Longer than the servers' wal_sender_timeout.
 _BLOCKED_SECONDS = 1.2
+# Between two chunks of a snapshot.
+_LINGER_SECONDS = 0.2
 _FILE_CALLS = (
     "fsync",
     "rename",
@@ -81,6 +83,8 @@ class Arms:
         self._passed: defaultdict[str, int] = defaultdict(int)
         self._fired = os.open(fired, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.cancel: Callable[[], object] = lambda: None
+        self.lingers = {arm["at"] for arm in arms if arm["action"] == "linger"}
+        """The named points at which a task pauses each time."""
         self.active = False
         """Whether faults strike; false while the pipeline is created."""
 
@@ -100,7 +104,7 @@ class Arms:
             return
         self._passed[at] += 1
         for arm in self._arms:
-            if arm["at"] != at or arm["nth"] > self._passed[at]:
+            if arm["at"] != at or arm["nth"] > self._passed[at] or arm["action"] == "linger":
                 continue
             if arm["action"] in ERRORS and not may_fail:
                 continue  # strikes at the next point where it can
@@ -260,6 +264,8 @@ def _install_named(arms: Arms, kind: str) -> None:
         @functools.wraps(function)
         async def patched(*arguments: Any, **options: Any) -> Any:
             arms.passed(kind)
+            if kind in arms.lingers:
+                await asyncio.sleep(_LINGER_SECONDS)
             result = await function(*arguments, **options)
             arms.passed(kind)
             return result

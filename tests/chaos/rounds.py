@@ -51,6 +51,10 @@ _ROWS_PER_SECOND = 2_000
 LONGEST_WITH_MIRROR = 1200.0
 # Seconds to wait for the start of a stream.
 _STARTED = 10.0
+# Seconds until the first rows of a snapshot are durable.
+_STAYS = 120.0
+# Seconds in which the state of one table of a snapshot must change, on a loaded machine.
+_STANDSTILL = 60.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # In the last life, the writers go on for at most this many seconds while tables are read again. Some chunks are delayed after they
@@ -430,11 +434,16 @@ class Round:
         before = fired.stat().st_size if fired.exists() else 0
         (self._folder / "told.json").unlink(missing_ok=True)
         process = await self._starter.start(run)
-        deadline = time.monotonic() + _STARTED
+        # Programs that lock tables during the snapshot do so once the writers may write.
+        early = self._program.mixture.get("early") and run is self._program.runs[0]
+        awaited, seconds = ("stays", _STAYS) if early else ("started", _STARTED)
+        deadline = time.monotonic() + seconds
         while run.waits and process.returncode is None and time.monotonic() < deadline:
-            if self._told().get("started"):
+            if self._told().get(awaited):
                 break
             await asyncio.sleep(0.02)
+        if early:
+            await self._require_progress(process)
         striking = asyncio.create_task(self._strike_all(run, process))
         ended = asyncio.create_task(process.wait())
         await asyncio.wait({ended}, timeout=run.seconds)
@@ -455,6 +464,20 @@ class Round:
             if isinstance(watch, BrokerWatch) and self._looking:
                 await watch.poll()
             watch.restarted()
+
+    async def _require_progress(self, process: Process) -> None:
+        """Wait until all tables of a snapshot were read. Clients wait for locks of them, and must not make the snapshot wait for ever."""
+        states, since = dict[str, str](), time.monotonic()
+        while process.returncode is None and not (states and set(states.values()) <= {"complete"}):
+            found = self._told().get("tables", {})
+            if found != states:
+                states, since = found, time.monotonic()
+            elif time.monotonic() > since + _STANDSTILL:
+                self._outcome.violations.append(
+                    f"no table of the snapshot is read any more while clients wait for locks, after {_STANDSTILL:.0f} s"
+                )
+                return
+            await asyncio.sleep(0.1)
 
     async def _verify_journal(self) -> None:
         """Verify every file of the journal, as the end of a process has left them."""

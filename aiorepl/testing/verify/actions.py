@@ -6,9 +6,9 @@ concurrently.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,8 +18,8 @@ from aiorepl.testing.verify.tables import CHILD_KEY, KEYS, PARENTS, item_key, se
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"
-# Seconds between the load of a child and its attachment.
-_DESCRIBED: Final = 0.3
+# The least seconds between the load of a child and its attachment.
+_DESCRIBED: Final = 1.5
 # Each block with an exception handler is a savepoint.
 _SAVEPOINTS: Final = """
 DO $$
@@ -48,7 +48,7 @@ class Scope:
     :param added: columns that were added to ``accounts``, with their defaults.
     :param writer: the writer's number; only this writer changes its children of ``tree`` and ``base``.
     :param drops: whether children are dropped.
-    :param loaded: the children that earlier transactions have loaded, and that were not attached yet.
+    :param loaded: the children that were loaded and not attached yet, with the time.
     """
 
     connection: Any
@@ -61,7 +61,7 @@ class Scope:
     added: dict[str, Any] = field(default_factory=dict)
     writer: int = 0
     drops: bool = False
-    loaded: list[str] = field(default_factory=list)
+    loaded: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> int:
@@ -271,11 +271,12 @@ async def change_child(scope: Scope) -> list[Operation]:
     A dropped child's name is used again. Only attached children get secrets.
     """
     name = f"{scope.chance.choice(sorted(PARENTS))}_{scope.writer}_{scope.chance.randrange(3)}"
-    attaches = bool(scope.loaded) and scope.chance.random() < 0.7
+    # Meanwhile, consumers have learned that the table has no parent.
+    known = [each for each, at in scope.loaded.items() if at < time.monotonic() - _DESCRIBED]
+    attaches = bool(known) and scope.chance.random() < 0.7
     if attaches:
-        # Meanwhile, consumers learn that the table has no parent.
-        await asyncio.sleep(_DESCRIBED)
-        name = scope.loaded.pop()
+        name = known[0]
+        del scope.loaded[name]
     kind = name.partition("_")[0]
     table, child = await _parent(scope, PARENTS[kind]), f"{scope.schema}.{name}"
     attached = await scope.connection.fetchval(
@@ -291,7 +292,7 @@ async def change_child(scope: Scope) -> list[Operation]:
     step = scope.chance.choice(["write", "write", "toggle", *["drop"] * scope.drops])
     step = "toggle" if attaches and not attached else step
     if step == "write" and not attached:
-        scope.loaded.append(name)
+        scope.loaded.setdefault(name, time.monotonic())
     if step == "toggle" and not attached:
         attach = (
             f"ALTER TABLE {table} ATTACH PARTITION {child} FOR VALUES IN ({group})"
@@ -344,7 +345,7 @@ async def _parent(scope: Scope, name: str) -> str:
     """Return the present name of a parent, in SQL."""
     found = await scope.connection.fetchval(
         "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname IN ($1, $1 || '_moved') AND c.relname IN ($2, $2 || '_away')",
+        "WHERE n.nspname IN ($1::text, $1::text || '_moved') AND c.relname IN ($2::text, $2::text || '_away')",
         scope.schema,
         name,
     )
@@ -376,7 +377,8 @@ async def write_guest(scope: Scope) -> list[Operation]:
     """Insert rows into the writer's guest. They are sent only if the publication has the table."""
     name = f"guest_{scope.writer}"
     published = await scope.connection.fetchval(
-        "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = $1::regclass", f"{scope.schema}.{name}"
+        "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = to_regclass($1)",
+        f"{scope.schema}.{name}",
     )
     rows = await _load_child(scope, name, f"{scope.schema}.{name}", 0, parent="")
     return rows if published else [replace(row, unpublished=True) for row in rows]

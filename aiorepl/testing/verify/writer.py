@@ -31,6 +31,13 @@ UNAVAILABLE: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.InternalClientError,  # of a connection that broke while it was used
 )
+# Errors of a statement that no other client can cause.
+_MISTAKES: Final = (
+    asyncpg.PostgresSyntaxError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.IndeterminateDatatypeError,
+    asyncpg.DatatypeMismatchError,
+)
 # Seconds until a writer connects again.
 RETRY_SECONDS: Final = 0.05
 # More than the statement_timeout, which ends statements as long as the server can be reached.
@@ -143,7 +150,7 @@ class Writer:
     # The prepared transactions that are still open, by gid.
     _prepared: dict[str, Transaction] = field(default_factory=dict)
     # Children that were loaded, and not attached yet; some of these transactions were rolled back.
-    _loaded: list[str] = field(default_factory=list)
+    _loaded: dict[str, float] = field(default_factory=dict)
     # Whether the connection waits for locks as long as it takes.
     _patient: bool = False
 
@@ -168,6 +175,8 @@ class Writer:
         except UNAVAILABLE:
             self.close()
             await asyncio.sleep(RETRY_SECONDS)
+        except _MISTAKES:
+            raise
         except asyncpg.PostgresError:
             # Roll back explicitly if the connection still works; otherwise closing it does that.
             try:
@@ -236,7 +245,7 @@ class Writer:
     async def _alter_publication(self) -> None:
         """Add the writer's guest to the publication, or drop it from there."""
         table, publication = f"{self.schema}.guest_{self.number}", self.mixture.guests
-        there = "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = $1::regclass"
+        there = "SELECT count(*) > 0 FROM pg_publication_rel WHERE prrelid = to_regclass($1)"
         verb = "DROP" if await self._connection.fetchval(there, table) else "ADD"
         await self._connection.execute(f"ALTER PUBLICATION {publication} {verb} TABLE {table}")
 
