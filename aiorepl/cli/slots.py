@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aiorepl.cli.log import Log
 from aiorepl.cli.options import DSN_HELP
-from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.errors import printable
 from aiorepl.secret import Secret
 
@@ -28,7 +28,27 @@ def _inherited(
     return value if value is not None else context.obj
 
 
-_dsn = click.option("--dsn", callback=_inherited, help=DSN_HELP)
+def _read(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        from aiorepl.cli.pipeline_file import load
+
+        context.obj = load(value).source.dsn
+
+
+def _dsn(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--dsn`` and ``--pipeline``, which is read first."""
+    dsn = click.option("--dsn", callback=_inherited, help=DSN_HELP)
+    return dsn(_pipeline(command))
+
+
+_pipeline = click.option(
+    "--pipeline",
+    type=click.Path(path_type=Path),
+    callback=_read,
+    is_eager=True,
+    expose_value=False,
+    help="The pipeline's TOML file, instead of --dsn.",
+)
 
 _LIST = """
 SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temporary::text,
@@ -49,18 +69,14 @@ _LIST_SINCE_19 = """,
 
 @click.group(invoke_without_command=True, short_help="List, create, alter or drop replication slots.")
 @click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
-@pipeline_option
+@_pipeline
 @click.pass_context
-def slots(context: click.Context, dsn: str | None, pipeline: Path | None) -> None:
+def slots(context: click.Context, dsn: str | None) -> None:
     """List replication slots, or create, alter or drop one."""
-    server: str | Secret[str] | None = dsn
-    if pipeline is not None:
-        from aiorepl.cli.pipeline_file import load
-
-        server = load(pipeline).source.dsn
-    context.obj = server
+    if context.obj is None or isinstance(context.obj, Log):
+        context.obj = dsn
     if context.invoked_subcommand is None:
-        _list(server)
+        _list(context.obj)
 
 
 @slots.command("list")

@@ -46,6 +46,19 @@ async def test_the_dsn_of_the_environment(run, published):
         assert (0, arguments != ("drop", "--yes", slot)) == (done.code, slot in done.out)
 
 
+@pytest.mark.parametrize("behind", [False, True])
+async def test_the_pipeline_names_the_server(run, published, tmp_path, behind):
+    """The pipeline's file may name the server, before or after the subcommand."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        f"[source]\ndsn = '{published.dsn}'\nslot = '{published.slot}'\npublication = 'p'\n[journal]\nurl = 'j'\n"
+    )
+    await published.create_slot()
+    given = ["--pipeline", str(file)]
+    listed = await run("slots", *(["list", *given] if behind else [*given, "list"]))
+    assert (0, True) == (listed.code, published.slot in listed.out), listed.err
+
+
 async def test_a_cursor_is_dropped(run, refused, tmp_path):
     """A dropped cursor holds no segments; the error for an unknown one lists the cursors."""
     stream, sinks = Stream(), {"one": MemorySink(), "two": MemorySink()}
