@@ -243,7 +243,7 @@ def _parse(file: Path, fields: dict[str, Any]) -> Letter:
     if fields["format"] != 1 and fields.pop("checksum") != _checksum(fields):
         raise ValueError("the checksum differs")
     header = fields["transaction"]
-    # Letters of earlier releases lack it.
+    # Letters of earlier releases lack this field.
     chunk = fields.get("snapshot")
     transaction = (
         None

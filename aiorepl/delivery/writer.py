@@ -308,7 +308,7 @@ async def close(name: str, sink: Sink) -> None:
 
 
 def require_awaitable(sink: str, call: str, returned: Awaitable[T]) -> Awaitable[T]:
-    """Return what a sink's method returned, if it can be awaited.
+    """Return the result of a sink's method, if the result can be awaited.
 
     The method itself need not be a coroutine function: it may return another function's coroutine.
 

@@ -25,7 +25,7 @@ _log = logger("aiorepl.snapshot")
 _NOWHERE: Final = LSN(0)
 
 Arrival = Callable[[LSN], Sequence[Slice]]
-"""Called with the LSN where a watermark ends; returns what is inserted there."""
+"""Takes the LSN where a watermark ends, and returns the slices to insert there."""
 
 
 @dataclass(slots=True)

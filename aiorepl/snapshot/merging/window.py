@@ -139,7 +139,7 @@ class Window:
         return self._bytes + self._owed_bytes
 
     def observe(self, part: Slice) -> None:
-        """Take the next slice of the stream, which delivers each transaction once: a rewind ends the window."""
+        """Take the next slice of the stream. No transaction comes twice, because a rewind of the stream ends the window."""
         header = part.transaction
         if header is None:
             return

@@ -22,7 +22,7 @@ _TRANSIENT: Final = {
     *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),
     *("UNBLOCKED", "NOMASTERLINK"),
 }
-# The client removes the code of these from the message.
+# Errors whose code the client removes from the message.
 _CODES: Final[dict[type[errors.RedisError], str]] = {
     errors.OutOfMemoryError: "OOM",
     errors.ReadOnlyError: "READONLY",
