@@ -35,12 +35,13 @@ from deltalake import DeltaTable
 from aiorepl.history.opening import open_compaction
 from aiorepl.journal.retention import prune
 from aiorepl.pgoutput.relations import Attribute
-from aiorepl.spark.lake import delta_find, delta_merge, delta_transaction
+from aiorepl.spark.lake import delta_transaction, find, merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
-from aiorepl.spark.lake.delta_writer import DeltaWriter
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
+from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.table import MODES, Layout, Upkeep
+from aiorepl.spark.lake.writer import FileWriter
 from aiorepl.spark.mirroring import applying, large, planning, table_batch
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.state import StateFile
@@ -51,10 +52,9 @@ from .random_source import SourceTable
 
 POINTS: Final[tuple[tuple[type, str], ...]] = (
     (DeltaTarget, "apply"),
-    (DeltaTransaction, "evolve"),
-    (DeltaTransaction, "commit"),
-    (DeltaWriter, "finish"),
-    *((IcebergTarget, name) for name in ("apply", "_evolve", "_merge")),
+    (IcebergTarget, "apply"),
+    *((each, name) for each in (DeltaTransaction, IcebergTransaction) for name in ("evolve", "commit")),
+    (FileWriter, "finish"),
     (StateFile, "save"),
 )
 """The steps that are interrupted, before them and after them."""
@@ -152,7 +152,6 @@ class Run:
             for name in "tu"
         ]
         self._aside = chance.random() < 0.25
-        self._part_bytes = chance.choice([700, 2**26])
         self._vectors = chance.choice(["auto", True, False])
         self._options = {
             "mode": self._mode,
@@ -168,8 +167,8 @@ class Run:
             (table_batch, "PART_BYTES"): chance.choice([400, 2**25]),
             (table_batch, "DRIVER_BYTES"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
             (large, "PART_BYTES"): 2048,
-            (delta_merge, "PART_BYTES"): self._part_bytes,
-            (delta_find, "_ROWS"): chance.choice([1, 2**20]),
+            (merge, "PART_BYTES"): chance.choice([700, 2**26]),
+            (find, "_ROWS"): chance.choice([1, 2**20]),
             (delta_transaction, "_REWRITTEN_BYTES"): chance.choice([0, 5000, 2**26]),
             (applying, "ThreadPoolExecutor"): InThisThread,
         }
@@ -292,6 +291,16 @@ class Run:
             assert _counted(self._current(table, found)) == _counted(table.expected()), table.name
             rows, others = (self._comparable(table, each) for each in (found, _rows(other, table.name)))
             assert rows == others, (table.name, rows - others, others - rows)
+            if self._kind == "iceberg":
+                self._compare_readers(table.name, found)
+
+    def _compare_readers(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Other programs read the same rows."""
+        from .readers import READERS, rows_by
+
+        table = self._lake.lake.table(("public", name))._open()
+        for reader in READERS if table is not None else ():
+            assert _counted(rows) == _counted(rows_by(reader, table).to_pylist()), (name, reader)
 
     def _current(self, table: SourceTable, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return those of the lake's rows that the source has, in the source's columns."""
@@ -332,7 +341,7 @@ class Run:
         from pyiceberg.catalog.sql import SqlCatalog
 
         catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}/iceberg")
-        return IcebergLake(catalog, part_bytes=self._part_bytes, upkeep=self._upkeep)
+        return IcebergLake(catalog, upkeep=self._upkeep)
 
 
 def _rows(lake: Lake, name: str) -> list[dict[str, Any]]:

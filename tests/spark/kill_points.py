@@ -26,6 +26,7 @@ from aiorepl.spark import MirroredTables, mirror
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.iceberg import IcebergTarget
+from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.mirroring.applying import Applying
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.mirror import Batches
@@ -73,7 +74,7 @@ def interrupted(
     owner, name, number, after = POINTS[point]
     owner = target if owner is DeltaTarget else owner
     if target is IcebergTarget and owner is DeltaTransaction:
-        owner, name = target, "_merge"
+        owner = IcebergTransaction
     original, calls = getattr(owner, name), count(1)
 
     def call(*given: Any, **named: Any) -> Any:

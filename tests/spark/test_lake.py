@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +14,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.columns import target_schema
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.merged import merged
-from aiorepl.spark.lake.rows import lacking_values, of_mode, with_values
+from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.table import MODES, Commit, Run
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
@@ -200,13 +201,36 @@ class MortalDelta(DeltaTarget):
         return found
 
 
-def rows_of(target: DeltaTarget) -> list[dict[str, Any]]:
+class MortalIceberg(IcebergTarget):
+    """An Iceberg table whose writer dies in some attempts, before or after the commit."""
+
+    attempts = itertools.count(-1_000_000)
+
+    @contextmanager
+    def _attempt(self) -> Iterator[Any]:
+        number = next(self.attempts)
+        with super()._attempt() as batch:
+            yield batch
+            if number == 0:
+                raise Died
+        if number == 1:
+            raise Died
+
+
+def mortal(folder: str, kind: str, mode: Any) -> MortalDelta | MortalIceberg:
+    if kind != "iceberg":
+        return MortalDelta(f"{folder}/t", KEYS, mode, deletion_vectors=kind == "delta with vectors")
+    catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}")
+    return MortalIceberg(catalog, ("n", "t"), KEYS, mode)
+
+
+def rows_of(target: MortalDelta | MortalIceberg) -> list[dict[str, Any]]:
     version = target.newest()
     assert version is not None
     return pa.Table.from_batches(version.batches(version.schema().names), version.schema()).to_pylist()
 
 
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("kind", ["delta", "delta with vectors", "iceberg"])
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -215,11 +239,11 @@ def rows_of(target: DeltaTarget) -> list[dict[str, Any]]:
     dies=st.integers(0, 6),
     again=st.booleans(),
 )
-def test_every_way_of_applying(mode, vectors, actions, cuts, dies, again) -> None:
+def test_every_way_of_applying(mode, kind, actions, cuts, dies, again) -> None:
     """Batches cut anywhere, with a death around any commit, give what the model has; so does a lost checkpoint."""
     made = world(actions)
     with tempfile.TemporaryDirectory() as folder:
-        target = MortalDelta(f"{folder}/t", KEYS, mode, deletion_vectors=vectors)
+        target = mortal(folder, kind, mode)
         target.apply(Commit("columns", 0, LSN(0)), (), SOURCE)
         target.attempts = itertools.count(-dies)
         apply(target, made, cuts, "first")
@@ -227,51 +251,6 @@ def test_every_way_of_applying(mode, vectors, actions, cuts, dies, again) -> Non
         if again:
             apply(target, made, {7}, "second")
             assert normal(rows_of(target)) == normal(made.expected(mode))
-
-
-class Memory:
-    """A table in memory that is written as Iceberg's is: by ``merged``, in parts of some rows; the truncates come last."""
-
-    keys = KEYS
-
-    def __init__(self, mode: str, dies: int) -> None:
-        self.mode: Any = mode
-        self.rows = target_schema(SOURCE, self.mode).empty_table()
-        self._dies = dies
-        self._done: set[tuple[str, int]] = set()
-
-    def applied(self, application: str, number: int) -> bool:
-        return (application, number) in self._done
-
-    def apply(self, commit: Commit, runs: Any) -> None:
-        rows = self.rows
-        [(_, parts, truncates)] = runs
-        for part in [each.read() for each in parts]:
-            changes = part
-            lacking = lacking_values(part, self.mode)
-            if lacking.num_rows:
-                history = self.mode == "history"
-                found = self.rows.filter(self.rows["_is_current"]) if history else self.rows
-                changes = with_values(part, found, KEYS, all_rows=history)
-            rows = merged(rows, of_mode(changes, self.mode), KEYS, self.mode, truncates, rest=False)
-        none = of_mode(reduce_changes(table([]), KEYS, self.mode).table, self.mode)
-        self.rows = merged(rows, none, KEYS, self.mode, truncates, rest=True)
-        self._dies -= 1
-        if self._dies == 0:
-            raise Died
-        self._done.add((commit.application, commit.number))
-
-
-@pytest.mark.parametrize("mode", ["current", "soft_delete", "history"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(actions=ACTIONS, cuts=st.sets(st.integers(0, 25), max_size=3), dies=st.integers(0, 6))
-def test_merged_in_memory(mode, actions, cuts, dies) -> None:
-    """The merge in memory gives what the model has; so does a lost checkpoint."""
-    made = world(actions)
-    target = Memory(mode, dies)
-    for application, edges in (("first", cuts), ("second", {7})):
-        apply(target, made, edges, application)
-        assert normal(target.rows.to_pylist()) == normal(made.expected(mode))
 
 
 def apply(target, made, cuts, application) -> None:

@@ -23,7 +23,7 @@ from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark.lake import delta_merge
+from aiorepl.spark.lake import merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import TableUnavailable
@@ -401,7 +401,7 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
 def test_whole_transactions(lake, journal, monkeypatch) -> None:
     """With ``whole_transactions``, no version of a table has a part of a transaction, even of one that spans segments."""
     monkeypatch.setattr(table_batch, "PART_BYTES", 400)
-    monkeypatch.setattr(delta_merge, "bounded", lambda parts, size: [[each] for each in parts])
+    monkeypatch.setattr(merge, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
     for note in "ab":
         journal.stream.transaction(*[t.insert(str(key), note * 100) for key in range(30)])

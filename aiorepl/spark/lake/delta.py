@@ -1,6 +1,6 @@
 """Delta tables, written without jars. A batch of any size is one commit of the table's log. Does not use Spark.
 
-``delta_transaction`` makes the commit, ``delta_merge`` the changes in it. deltalake writes checkpoints and Z-orders files.
+``delta_transaction`` makes the commit, ``merge`` the changes in it. deltalake writes checkpoints and Z-orders files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_history import another_mirror, require_finished, restored, versions
 from aiorepl.spark.lake.delta_log import Snapshot
-from aiorepl.spark.lake.delta_merge import merge
 from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_upkeep import maintain
+from aiorepl.spark.lake.merge import merge
 from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,

@@ -61,6 +61,16 @@ class DataFile:
         """Its size in bytes."""
         return int(self.add["size"])
 
+    @property
+    def rows(self) -> int:
+        """The number of its rows, with the deleted ones; 0 if it is unknown."""
+        return int(self.statistics.get("numRecords") or 0)
+
+    @property
+    def partition(self) -> tuple[tuple[str, str | None], ...]:
+        """The columns and values of its partition."""
+        return tuple(sorted((self.add.get("partitionValues") or {}).items()))
+
     @cached_property
     def statistics(self) -> Mapping[str, Any]:
         """Its statistics; empty if there are none."""

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
+from aiorepl.spark.lake.statistics import Bounds, Collector, shortened
 
 _EXACT_DIGITS: Final = 15
-_COLUMNS: Final = 32
-"""As many columns have statistics, counted from the first one."""
-_CHARACTERS: Final = 32
-_AFTER_ALL: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = 999
-
-Bounds = tuple[Any, Any]
-"""A minimum and a maximum, as ``comparable`` returns values."""
 
 
 def exact(kind: pa.DataType) -> bool:
@@ -36,13 +28,6 @@ def exact(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return all(exact(field.type) for field in kind)
     return not pa.types.is_decimal(kind) or kind.precision <= _EXACT_DIGITS
-
-
-def comparable(values: Any) -> Any:
-    """Return an array whose Python values can be compared with ``bounds``: days and microseconds since 1970 for dates and times."""
-    if pa.types.is_date32(values.type):
-        return values.cast(pa.int32())
-    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
 def bounds(statistics: Mapping[str, Any], name: str, kind: pa.DataType) -> Bounds | None:
@@ -74,58 +59,26 @@ def without_rounded(add: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]
     return {**add, "stats": json.dumps(found)}
 
 
-class Collector:
-    """Collects the statistics of one file while it is written.
-
-    :param keys: columns that have statistics in any place.
-    """
-
-    def __init__(self, schema: pa.Schema, keys: Iterable[str] = ()) -> None:
-        wanted = {*schema.names[:_COLUMNS], COMMIT_LSN, ORDINAL, *keys}
-        self._fields = [
-            field for field in schema if field.name in wanted and not pa.types.is_nested(field.type)
-        ]
-        self.rows = 0
-        self._nulls = dict.fromkeys((field.name for field in self._fields), 0)
-        self._bounds: dict[str, Bounds | None] = {
-            field.name: None for field in self._fields if _has_bounds(field.type)
+def json_of(statistics: Collector) -> str:
+    """Return the statistics of a file as the log has them."""
+    least, greatest = {}, {}
+    kinds = {field.name: field.type for field in statistics.fields}
+    for name, found in statistics.bounds.items():
+        texts = _text(found[0], kinds[name]), _text(found[1], kinds[name], upper=True)
+        if texts[0] is not None and texts[1] is not None:
+            least[name], greatest[name] = texts
+    return orjson.dumps(
+        {
+            "numRecords": statistics.rows,
+            "minValues": least,
+            "maxValues": greatest,
+            "nullCount": statistics.nulls,
         }
-        self._unknown: set[str] = set()
-
-    def add(self, rows: pa.Table) -> None:
-        """Add rows."""
-        self.rows += rows.num_rows
-        for field in self._fields:
-            column, name = rows[field.name], field.name
-            self._nulls[name] += column.null_count
-            if name not in self._bounds or name in self._unknown or column.null_count == len(column):
-                continue
-            if pa.types.is_floating(field.type) and not pc.all(pc.is_finite(column)).as_py():
-                self._unknown.add(name)
-                continue
-            found = pc.min_max(comparable(column)).as_py()
-            present = self._bounds[name]
-            if present is None:
-                self._bounds[name] = found["min"], found["max"]
-            else:
-                self._bounds[name] = min(present[0], found["min"]), max(present[1], found["max"])
-
-    def json(self) -> str:
-        """Return the statistics as the log has them."""
-        least, greatest = {}, {}
-        kinds = {field.name: field.type for field in self._fields}
-        for name, found in self._bounds.items():
-            if found is None or name in self._unknown:
-                continue
-            texts = _text(found[0], kinds[name]), _text(found[1], kinds[name], upper=True)
-            if texts[0] is not None and texts[1] is not None:
-                least[name], greatest[name] = texts
-        return orjson.dumps(
-            {"numRecords": self.rows, "minValues": least, "maxValues": greatest, "nullCount": self._nulls}
-        ).decode()
+    ).decode()
 
 
-def _has_bounds(kind: pa.DataType) -> bool:
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether columns of a type have bounds."""
     kinds = pa.types
     return exact(kind) and not (
         kinds.is_boolean(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)
@@ -143,11 +96,7 @@ def _text(value: Any, kind: pa.DataType, *, upper: bool = False) -> Any:
         return text if text is None or kind.tz is None else f"{text}Z"
     if isinstance(value, Decimal):
         return float(value)
-    if isinstance(value, str) and len(value) > _CHARACTERS:
-        if not upper:
-            return value[:_CHARACTERS]
-        return None if _AFTER_ALL in value else value[:_CHARACTERS] + _AFTER_ALL
-    return value
+    return shortened(value, upper=upper) if isinstance(value, str) else value
 
 
 def _or_none(make: Any) -> Any:

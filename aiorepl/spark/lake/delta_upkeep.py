@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Final
 
 from deltalake import DeltaTable
@@ -11,14 +10,11 @@ from deltalake import DeltaTable
 from aiorepl.spark.lake import delta_vectors
 from aiorepl.spark.lake.delta_encoding import writer_properties
 from aiorepl.spark.lake.delta_log import DataFile, Snapshot, actions_of
-from aiorepl.spark.lake.delta_transaction import DeltaTransaction, Entry
-from aiorepl.spark.lake.delta_writer import FILE_BYTES
+from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.table import Layout, Mode, Upkeep
+from aiorepl.spark.lake.upkeep import is_due, worn
 
 _CHECKPOINT_EVERY: Final = 100
-_SMALL_BYTES: Final = FILE_BYTES // 2
-_DEAD_SHARE: Final = 0.1
-"""A file with a larger share of deleted rows is written again."""
 
 
 def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mode: Mode) -> None:
@@ -27,17 +23,17 @@ def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mod
     :param since: the version after the last upkeep.
     """
     version = snapshot.version
-    if _due(_CHECKPOINT_EVERY, since, version):
+    if is_due(_CHECKPOINT_EVERY, since, version):
         table = _table(snapshot)
         table.create_checkpoint()
         table.cleanup_metadata()
-    if _due(upkeep.optimize_every, since, version):
+    if is_due(upkeep.optimize_every, since, version):
         if layout.cluster_by:
             properties = writer_properties(snapshot.schema)
             _table(snapshot).optimize.z_order(list(layout.cluster_by), writer_properties=properties)
         else:
             compact(snapshot, mode)
-    if _due(upkeep.vacuum_every, since, version):
+    if is_due(upkeep.vacuum_every, since, version):
         _vacuum(snapshot.newest(), upkeep.retain)
 
 
@@ -45,35 +41,12 @@ def compact(snapshot: Snapshot, mode: Mode) -> None:
     """Join small files, and write files with many deleted rows again, in one commit, unless another commit comes first."""
     batch = DeltaTransaction(snapshot.folder, snapshot, mode, Layout())
     try:
-        some = list(_worn(batch))
-        if not some:
-            return
-        scans = [(entry, scan) for entry, scan in batch.scans() if entry in some]
-        with batch.writing() as writer:
-            for entry, scan in scans:
-                for _, rows in scan.live(snapshot.schema.names):
-                    writer.write(rows)
-                batch.drop(entry)
-        batch.commit({"operation": "OPTIMIZE"}, data_change=False)
+        some = list(worn(batch.entries))
+        if some:
+            batch.rewrite(some)
+            batch.commit({"operation": "OPTIMIZE"}, data_change=False)
     finally:
         batch.discard()
-
-
-def _worn(batch: DeltaTransaction) -> Iterator[Entry]:
-    """Yield the files that are written again."""
-    found: dict[tuple[str | None, ...], list[Entry]] = {}
-    for entry in batch.entries:
-        if _has_many_dead(entry) or entry.file.size < _SMALL_BYTES:
-            values = entry.file.add.get("partitionValues") or {}
-            found.setdefault(tuple(values.get(name) for name in batch.partitions), []).append(entry)
-    for entries in found.values():
-        if len(entries) > 1 or _has_many_dead(entries[0]):
-            yield from entries
-
-
-def _has_many_dead(entry: Entry) -> bool:
-    dead = (entry.file.vector or {}).get("cardinality", 0)
-    return int(dead) > _DEAD_SHARE * int(entry.file.statistics.get("numRecords") or 0)
 
 
 def _vacuum(snapshot: Snapshot, retain: float) -> None:
@@ -105,7 +78,3 @@ def _needed(snapshot: Snapshot, before: float) -> set[str] | None:
 
 def _table(snapshot: Snapshot) -> DeltaTable:
     return DeltaTable(snapshot.folder.target, storage_options=snapshot.folder.options)
-
-
-def _due(every: int, since: int, version: int) -> bool:
-    return every > 0 and version // every > since // every

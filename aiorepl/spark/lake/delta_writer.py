@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.delta_encoding import parquet_options
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_log import DataFile
-from aiorepl.spark.lake.delta_statistics import Collector
+from aiorepl.spark.lake.delta_statistics import has_bounds, json_of
 from aiorepl.spark.lake.rows import codes
-
-_ROW_GROUP_ROWS: Final = 256 * 1024
-_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-FILE_BYTES: Final = 128 * 1024 * 1024
-"""The size at which a file ends."""
-_OPEN_FILES: Final = 32
+from aiorepl.spark.lake.statistics import Collector
+from aiorepl.spark.lake.writer import FileWriter, OpenFile
 
 PartitionValues = tuple[str | None, ...]
 
 
-class DeltaWriter:
-    """Writes rows to files: one after the other, or one for each partition at a time.
+class DeltaWriter(FileWriter[DataFile, PartitionValues]):
+    """Writes rows to files of a Delta table.
 
     :param schema: the table's columns.
     :param partitions: the columns by which it is partitioned.
@@ -41,108 +35,41 @@ class DeltaWriter:
     def __init__(
         self, folder: DeltaFolder, schema: pa.Schema, partitions: Sequence[str], keys: Iterable[str] = ()
     ) -> None:
+        super().__init__()
         self._folder = folder
         self._partitions = list(partitions)
         self._stored = pa.schema([field for field in schema if field.name not in partitions])
         self._keys = tuple(keys)
-        self._open: dict[PartitionValues, _File] = {}
-        self._done: list[DataFile] = []
         self._options: dict[str, Any] = {}
 
-    def write(self, rows: pa.Table) -> None:
-        """Write rows, which have the table's columns."""
-        for values, some in self._divided(rows):
-            if values not in self._open and len(self._open) >= _OPEN_FILES:
-                self._close_all()
-            if values not in self._open:
-                self._options = self._options or parquet_options(self._stored)
-                self._open[values] = _File(self._folder, self._stored, self._options, self._keys)
-            file = self._open[values]
-            file.write(some.select(self._stored.names))
-            if file.size >= FILE_BYTES:
-                self._close(values)
+    def _created(self, values: PartitionValues) -> OpenFile:
+        self._options = self._options or parquet_options(self._stored)
+        name = f"part-{uuid4()}.snappy.parquet"
+        statistics = Collector(self._stored, self._keys, has_bounds)
+        return OpenFile(name, self._folder.creating(name), self._stored, self._options, statistics)
 
-    def finish(self) -> list[DataFile]:
-        """Complete the files, and return them."""
-        self._close_all()
-        return self._done
-
-    def discard(self) -> None:
-        """Delete the files."""
-        self._close_all()
-        self._folder.delete(file.path for file in self._done)
-
-    def _close_all(self) -> None:
-        for values in list(self._open):
-            self._close(values)
-
-    def _close(self, values: PartitionValues) -> None:
-        file = self._open.pop(values)
-        add = file.close()
-        self._done.append(
-            DataFile({**add, "partitionValues": dict(zip(self._partitions, values, strict=True))})
+    def _completed(self, values: PartitionValues, file: OpenFile) -> DataFile:
+        return DataFile(
+            {
+                "path": file.path,
+                "size": file.size,
+                "modificationTime": round(time.time() * 1000),
+                "dataChange": True,
+                "stats": json_of(file.statistics),
+                "partitionValues": dict(zip(self._partitions, values, strict=True)),
+            }
         )
 
-    def _divided(self, rows: pa.Table) -> Iterable[tuple[PartitionValues, pa.Table]]:
-        if not rows.num_rows:
-            return []
+    def _divided(self, rows: pa.Table) -> Iterator[tuple[PartitionValues, pa.Table]]:
         if not self._partitions:
-            return [((), rows)]
+            yield (), rows
+            return
         _require_partitions(rows, self._partitions)
         numbers = codes(rows, self._partitions)
-        found = []
         for number in pc.unique(numbers):
             some = rows.filter(pc.equal(numbers, number))
-            found.append((tuple(partition_text(some[name][0]) for name in self._partitions), some))
-        return found
-
-
-class _File:
-    """One file that is being written."""
-
-    def __init__(
-        self, folder: DeltaFolder, schema: pa.Schema, options: Mapping[str, Any], keys: Iterable[str]
-    ) -> None:
-        self._folder = folder
-        self._name = f"part-{uuid4()}.snappy.parquet"
-        self._statistics = Collector(schema, keys)
-        self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0
-        self._stack = ExitStack()
-        self._out = self._stack.enter_context(folder.creating(self._name))
-        self._writer = pq.ParquetWriter(self._out, schema, store_schema=False, **options)
-
-    @property
-    def size(self) -> int:
-        """The bytes that were written so far."""
-        return int(self._out.tell())
-
-    def write(self, rows: pa.Table) -> None:
-        self._waiting.append(rows)
-        self._rows += rows.num_rows
-        self._bytes += rows.nbytes
-        if self._rows >= _ROW_GROUP_ROWS or self._bytes >= _ROW_GROUP_BYTES:
-            self._flush()
-
-    def close(self) -> dict[str, Any]:
-        """Complete the file, and return its add action."""
-        with self._stack:
-            self._flush()
-            self._writer.close()
-        return {
-            "path": self._name,
-            "size": self._folder.size(self._name),
-            "modificationTime": round(time.time() * 1000),
-            "dataChange": True,
-            "stats": self._statistics.json(),
-        }
-
-    def _flush(self) -> None:
-        if self._waiting:
-            rows = pa.concat_tables(self._waiting)
-            self._statistics.add(rows)
-            self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
-            self._waiting, self._rows, self._bytes = [], 0, 0
+            values = tuple(partition_text(some[name][0]) for name in self._partitions)
+            yield values, some.select(self._stored.names)
 
 
 def partition_text(value: pa.Scalar) -> str | None:

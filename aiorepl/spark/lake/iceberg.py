@@ -1,18 +1,15 @@
 """Iceberg tables that the driver writes with pyiceberg, without jars. Does not use Spark.
 
-A batch is one commit, of any size: its columns and its parts are staged one after the other in one transaction, which may also
-create the table (``iceberg_merge``). The commit sets a table property to the number of the application's last batch; the summary of
-its snapshots has the LSN.
+``iceberg_transaction`` makes the commit of a batch, ``merge`` the changes in it. The commit may also create the table. It sets a table
+property to the number of the application's last batch; the summary of its snapshot has the LSN.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -29,20 +26,19 @@ from pyiceberg.exceptions import (
     ValidationException,
     WaitingForLockException,
 )
+from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table import Transaction
 from pyiceberg.transforms import IdentityTransform
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.columns import evolution, target_schema
-from aiorepl.spark.lake.iceberg_columns import change, columns_of, set_numbers, storable, without_metadata
-from aiorepl.spark.lake.iceberg_log import UNIQUE, require_finished, rolled_back, versions
-from aiorepl.spark.lake.iceberg_merge import StagedBatch, fill
+from aiorepl.spark.lake.iceberg_columns import columns_of, set_numbers, without_metadata
+from aiorepl.spark.lake.iceberg_log import require_finished, rolled_back, versions
 from aiorepl.spark.lake.iceberg_rows import IcebergRows, reading
-from aiorepl.spark.lake.iceberg_transaction import IncrementalTransaction
-from aiorepl.spark.lake.rows import bounded
+from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
+from aiorepl.spark.lake.iceberg_upkeep import compact, expire
+from aiorepl.spark.lake.merge import merge
 from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -55,18 +51,14 @@ from aiorepl.spark.lake.table import (
     Upkeep,
     Version,
 )
+from aiorepl.spark.lake.upkeep import is_due
 
 _log = logger("aiorepl.spark")
 
-_PART_BYTES: Final = 64 * 1024 * 1024
 _ATTEMPTS: Final = 5
 _BATCH: Final = "aiorepl.batch."
-# Each batch adds a manifest, which every scan reads, and a metadata file, which lists all snapshots.
-_TABLE_PROPERTIES: Final = {
-    "commit.manifest-merge.enabled": "true",
-    "commit.manifest.min-count-to-merge": "10",
-    "write.metadata.delete-after-commit.enabled": "true",
-}
+# Each batch adds a metadata file, which lists all snapshots.
+_TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
 
 class IcebergLake:
@@ -74,7 +66,6 @@ class IcebergLake:
 
     :param catalog: the catalog, or a function that opens it, which is called at the first use.
     :param prefix: a prefix of the namespaces' names.
-    :param part_bytes: the bytes of changes that are merged at a time; a merge needs a small multiple of that in memory.
     """
 
     def __init__(
@@ -83,13 +74,12 @@ class IcebergLake:
         prefix: str = "",
         *,
         upkeep: Upkeep = DEFAULT_UPKEEP,
-        part_bytes: int = _PART_BYTES,
     ) -> None:
         self._given = catalog
         self._opening = Lock()
         self._prefix = prefix
         self._upkeep = upkeep
-        self._part_bytes = part_bytes
+        self._targets: dict[tuple[Any, ...], IcebergTarget] = {}
 
     def table(
         self,
@@ -98,17 +88,13 @@ class IcebergLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
-        """Return the target of a source table, without creating it."""
-        identifier = (self._prefix + name[0], name[1])
-        return IcebergTarget(
-            self._catalog(),
-            identifier,
-            keys,
-            mode,
-            layout,
-            upkeep=self._upkeep,
-            part_bytes=self._part_bytes,
-        )
+        """Return the target of a source table, without creating it; the same one for the same arguments."""
+        known = self._targets.get((name, keys, mode, layout))
+        if known is None:
+            identifier = (self._prefix + name[0], name[1])
+            known = IcebergTarget(self._catalog(), identifier, keys, mode, layout, upkeep=self._upkeep)
+            self._targets[name, keys, mode, layout] = known
+        return known
 
     def require_packages(self) -> None:
         """Open the catalog, to learn whether all of its packages are installed.
@@ -135,7 +121,7 @@ class IcebergLake:
 
 
 class IcebergTarget:
-    """The Iceberg table ``identifier`` of a catalog. pyiceberg cannot cluster or compact it.
+    """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered.
 
     :param keys: the columns that identify a row.
     """
@@ -149,7 +135,6 @@ class IcebergTarget:
         layout: Layout = DEFAULT_LAYOUT,
         *,
         upkeep: Upkeep = DEFAULT_UPKEEP,
-        part_bytes: int = _PART_BYTES,
     ) -> None:
         self.identifier = identifier
         self.keys = keys
@@ -157,7 +142,6 @@ class IcebergTarget:
         self._mode: Mode = mode
         self._layout = layout
         self._upkeep = upkeep
-        self._part_bytes = part_bytes
         self._maintained: int | None = None
 
     def __repr__(self) -> str:
@@ -190,58 +174,24 @@ class IcebergTarget:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> None:
-        wanted = None if schema is None else storable(target_schema(schema, self._mode))
-        table = self._open()
-        if table is not None:
-            require_finished(table)
         summary = metadata_of(commit)
-        with self._transaction(table, wanted) as transaction:
-            if table is not None and wanted is not None:
-                self._evolve(table, transaction, wanted, defaults, summary)
+        with self._attempt() as batch:
+            if schema is not None:
+                batch.evolve(schema, defaults)
+            elif batch.schema is None:
+                raise ConfigurationError(f"there is no {self}, and no schema to create it")
             for run in runs:
-                self._merge(transaction, run, summary)
-            transaction.set_properties({_BATCH + commit.application: str(commit.number)})
-
-    def _evolve(
-        self,
-        table: IcebergTable,
-        transaction: Transaction,
-        wanted: pa.Schema,
-        defaults: Mapping[str, pa.Scalar] | None,
-        summary: Mapping[str, str],
-    ) -> None:
-        steps = evolution(columns_of(table.metadata), wanted, None if self._mode == "changelog" else defaults)
-        if steps.rewrites or steps.added or steps.numbered:
-            change(transaction, steps, ".".join(self.identifier))
-        if steps.filled:
-            fill(table, transaction, steps, self._mode, self._part_bytes, summary)
-
-    def _merge(self, transaction: Transaction, run: Run, summary: Mapping[str, str]) -> None:
-        keys, parts, truncates = run
-        batch = StagedBatch(transaction, keys, self._mode, summary, self._part_bytes)
-        unique = {UNIQUE: json.dumps(sorted(keys))}
-        if (
-            parts
-            and self._mode == "soft_delete"
-            and unique.items() - transaction.table_metadata.properties.items()
-        ):
-            batch.unite()
-            transaction.set_properties(unique)
-        for some in bounded(parts, self._part_bytes):
-            changes = pa.concat_tables([part.read() for part in some]).combine_chunks()
-            batch.merge(changes, truncates)
-        if truncates:
-            batch.truncate(truncates)
+                merge(batch, run)
+            batch.commit(summary, {_BATCH + commit.application: str(commit.number)})
 
     def correct(self, run: Run) -> None:
         for left in reversed(range(_ATTEMPTS)):
-            table = self._open()
-            if table is None:
-                raise ConfigurationError(f"there is no Iceberg table {'.'.join(self.identifier)}")
-            require_finished(table)
             try:
-                with self._transaction(table, None) as transaction:
-                    self._merge(transaction, run, {})
+                with self._attempt() as batch:
+                    if batch.schema is None:
+                        raise ConfigurationError(f"there is no {self}")
+                    merge(batch, run)
+                    batch.commit({})
                 return
             except TableUnavailable:
                 # Whether or not this attempt was committed, another one deletes the same rows.
@@ -261,14 +211,29 @@ class IcebergTarget:
 
     def maintain(self) -> None:
         table = self._open()
-        if table is None or not self._upkeep.vacuum_every:
+        if table is None:
             return
-        number = len(table.history())
-        since, self._maintained = number - 1 if self._maintained is None else self._maintained, number
-        if number // self._upkeep.vacuum_every > since // self._upkeep.vacuum_every:
-            table.maintenance.expire_snapshots().older_than(
-                datetime.now(UTC) - timedelta(seconds=self._upkeep.retain)
-            ).commit()
+        version = _version(table)
+        since, self._maintained = version - 1 if self._maintained is None else self._maintained, version
+        with (
+            self._translated(),
+            reading(".".join(self.identifier), table.location()),
+            # Another program's commit that came first is no failure: upkeep is due again later.
+            suppress(CommitFailedException),
+        ):
+            if is_due(self._upkeep.optimize_every, since, version):
+                self._compact(table)
+                table.refresh()
+            if is_due(self._upkeep.vacuum_every, since, version):
+                expire(table, self._upkeep.retain)
+        self._maintained = _version(table)
+
+    def _compact(self, table: IcebergTable) -> None:
+        batch = IcebergTransaction(".".join(self.identifier), table, self._created, self._mode)
+        try:
+            compact(batch)
+        finally:
+            batch.discard()
 
     def _open(self) -> IcebergTable | None:
         with self._translated(), reading(".".join(self.identifier)):
@@ -278,41 +243,36 @@ class IcebergTarget:
                 return None
 
     @contextmanager
-    def _transaction(self, table: IcebergTable | None, wanted: pa.Schema | None) -> Iterator[Transaction]:
-        """Return the transaction that changes the table, or creates it.
-
-        :param wanted: the columns of a new table.
-        """
-        name = ".".join(self.identifier)
+    def _attempt(self) -> Iterator[IcebergTransaction]:
+        """Return the transaction that changes the table, or creates it."""
+        table, name = self._open(), ".".join(self.identifier)
         if table is not None:
-            with (
-                self._translated(),
-                reading(name, table.location()),
-                IncrementalTransaction(table) as transaction,
-            ):
-                yield transaction
-            return
-        if wanted is None:
-            raise ConfigurationError(f"there is no Iceberg table {name}, and no schema to create it")
-        with self._translated(), self._creation(wanted) as transaction:
-            if self._layout.partition_by:
-                with transaction.update_spec() as spec:
-                    for column in self._layout.partition_by:
-                        # A temporary name, because the column may be renamed, and another column may take its name.
-                        spec.add_field(column, IdentityTransform(), f"by_{column}")
-            set_numbers(transaction, wanted)
-            yield transaction
+            require_finished(table)
+        with self._translated(), reading(name, "" if table is None else table.location()):
+            batch = IcebergTransaction(name, table, self._created, self._mode)
+            try:
+                yield batch
+            finally:
+                batch.discard()
 
-    def _creation(self, wanted: pa.Schema) -> Transaction:
+    def _created(self, wanted: pa.Schema) -> CreateTableTransaction:
+        """Stage a new table."""
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:
             # Another table of the same new namespace may be created concurrently, and not every catalog raises a specific error for that.
             if not self._catalog.namespace_exists(self.identifier[:-1]):
                 raise
-        return self._catalog.create_table_transaction(
+        staged = self._catalog.create_table_transaction(
             self.identifier, without_metadata(wanted), properties=_TABLE_PROPERTIES
         )
+        if self._layout.partition_by:
+            with staged.update_spec() as spec:
+                for column in self._layout.partition_by:
+                    # A temporary name, because the column may be renamed, and another column may take its name.
+                    spec.add_field(column, IdentityTransform(), f"by_{column}")
+        set_numbers(staged, wanted)
+        return staged
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -332,6 +292,13 @@ class IcebergTarget:
                 f"the Iceberg table {'.'.join(self.identifier)} cannot be written: pyiceberg cannot commit to a "
                 f"{type(self._catalog).__name__}. Use a catalog of the type rest, sql, glue or hive"
             ) from error
+
+
+def _version(table: IcebergTable) -> int:
+    """Return a number that increases with each commit of rows."""
+    snapshot = table.current_snapshot()
+    # All snapshots of format version 1 have the number 0.
+    return (0 if snapshot is None else snapshot.sequence_number or 0) or len(table.history())
 
 
 def _database_errors() -> tuple[type[Exception], ...]:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import _pyarrow_schema_ensure_small_types, _pyarrow_to_schema_without_ids
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -21,11 +19,6 @@ from aiorepl.spark.lake.columns import Evolution, number_of
 from aiorepl.spark.lake.table import NUMBER
 
 _NUMBERS: Final = "aiorepl.numbers"
-_BOUNDS, _NO_BOUNDS = "write.metadata.metrics.column.", "counts"
-_EPOCH: Final = date(1970, 1, 1)
-_DAYS: Final = (date.min - _EPOCH).days, (date.max - _EPOCH).days
-_DAY: Final = 86_400_000_000
-_TIMES: Final = (pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
 
 
 def columns_of(table: TableMetadata) -> pa.Schema:
@@ -70,12 +63,6 @@ def change(transaction: Transaction, steps: Evolution, name: str) -> None:
     with transaction.update_schema() as update:
         for place, new in enumerate(steps.renamed.values()):
             update.rename_column(f"_aiorepl_{place}", new)
-    properties = transaction.table_metadata.properties
-    bounds = {new: properties.get(_BOUNDS + old) for old, new in steps.renamed.items()}
-    if stale := [_BOUNDS + old for old in steps.renamed if _BOUNDS + old in properties]:
-        transaction.remove_properties(*stale)
-    if kept := {_BOUNDS + new: found for new, found in bounds.items() if found is not None}:
-        transaction.set_properties(kept)
     with transaction.update_schema() as update:
         for column in steps.widened:
             try:
@@ -89,40 +76,6 @@ def change(transaction: Transaction, steps: Evolution, name: str) -> None:
             # As a tuple, because a dot in a text separates the parts of a path.
             update.add_column((added.name,), fields[added.name].field_type)
     set_numbers(transaction, steps.schema)
-
-
-def omit_bounds(transaction: Transaction, rows: pa.Table) -> None:
-    """Keep no bounds, from these rows on, of columns with a date or time that Python does not have: pyiceberg would fail.
-
-    :raises ConfigurationError: it is a partition column, for whose values pyiceberg needs Python's.
-    """
-    metadata = transaction.table_metadata
-    sources = {field.source_id for field in metadata.spec().fields}
-    partitions = {field.name for field in metadata.schema().fields if field.field_id in sources}
-    for name in rows.column_names:
-        if (limits := _limits(rows[name].type)) is None:
-            continue
-        found = pc.min_max(
-            rows[name].cast(pa.int64() if pa.types.is_timestamp(rows[name].type) else pa.int32())
-        )
-        if (
-            not found["min"].is_valid
-            or limits[0] <= found["min"].as_py() <= found["max"].as_py() <= limits[1]
-        ):
-            continue
-        if name in partitions:
-            raise ConfigurationError(
-                f"the partition column {name!r} has a date outside the years 1 to 9999, which pyiceberg cannot write: partition by another "
-                "column"
-            )
-        if metadata.properties.get(_BOUNDS + name) != _NO_BOUNDS:
-            transaction.set_properties({_BOUNDS + name: _NO_BOUNDS})
-
-
-def _limits(kind: pa.DataType) -> tuple[int, int] | None:
-    if pa.types.is_date32(kind):
-        return _DAYS
-    return (_DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1) if kind in _TIMES else None
 
 
 def _storable_type(kind: pa.DataType) -> pa.DataType:

@@ -1,6 +1,6 @@
-"""Reads and writes the records of a mirror's batches in an Iceberg table. Uses pyiceberg; does not use Spark.
+"""Reads the records of a mirror's batches in an Iceberg table. Uses pyiceberg; does not use Spark.
 
-The summary of a batch's snapshots has the application, the batch's number and its end.
+The summary of a batch's snapshot has the application, the batch's number and its end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from aiorepl.spark.lake.summary import commit_of
 from aiorepl.spark.lake.table import Commit, Version
 
 _UNFINISHED: Final = "aiorepl.unfinished."
-UNIQUE: Final = "aiorepl.unique"
-"""The table property with the columns by which the rows are unique, in the mode soft_delete."""
 
 
 def require_finished(table: IcebergTable) -> None:
@@ -54,7 +52,7 @@ def versions(table: IcebergTable) -> Iterator[Version]:
     seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
         commit = commit_of(_summary(snapshot))
-        # A batch makes several snapshots in one commit; the last one has all of its rows.
+        # An earlier release made several snapshots in one commit; the last one has all rows.
         if commit is not None and commit not in seen:
             seen.add(commit)
             time = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

@@ -1,25 +1,23 @@
-"""Reads the rows of a version of an Iceberg table with pyiceberg, in this process or in a task. Needs no catalog."""
+"""Reads the rows of a version of an Iceberg table, in this process or in a task. Needs no catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg import expressions
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import StaticTable
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.iceberg_columns import columns_of
+from aiorepl.spark.lake.iceberg_files import IcebergFiles
+from aiorepl.spark.lake.iceberg_scan import IcebergReader
+from aiorepl.spark.lake.scan import batches
 from aiorepl.spark.lake.table import ColumnRange
-
-# Its type annotations reject valid arguments of the constructors.
-_is: Any = expressions
 
 
 @contextmanager
@@ -67,28 +65,16 @@ class IcebergRows:
         self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         with reading(self.location):
-            yield from self._batches(columns, within, files)
-
-    def _batches(
-        self, columns: Sequence[str], within: ColumnRange | None, files: Collection[str] | None
-    ) -> Iterator[pa.RecordBatch]:
-        table = self._open()
-        condition = _is.AlwaysTrue()
-        if within is not None:
-            if within.least is not None:
-                condition = _is.GreaterThanOrEqual(within.column, within.least)
-            if within.below is not None:
-                condition = _is.And(condition, _is.LessThan(within.column, within.below))
-        scan = table.scan(condition, tuple(columns))
-        tasks = [each for each in scan.plan_files() if files is None or each.file.file_path in files]
-        reading = ArrowScan(table.metadata, table.io, scan.projection(), condition)
-        for batch in reading.to_record_batches(tasks):
-            yield batch.select(list(columns))
+            table = self._open()
+            reader, found = IcebergReader(table.io, table.metadata), IcebergFiles(table.io, table.metadata)
+            scans = (reader.scan(each, partial(found.dead, each)) for each in found.files)
+            yield from batches(scans, columns, within, files)
 
     def files(self) -> tuple[list[str], int]:
         with reading(self.location):
-            found = [each.file for each in self._open().scan().plan_files()]
-        return [each.file_path for each in found], sum(each.file_size_in_bytes for each in found)
+            table = self._open()
+            found = IcebergFiles(table.io, table.metadata).files
+        return [each.path for each in found], sum(each.size for each in found)
 
     def _open(self) -> StaticTable:
         with reading(self.location):

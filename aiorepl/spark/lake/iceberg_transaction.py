@@ -1,50 +1,186 @@
-"""A transaction of pyiceberg that applies each staged update once.
+"""One commit of an Iceberg table, from the changes of a batch. Uses pyiceberg; does not use Spark.
 
-pyiceberg's own applies all updates to a copy of the table's metadata, which lists every snapshot, each time its state is read. That
-is sixty times for one batch, and takes a second of CPU with some hundred snapshots.
-
-After a conflict, pyiceberg's own appends its rows to the other process's version of the table, which may have the same batch.
+The commit has one snapshot, with the batch's end in its summary, and the new columns and properties. Rows that are gone are marked in
+files with position deletes. Tables of format version 1 cannot have these, so their files are written again.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
 
-from pyiceberg.table import Table, Transaction
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.update import AssertRefSnapshotId, TableUpdate, update_table_metadata
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import CreateTableTransaction, Table
+from pyiceberg.table import Transaction as Staged
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCreate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Record
+from pyroaring import BitMap64
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.columns import evolution, target_schema
+from aiorepl.spark.lake.iceberg_columns import change, columns_of, storable
+from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
+from aiorepl.spark.lake.iceberg_scan import IcebergReader, IcebergScan
+from aiorepl.spark.lake.iceberg_snapshot import SnapshotWriter
+from aiorepl.spark.lake.iceberg_writer import IcebergWriter, write_deletes
+from aiorepl.spark.lake.table import Mode
+from aiorepl.spark.lake.transaction import Entry, Transaction
+
+_UNIQUE: Final = "aiorepl.unique"
+"""The table property with the columns by which the rows are unique, in the mode soft_delete."""
 
 
-class IncrementalTransaction(Transaction):
-    """A ``Transaction`` that keeps its metadata until another update is staged, and fails if rows were committed meanwhile."""
+class IcebergTransaction(Transaction[IcebergFile]):
+    """The changes of one commit of an Iceberg table.
 
-    _known: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+    :param table: the table; ``None`` if there is none.
+    :param create: stages a new table with these columns.
+    """
 
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        present = table.current_snapshot()
+    def __init__(
+        self,
+        name: str,
+        table: Table | None,
+        create: Callable[[pa.Schema], CreateTableTransaction],
+        mode: Mode,
+    ) -> None:
+        super().__init__(mode)
+        self._name = name
+        self._create = create
+        self._properties: dict[str, str] = {}
+        if table is not None:
+            self._stage(Staged(table))
+            if (version := table.metadata.format_version) > 2:
+                raise ConfigurationError(
+                    f"the Iceberg table {name} has the format version {version}, which pyiceberg cannot write: choose another target"
+                )
+            self.files = IcebergFiles(table.io, table.metadata)
+            self.entries = [
+                Entry(file, partial(self.files.dead, file), new=False) for file in self.files.files
+            ]
+
+    def is_united(self, keys: Sequence[str]) -> bool:
+        known = {**self.metadata.properties, **self._properties}
+        return known.get(_UNIQUE) == json.dumps(sorted(keys))
+
+    def set_united(self, keys: Sequence[str]) -> None:
+        self._properties[_UNIQUE] = json.dumps(sorted(keys))
+
+    def evolve(self, source: pa.Schema, defaults: Mapping[str, pa.Scalar] | None) -> None:
+        wanted = storable(target_schema(source, self.mode))
+        if self.schema is None:
+            self._stage(self._create(wanted))
+            self.files = IcebergFiles(self._table.io, self.metadata)
+            return
+        steps = evolution(self.schema, wanted, None if self.mode == "changelog" else defaults)
+        if steps.rewrites or steps.added or steps.numbered:
+            change(self._staged, steps, self._name)
+            self._stage(self._staged)
+        if steps.filled:
+            kept = [name for name in steps.schema.names if name not in {field.name for field in steps.added}]
+            self._fill(list(self.scans()), dict(zip(kept, kept, strict=True)), steps)
+
+    def commit(
+        self,
+        summary: Mapping[str, str],
+        properties: Mapping[str, str] | None = None,
+        *,
+        operation: Operation | None = None,
+        deletes: Sequence[DataFile] = (),
+        removed: Collection[str] = (),
+    ) -> None:
+        """Make the commit.
+
+        :param summary: for the snapshot's summary.
+        :param properties: of the table.
+        :param operation: what the snapshot did, by default what follows from the files.
+        :param deletes: files with position deletes that were written already.
+        :param removed: the paths of files with position deletes that leave the table.
+        """
+        marks = self._deletes_of(self._fold(lambda _: self.metadata.format_version > 1))
+        added = [entry.file.data for entry in self.entries if entry.new]
+        gone = {entry.file.path for entry in self.entries if entry.gone}
+        # A file with the deletes of only one data file belongs to it.
+        alone = {path for path, owner in self.files.owners().items() if owner in gone}
+        writer = SnapshotWriter(
+            self._table.io,
+            self.metadata,
+            self.files.manifests,
+            [*added, *marks, *deletes],
+            {*gone, *alone, *removed},
+        )
+        try:
+            snapshot = writer.write(summary, operation)
+        finally:
+            self._written += writer.written
+        updates: tuple[TableUpdate, ...] = (
+            SetPropertiesUpdate(updates={**self._properties, **(properties or {})}),
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate(
+                ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id
+            ),  # type: ignore[call-arg]
+        )
+        # If this fails, the table may have the commit all the same, so the new files stay. Upkeep deletes files that no snapshot needs.
+        self._written = []
+        self._table._do_commit(updates=self._staged._updates + updates, requirements=self._requirements())
+
+    def _requirements(self) -> tuple[TableRequirement, ...]:
+        """Return what must hold at the commit: nobody else has created the table, or changed its rows."""
+        if isinstance(self._staged, CreateTableTransaction):
+            return (AssertCreate(),)
+        present = self.metadata.current_snapshot()
         number = None if present is None else present.snapshot_id
-        self._requirements += (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=number),)  # type: ignore[call-arg]
+        return (
+            AssertTableUUID(uuid=self.metadata.table_uuid),
+            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=number),  # type: ignore[call-arg]
+            *self._staged._requirements,
+        )
 
-    def _register_snapshot_producer(self, producer: Any) -> None:
-        """Do nothing: pyiceberg retries only registered producers."""
+    def write_deletes(
+        self, partition: tuple[int, Record], marked: Sequence[tuple[str, BitMap64]]
+    ) -> DataFile:
+        """Write positions of deleted rows; as ``iceberg_writer.write_deletes``."""
+        found = write_deletes(self._table.io, self.metadata, partition, marked)
+        self._written.append(found.file_path)
+        return found
 
-    @property
-    def table_metadata(self) -> TableMetadata:
-        base, updates = self._table.metadata, self._updates
-        known = self._known
-        if known is not None and known[0] is base and _begins_with(updates, known[1]):
-            rest = updates[len(known[1]) :]
-            metadata = update_table_metadata(known[2], rest) if rest else known[2]
-        else:
-            metadata = update_table_metadata(base, updates)
-        self._known = base, updates, metadata
-        return metadata
+    def _stage(self, staged: Staged) -> None:
+        """Take the table as the staged changes have it."""
+        self._staged = staged
+        self._table = staged._table
+        self.metadata = staged.table_metadata if staged._updates else staged._table.metadata
+        self.schema = columns_of(self.metadata)
+        self._reader = IcebergReader(self._table.io, self.metadata)
 
+    def _scan(self, entry: Entry[IcebergFile]) -> IcebergScan:
+        return self._reader.scan(entry.file, entry.dead)
 
-def _begins_with(updates: tuple[TableUpdate, ...], known: tuple[TableUpdate, ...]) -> bool:
-    # A retry after a conflict replaces some of the updates.
-    return len(updates) >= len(known) and all(
-        one is other for one, other in zip(updates, known, strict=False)
-    )
+    def _writer(self, keys: Sequence[str]) -> IcebergWriter:
+        return IcebergWriter(self._table.io, self.metadata, keys)
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._table.io.delete(path)
+
+    def _deletes_of(self, marked: Sequence[Entry[IcebergFile]]) -> list[DataFile]:
+        """Write the positions of rows that are gone, one file for each partition."""
+        by_partition: dict[tuple[int, Record], list[tuple[str, BitMap64]]] = {}
+        for entry in marked:
+            by_partition.setdefault(entry.file.partition, []).append((entry.file.path, entry.touched))
+        return [self.write_deletes(partition, positions) for partition, positions in by_partition.items()]

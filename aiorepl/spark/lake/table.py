@@ -7,8 +7,8 @@ A batch is one commit of the table's log, whatever its size:
         table.apply(commit, [Run(keys, reduced.parts, reduced.truncates)], schema, defaults)
         table.maintain()                        # compacts and vacuums, when it is time to
 
-``mirroring.reduction`` makes the parts. A part has the last change of some keys (every change, in the modes history and
-changelog), and no key is in two parts. If the key columns change within a batch, the batch has several runs. Before the commit
+``mirroring.reduction`` makes the parts. A part has the last change of some keys, and no key is in two parts; in the modes history and
+changelog, it has some of all changes. If the key columns change within a batch, the batch has several runs. Before the commit
 nobody sees anything of the batch, and after the commit everything: rows, columns, the batch's number and its end.
 
 Every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it. So a query

@@ -1,14 +1,12 @@
-"""Merges reduced changes into a Delta table: finds the rows that exist, deletes those that change, and writes the new ones.
+"""Merges reduced changes into a table of any format: finds the rows that exist, deletes those that change, and writes the new ones.
 
 A row is replaced only by a newer change, so changes that the table has already change nothing. ``table`` describes the columns.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
-from aiorepl.spark.lake.delta_find import Wanted, matches
-from aiorepl.spark.lake.delta_scan import FileScan
-from aiorepl.spark.lake.delta_statistics import bounds
-from aiorepl.spark.lake.delta_transaction import DeltaTransaction, Entry
-from aiorepl.spark.lake.delta_writer import DeltaWriter
+from aiorepl.spark.lake.find import Wanted, matches
 from aiorepl.spark.lake.rows import (
     bounded,
     codes,
@@ -32,6 +26,7 @@ from aiorepl.spark.lake.rows import (
     with_values,
     without,
 )
+from aiorepl.spark.lake.scan import FileScan
 from aiorepl.spark.lake.soft_deletes import shared_keys, survivors
 from aiorepl.spark.lake.table import (
     DELETED,
@@ -45,15 +40,16 @@ from aiorepl.spark.lake.table import (
     Run,
     Truncate,
 )
+from aiorepl.spark.lake.transaction import Entry, Transaction
+from aiorepl.spark.lake.writer import FileWriter
 
 PART_BYTES: Final = 64 * 1024 * 1024
 """The bytes of changes that are merged at a time."""
-_KEYS: Final = "aiorepl/keys"
 _PLACE: Final = [COMMIT_LSN, ORDINAL]
 _ENDS: Final = (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)
 
 
-def merge(batch: DeltaTransaction, run: Run) -> None:
+def merge(batch: Transaction[Any], run: Run) -> None:
     """Merge the changes of a run, whose rows the same key columns identify."""
     assert batch.schema is not None
     if batch.mode == "soft_delete" and run.parts:
@@ -73,11 +69,11 @@ class _Merge:
 
     def __init__(
         self,
-        batch: DeltaTransaction,
-        scans: Sequence[tuple[Entry, FileScan]],
+        batch: Transaction[Any],
+        scans: Sequence[tuple[Entry[Any], FileScan]],
         keys: Sequence[str],
         truncates: Sequence[Truncate],
-        writer: DeltaWriter,
+        writer: FileWriter[Any, Any],
     ) -> None:
         assert batch.schema is not None
         self._schema: pa.Schema = batch.schema
@@ -136,8 +132,15 @@ class _Merge:
     def _versions(self, changes: pa.Table, first: int) -> None:
         """End versions and add new ones, in the mode history."""
         is_close = pc.equal(changes[OP], "close")
-        closing, added = changes.filter(is_close), changes.filter(pc.invert(is_close)).combine_chunks()
-        keys = closing.select(self._keys).combine_chunks()
+        closing, added = (
+            changes.filter(is_close).combine_chunks(),
+            changes.filter(pc.invert(is_close)).combine_chunks(),
+        )
+        # The versions of a key may be in other parts than its end.
+        keys = _distinct(changes.select(self._keys))
+        closed, of_closed = matches(closing, keys, self._keys)
+        close_of = np.full(keys.num_rows, -1)
+        close_of[of_closed] = closed
         rows, of_key = matches(added, keys, self._keys)
         identity = _identity(of_key, _places(added.take(pa.array(rows))))
         known = np.zeros(added.num_rows, bool)
@@ -148,20 +151,20 @@ class _Merge:
         for entry, scan, positions, numbers in self._matched(keys):
             there = scan.at(positions, [*_PLACE, IS_CURRENT])
             current = pc.fill_null(there[IS_CURRENT], False).to_numpy()
-            places = _places(there)
-            ending = current & _before(places, _places(closing)[numbers])
+            places, at = _places(there), close_of[numbers]
+            ending = current & (at >= 0)
+            ending[ending] = _before(places[ending], _places(closing)[at[ending]])
             self._end(
                 entry,
                 scan,
                 positions[ending],
-                {name: column.take(pa.array(numbers[ending])) for name, column in ends.items()},
+                {name: column.take(pa.array(at[ending])) for name, column in ends.items()},
             )
-            if (newest := _newest(scan)) is not None and newest < first:
+            if (newest := scan.newest()) is not None and newest < first:
                 continue
             same = pc.index_in(_identity(numbers, places), value_set=identity)
-            at = same.to_numpy(zero_copy_only=False)
             is_known = pc.is_valid(same).to_numpy(zero_copy_only=False)
-            number = np.where(is_known, at, 0).astype(np.int64)
+            number = pc.fill_null(same, 0).to_numpy(zero_copy_only=False).astype(np.int64)
             known[number[is_known]] = True
             ended = pc.is_valid(added[VALID_TO_LSN]).to_numpy()
             # A batch with an earlier end has added this version already.
@@ -173,7 +176,7 @@ class _Merge:
 
     def _end(
         self,
-        entry: Entry,
+        entry: Entry[Any],
         scan: FileScan,
         positions: np.ndarray,
         ends: dict[str, Any],
@@ -191,7 +194,7 @@ class _Merge:
         rows = scan.at(positions, self._schema.names)
         self._writer.write(ended(rows, ends, () if exact else self._truncates))
 
-    def _matched(self, keys: pa.Table) -> Iterator[tuple[Entry, FileScan, np.ndarray, np.ndarray]]:
+    def _matched(self, keys: pa.Table) -> Iterator[tuple[Entry[Any], FileScan, np.ndarray, np.ndarray]]:
         """Yield the positions of rows with these keys in each file, and the numbers of their keys."""
         wanted = Wanted(keys)
         for entry, scan in self._scans:
@@ -225,7 +228,7 @@ class _Merge:
         first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
         identity = [*_PLACE, OP]
         for _, scan in self._scans:
-            if (newest := _newest(scan)) is not None and newest < first:
+            if (newest := scan.newest()) is not None and newest < first:
                 continue
             for _, rows in scan.live(identity):
                 within = pc.and_(
@@ -236,11 +239,15 @@ class _Merge:
 
 
 def _truncate(
-    batch: DeltaTransaction, entry: Entry, scan: FileScan, truncates: Sequence[Truncate], writer: DeltaWriter
+    batch: Transaction[Any],
+    entry: Entry[Any],
+    scan: FileScan,
+    truncates: Sequence[Truncate],
+    writer: FileWriter[Any, Any],
 ) -> None:
     """Remove the rows of a file that are older than a truncate, and that no change has replaced."""
     last = truncates[-1]
-    newest = _newest(scan)
+    newest = scan.newest()
     if batch.mode == "current" and newest is not None and newest < last.lsn:
         batch.drop(entry)
         return
@@ -288,17 +295,16 @@ def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     return reduce(lambda found, name: _set(found, name, values[name]), _PLACE, rows)
 
 
-def _unite(batch: DeltaTransaction, keys: Sequence[str]) -> None:
+def _unite(batch: Transaction[Any], keys: Sequence[str]) -> None:
     """Remove deleted rows whose key another row has too, after a change of the key columns."""
-    number = _number_of(keys)
-    if batch.transaction(_KEYS) == number:
+    if batch.is_united(keys):
         return
-    batch.set_transaction(_KEYS, number)
+    batch.set_united(keys)
     scans = list(batch.scans())
     names = list(keys)
     assert batch.schema is not None
 
-    def rows(*, deleted: bool, columns: Sequence[str]) -> Iterator[tuple[Entry, np.ndarray, pa.Table]]:
+    def rows(*, deleted: bool, columns: Sequence[str]) -> Iterator[tuple[Entry[Any], np.ndarray, pa.Table]]:
         for entry, scan in scans:
             for positions, found in scan.live(list(dict.fromkeys([*columns, DELETED]))):
                 mask = pc.equal(pc.fill_null(found[DELETED], False), deleted)
@@ -323,26 +329,17 @@ def _unite(batch: DeltaTransaction, keys: Sequence[str]) -> None:
         writer.write(survivors(pa.concat_tables(found), shared, names))
 
 
-def _number_of(keys: Collection[str]) -> int:
-    return int.from_bytes(sha256(json.dumps(sorted(keys)).encode()).digest()[:7])
-
-
 def _origin_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the distinct keys under which the table has the kept values of changes."""
     moved = changes[ORIGIN].combine_chunks()
     there = pc.is_valid(moved)
     arrays = [pc.if_else(there, moved.field(name), changes[name].combine_chunks()) for name in keys]
-    found = pa.table(arrays, schema=pa.schema([changes.schema.field(name) for name in keys]))
-    numbers = codes(found, keys)
-    _, first = np.unique(numbers.to_numpy(), return_index=True)
-    return found.take(pa.array(first))
+    return _distinct(pa.table(arrays, schema=pa.schema([changes.schema.field(name) for name in keys])))
 
 
-def _newest(scan: FileScan) -> int | None:
-    """Return the LSN of the last change in a file; ``None`` if it is unknown, or a row has none."""
-    statistics = scan.file.statistics
-    found = bounds(statistics, COMMIT_LSN, pa.int64())
-    return None if found is None or statistics.get("nullCount", {}).get(COMMIT_LSN) != 0 else int(found[1])
+def _distinct(keys: pa.Table) -> pa.Table:
+    _, first = np.unique(codes(keys, keys.column_names).to_numpy(), return_index=True)
+    return keys.take(pa.array(first)).combine_chunks()
 
 
 def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int) -> np.ndarray:
@@ -351,7 +348,7 @@ def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int
     :param places: the positions of the changes.
     :param first: the LSN of the first change.
     """
-    newest = _newest(scan)
+    newest = scan.newest()
     if newest is not None and newest < first:
         return np.ones(len(positions), bool)
     return _before(_places(scan.at(positions, _PLACE)), places)

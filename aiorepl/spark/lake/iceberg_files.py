@@ -1,0 +1,151 @@
+"""The files of a snapshot of an Iceberg table: data files and position deletes. Uses pyiceberg; does not use Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
+from pyiceberg.table.delete_file_index import DeleteFileIndex, _referenced_data_file_path
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.utils.concurrent import ExecutorFactory
+from pyroaring import BitMap64
+
+from aiorepl.errors import ConfigurationError
+
+PATH, POSITION = "file_path", "pos"
+"""The columns of a file with position deletes."""
+
+
+@dataclass(frozen=True)
+class IcebergFile:
+    """A data file.
+
+    :param deletes: the files with position deletes that may mark its rows.
+    """
+
+    data: DataFile
+    deletes: tuple[DataFile, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.data.file_path
+
+    @property
+    def size(self) -> int:
+        return self.data.file_size_in_bytes
+
+    @property
+    def rows(self) -> int:
+        return self.data.record_count
+
+    @property
+    def partition(self) -> tuple[int, Record]:
+        """The partition spec and its values."""
+        return self.data.spec_id, self.data.partition
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest, with its entries that are not deleted."""
+
+    file: ManifestFile
+    entries: Sequence[ManifestEntry]
+
+
+class IcebergFiles:
+    """The files of the current snapshot.
+
+    :ivar manifests: the manifests with files.
+
+    :raises ConfigurationError: there are files of a kind that a mirror cannot read.
+    """
+
+    def __init__(self, io: FileIO, metadata: TableMetadata) -> None:
+        self._io = io
+        self._known: dict[str, Mapping[str, BitMap64]] = {}
+        snapshot = metadata.current_snapshot()
+        listed = [] if snapshot is None else snapshot.manifests(io)
+        entries = ExecutorFactory.get_or_create().map(lambda each: each.fetch_manifest_entry(io), listed)
+        self.manifests = [Manifest(file, found) for file, found in zip(listed, entries, strict=True) if found]
+        for each in self.of(ManifestContent.DATA) + self.of(ManifestContent.DELETES):
+            _require_readable(each.data_file)
+
+    def of(self, content: ManifestContent) -> list[ManifestEntry]:
+        """Return the entries of all manifests of a kind."""
+        return [entry for each in self.manifests if each.file.content == content for entry in each.entries]
+
+    @cached_property
+    def files(self) -> list[IcebergFile]:
+        """The data files."""
+        index = DeleteFileIndex()
+        for entry in self.of(ManifestContent.DELETES):
+            index.add_delete_file(entry, entry.data_file.partition)
+        found = []
+        for entry in self.of(ManifestContent.DATA):
+            file, number = entry.data_file, entry.sequence_number or 0
+            found.append(IcebergFile(file, tuple(index.for_data_file(number, file, file.partition))))
+        return found
+
+    def owners(self) -> dict[str, str]:
+        """Return, by file with position deletes of only one data file, that data file."""
+        found = {}
+        for entry in self.of(ManifestContent.DELETES):
+            path = _referenced_data_file_path(entry.data_file)
+            if path is not None:
+                found[entry.data_file.file_path] = path
+        return found
+
+    def dead(self, file: IcebergFile) -> BitMap64:
+        """Return the positions of a file's deleted rows."""
+        nothing = BitMap64()
+        return BitMap64.union(
+            nothing, *(self.positions(each).get(file.path, nothing) for each in file.deletes)
+        )
+
+    def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:
+        """Return the positions in a file with position deletes, by the path of the data file."""
+        if deletes.file_path not in self._known:
+            self._known[deletes.file_path] = _positions(self._io, deletes)
+        return self._known[deletes.file_path]
+
+
+def _positions(io: FileIO, deletes: DataFile) -> dict[str, BitMap64]:
+    with io.new_input(deletes.file_path).open() as opened:
+        rows = pq.read_table(opened, columns=[PATH, POSITION]).combine_chunks()
+    if not rows.num_rows:
+        return {}
+    paths = rows[PATH].combine_chunks().cast(pa.string()).dictionary_encode()
+    codes, positions = paths.indices.to_numpy(), rows[POSITION].to_numpy().astype(np.uint64)
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(len(paths.dictionary) + 1))
+    return {
+        path: BitMap64(positions[order[start:end]])
+        for path, start, end in zip(paths.dictionary.to_pylist(), starts, starts[1:], strict=False)
+    }
+
+
+def _require_readable(file: DataFile) -> None:
+    if file.content == DataFileContent.EQUALITY_DELETES:
+        problem = "equality deletes, as Flink writes them"
+    elif file.file_format != FileFormat.PARQUET:
+        problem = f"files of the format {file.file_format.value}"
+    else:
+        return
+    raise ConfigurationError(
+        f"the Iceberg table has {problem}, which a mirror cannot read ({file.file_path}): rewrite its data files with "
+        "another engine, or choose another target"
+    )

@@ -1,0 +1,120 @@
+"""Reads the rows of data files of an Iceberg table. Runs on the driver or on executors; does not use Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField
+from pyroaring import BitMap64
+
+from aiorepl.spark.lake.iceberg_columns import columns_of
+from aiorepl.spark.lake.iceberg_files import IcebergFile
+from aiorepl.spark.lake.iceberg_statistics import bounds
+from aiorepl.spark.lake.scan import FileScan
+from aiorepl.spark.lake.statistics import Bounds
+
+
+class IcebergReader:
+    """Reads the files of a table.
+
+    :ivar schema: its columns.
+    """
+
+    def __init__(self, io: FileIO, metadata: TableMetadata) -> None:
+        self.io = io
+        self.metadata = metadata
+        self.schema = columns_of(metadata)
+        self.names = metadata.name_mapping()
+        self.fields: dict[str, NestedField] = {field.name: field for field in metadata.schema().fields}
+
+    def scan(self, file: IcebergFile, dead: Callable[[], BitMap64]) -> IcebergScan:
+        """Return how to read a file.
+
+        :param dead: returns the positions of the rows that are deleted.
+        """
+        return IcebergScan(self, file, dead)
+
+
+class IcebergScan(FileScan):
+    """Reads one data file of an Iceberg table."""
+
+    def __init__(self, reader: IcebergReader, file: IcebergFile, dead: Callable[[], BitMap64]) -> None:
+        self.path = file.path
+        self.schema = reader.schema
+        self.dead = dead
+        self._reader = reader
+        self._data = file.data
+        self._stored: Mapping[int, NestedField] | None = None
+
+    def bounds(self, name: str) -> Bounds | None:
+        return bounds(self._data, self._reader.fields[name])
+
+    def nulls(self, name: str) -> int | None:
+        return (self._data.null_value_counts or {}).get(self._reader.fields[name].field_id)
+
+    def rows(self) -> int:
+        return self._data.record_count
+
+    def open(self) -> Any:
+        return self._reader.io.new_input(self.path).open()
+
+    def stored(self, file: pq.ParquetFile) -> Mapping[str, str]:
+        if self._stored is None:
+            schema = pyarrow_to_schema(file.schema_arrow, self._reader.names, True)
+            self._stored = {field.field_id: field for field in schema.fields}
+        there = self._stored
+        return {
+            name: there[field.field_id].name
+            for name, field in self._reader.fields.items()
+            if field.field_id in there
+        }
+
+    def whole(self, group: pa.Table | None, count: int, columns: Sequence[str]) -> pa.Table:
+        """Return columns in the table's types. A column that the file lacks is null, or constant if the table is partitioned by it."""
+        assert self._stored is not None
+        arrays: dict[str, Any] = {}
+        others = []
+        for name in columns:
+            field, kind = self._reader.fields[name], self.schema.field(name).type
+            there = self._stored.get(field.field_id)
+            if there is None or group is None:
+                arrays[name] = pa.repeat(self._constant(field, kind), count)
+            elif group[there.name].type == kind and not pa.types.is_nested(kind):
+                arrays[name] = group[there.name]
+            else:
+                others.append(there)
+        if others and group is not None:
+            arrays |= self._projected(group, others)
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.table([arrays[name] for name in columns], schema=schema)
+
+    def _projected(self, group: pa.Table, stored: Sequence[NestedField]) -> dict[str, Any]:
+        """Return columns of other types, and with the nested fields of the table."""
+        there = {field.field_id for field in stored}
+        fields = [field for field in self._reader.fields.values() if field.field_id in there]
+        rows = [
+            _to_requested_schema(
+                Schema(*fields), Schema(*stored), batch, True, allow_timestamp_tz_mismatch=True
+            )
+            for batch in group.select([field.name for field in stored]).to_batches()
+        ]
+        kinds = {field.name: self.schema.field(field.name).type for field in fields}
+        return {
+            name: pa.chunked_array([batch[name].cast(kind) for batch in rows], kind)
+            for name, kind in kinds.items()
+        }
+
+    def _constant(self, field: NestedField, kind: pa.DataType) -> pa.Scalar:
+        spec = self._reader.metadata.specs()[self._data.spec_id]
+        for number, each in enumerate(spec.fields):
+            if each.source_id == field.field_id and isinstance(each.transform, IdentityTransform):
+                return pa.scalar(self._data.partition[number], kind)
+        return pa.scalar(None, kind)

@@ -1,0 +1,225 @@
+"""One commit of a table, from the changes of a batch; what all formats share. Does not use Spark.
+
+    changes --reduce--> one net change per key --find--> file and position of the rows that exist
+            --write---> data files with the new rows --commit--> one entry of the log
+
+Until the log has the entry, nobody refers to the new files. Rows that are gone are marked by their positions, or their files are
+written again without them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from aiorepl.spark.lake.columns import Evolution
+from aiorepl.spark.lake.rows import fitted
+from aiorepl.spark.lake.scan import FileScan
+from aiorepl.spark.lake.table import IS_CURRENT, Mode
+from aiorepl.spark.lake.writer import FileWriter
+
+
+class File(Protocol):
+    """A format's description of a data file."""
+
+    @property
+    def path(self) -> str:
+        """Its path or URI."""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows, with the deleted ones; 0 if it is unknown."""
+
+    @property
+    def partition(self) -> Hashable:
+        """The values of its partition."""
+
+
+F = TypeVar("F", bound=File)
+
+
+class Entry(Generic[F]):
+    """A data file within a transaction.
+
+    :ivar marked: the positions of the rows that the present step deletes.
+    :ivar gone: whether all of its rows are deleted.
+    :ivar touched: the positions of the rows that earlier steps of the transaction have deleted.
+
+    :param dead: reads the positions of the rows that were deleted before the transaction.
+    :param new: whether the transaction has written it.
+    """
+
+    def __init__(self, file: F, dead: Callable[[], BitMap64], *, new: bool) -> None:
+        self.file = file
+        self.new = new
+        self.marked = BitMap64()
+        self.gone = False
+        self.touched = BitMap64()
+        self._read = dead
+        self._dead: BitMap64 | None = None
+
+    def dead(self) -> BitMap64:
+        """Return the positions of its deleted rows before the present step."""
+        if self._dead is None:
+            self._dead = self._read()
+        return self._dead
+
+    def mark(self, positions: np.ndarray) -> None:
+        """Delete rows."""
+        if len(positions):
+            self.marked |= BitMap64(np.ascontiguousarray(positions, np.uint64))
+
+    def settle(self) -> None:
+        """Begin another step."""
+        if self.marked:
+            self.touched |= self.marked
+            self._dead = self.dead() | self.marked
+            self.marked = BitMap64()
+
+
+class Transaction(ABC, Generic[F]):
+    """The changes of one commit.
+
+    :ivar schema: the table's columns after it; ``None`` if there is no table yet.
+    :ivar entries: the table's data files.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode: Mode = mode
+        self.schema: pa.Schema | None = None
+        self.entries: list[Entry[F]] = []
+        self._written: list[str] = []
+
+    @abstractmethod
+    def evolve(self, source: pa.Schema, defaults: Mapping[str, pa.Scalar] | None) -> None:
+        """Create the table, or change its columns so that rows of ``source`` fit; as ``Table.apply``."""
+
+    @abstractmethod
+    def is_united(self, keys: Sequence[str]) -> bool:
+        """Whether the rows are known to be unique by these columns, in the mode soft_delete."""
+
+    @abstractmethod
+    def set_united(self, keys: Sequence[str]) -> None:
+        """Record that the rows are unique by these columns."""
+
+    @abstractmethod
+    def _scan(self, entry: Entry[F]) -> FileScan:
+        """Return how to read a file."""
+
+    @abstractmethod
+    def _writer(self, keys: Sequence[str]) -> FileWriter[F, Any]:
+        """Return a writer of new files."""
+
+    @abstractmethod
+    def _delete(self, paths: Iterable[str]) -> None:
+        """Delete files that no commit refers to."""
+
+    def scans(self) -> Iterator[tuple[Entry[F], FileScan]]:
+        """Yield the files whose rows exist before the present step, to be read."""
+        for entry in self.entries:
+            if not entry.gone:
+                yield entry, self._scan(entry)
+
+    def drop(self, entry: Entry[F]) -> None:
+        """Delete all rows of a file."""
+        entry.gone = True
+
+    def writing(self, keys: Sequence[str] = ()) -> Writing[F]:
+        """Return a context that writes rows; they exist from the next step on."""
+        return Writing(self, self._writer(keys))
+
+    def add(self, files: Sequence[F]) -> None:
+        """Begin another step, which sees the rows of these new files, too."""
+        for entry in self.entries:
+            entry.settle()
+        self._written += (file.path for file in files)
+        self._delete(entry.file.path for entry in self.entries if entry.new and entry.gone)
+        self.entries = [entry for entry in self.entries if not (entry.new and entry.gone)]
+        self.entries += [Entry(file, BitMap64, new=True) for file in files]
+
+    def discard(self) -> None:
+        """Delete the files that no commit refers to."""
+        self._delete(self._written)
+        self._written = []
+
+    def rewrite(self, entries: Iterable[Entry[F]]) -> None:
+        """Write files again without their deleted rows."""
+        chosen = set(map(id, entries))
+        scans = [(entry, scan) for entry, scan in self.scans() if id(entry) in chosen]
+        assert self.schema is not None
+        names = self.schema.names
+        with self.writing() as writer:
+            for entry, scan in scans:
+                for _, rows in scan.live(names):
+                    writer.write(rows)
+                self.drop(entry)
+
+    def _fold(self, marks: Callable[[Sequence[Entry[F]]], bool]) -> list[Entry[F]]:
+        """Write touched files again, and return the files whose deleted rows are to be marked instead.
+
+        :param marks: whether to mark rows of these files.
+        """
+        self.add(())
+        for entry in self.entries:
+            if not entry.gone and entry.touched and len(entry.dead()) >= self._scan(entry).rows():
+                self.drop(entry)
+        self.add(())
+        touched = [entry for entry in self.entries if entry.touched and not entry.gone]
+        old = [entry for entry in touched if not entry.new]
+        marked = old if old and marks(old) else []
+        if again := [entry for entry in touched if entry.new or not marked]:
+            self.rewrite(again)
+        return marked
+
+    def _fill(
+        self, scans: Sequence[tuple[Entry[F], FileScan]], columns: Mapping[str, str], steps: Evolution
+    ) -> None:
+        """Write all rows again in the new columns.
+
+        :param scans: made before the columns changed.
+        :param columns: by the name in ``scans``, the new name.
+        """
+        with self.writing() as writer:
+            for entry, scan in scans:
+                for _, rows in scan.live(list(columns)):
+                    moved = rows.rename_columns(list(columns.values()))
+                    for field in steps.added:
+                        value = steps.filled.get(field.name, pa.scalar(None)).cast(field.type)
+                        column = pa.repeat(value, rows.num_rows)
+                        if self.mode == "history":
+                            current = pc.fill_null(moved[IS_CURRENT], False).combine_chunks()
+                            column = pc.if_else(current, column, pa.scalar(None, field.type))
+                        moved = moved.append_column(field, column)
+                    writer.write(fitted(moved, steps.schema))
+                self.drop(entry)
+
+
+class Writing(Generic[F]):
+    """Writes the new rows of one step."""
+
+    def __init__(self, transaction: Transaction[F], writer: FileWriter[F, Any]) -> None:
+        self._transaction = transaction
+        self._writer = writer
+
+    def __enter__(self) -> FileWriter[F, Any]:
+        return self._writer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        files = self._writer.finish()
+        if kind is None:
+            self._transaction.add(files)
+        else:
+            self._transaction._delete(file.path for file in files)
