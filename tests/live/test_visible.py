@@ -10,6 +10,7 @@ import pytest
 
 import aiorepl
 from aiorepl import Pipeline, SlotError, Source
+from aiorepl.source import visibility
 from aiorepl.source.visibility import Visibility
 from aiorepl.testing.faults import MemorySink
 
@@ -31,20 +32,9 @@ class Waiting:
         await self.reader.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         await self.reader.execute("SELECT pg_reload_conf()")
 
-    async def flushed(self, before):
-        """Wait until a commit waits whose record is after this end of WAL."""
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        while not await self.reader.fetchval(waits):
-            await asyncio.sleep(0.02)
-        assert await self.reader.fetchval("SELECT pg_current_wal_flush_lsn() > $1::text::pg_lsn", before)
-
     async def read(self):
         """What another session reads."""
         return await self.reader.fetchval("SELECT v FROM t WHERE id = 1")
-
-    async def wal(self):
-        """The end of WAL."""
-        return await self.reader.fetchval("SELECT pg_current_wal_insert_lsn()::text")
 
 
 @pytest.fixture
@@ -75,10 +65,16 @@ class Reads(MemorySink):
         await super().write(batch)
 
 
-async def received(pipeline, lsn):
-    """Wait until the pipeline has received everything before this LSN."""
-    async with asyncio.timeout(90):
-        while pipeline.statistics().received < aiorepl.LSN.parse(lsn):
+@pytest.fixture(autouse=True)
+def told_at_once(monkeypatch):
+    """What the stream waits for is told without the delay."""
+    monkeypatch.setattr(visibility, "_WARNING_SECONDS", 0.0)
+
+
+async def held(pipeline):
+    """Wait until the pipeline has received a transaction, and holds it."""
+    async with asyncio.timeout(60):
+        while "to become visible" not in (pipeline.statistics().waiting_for or ""):
             await asyncio.sleep(0.02)
 
 
@@ -93,11 +89,8 @@ async def test_a_standby_that_does_not_answer(waiting, interface, journaled, tmp
         asyncio.timeout(90),
         Pipeline(waiting.source(visible=True, interface=interface), [sink], **journal) as pipeline,
     ):
-        before = await waiting.wal()
         committing = asyncio.create_task(waiting.writer.execute("UPDATE t SET v = 2"))
-        await waiting.flushed(before)
-        if interface == "walsender":
-            await received(pipeline, before)
+        await held(pipeline)
         assert 1 == await waiting.read()
         assert not sink.changes
         await waiting.answer()
@@ -141,10 +134,8 @@ async def test_a_server_that_crashes(waiting):
     """After a crash a transaction that was waiting is committed, so it is delivered, once."""
     sink = Reads(waiting)
     async with asyncio.timeout(90), Pipeline(waiting.source(visible=True), [sink]) as pipeline:
-        before = await waiting.wal()
         committing = asyncio.create_task(waiting.writer.execute("UPDATE t SET v = 2"))
-        await waiting.flushed(before)
-        await received(pipeline, before)
+        await held(pipeline)
         await asyncio.to_thread(waiting.server.kill)
         await asyncio.gather(committing, return_exceptions=True)
         await asyncio.to_thread(waiting.server.start)
@@ -157,13 +148,12 @@ async def test_savepoints_and_prepared_transactions(waiting):
     """Xids of subtransactions do not matter, and a prepared transaction is awaited when it commits, not before."""
     sink = Reads(waiting)
     source = waiting.source(visible=True, two_phase=True, streaming="on")
-    async with asyncio.timeout(90), Pipeline(source, [sink]):
+    async with asyncio.timeout(90), Pipeline(source, [sink]) as pipeline:
         await waiting.reader.execute("BEGIN; INSERT INTO t VALUES (2, 5); PREPARE TRANSACTION 'g'")
         await waiting.reader.execute("BEGIN; SAVEPOINT a; UPDATE t SET v = 2 WHERE id = 1; RELEASE a; COMMIT")
         await sink.wait_for_changes(1)
-        before = await waiting.wal()
         committing = asyncio.create_task(waiting.writer.execute("COMMIT PREPARED 'g'"))
-        await waiting.flushed(before)
+        await held(pipeline)
         assert 1 == await waiting.reader.fetchval("SELECT count(*) FROM t")
         assert 1 == len(sink.changes)
         await waiting.answer()
