@@ -78,6 +78,7 @@ def draw(
         "prepared": chance.random() < 0.8,
         "children": altered and chance.random() < 0.5,
         "drops": all("mask" not in sink and "tables" not in sink for sink in sinks.values()),
+        "detaches": not any({"tree", "!tree"} & {*sink.get("tables", ())} for sink in sinks.values()),
         "streamed": chance.choice([0.1, 0.4]) if source.get("streaming") else 0.0,
     }
     if paired:

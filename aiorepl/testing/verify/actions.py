@@ -48,6 +48,7 @@ class Scope:
     :param added: columns that were added to ``accounts``, with their defaults.
     :param writer: the writer's number; only this writer changes its children of ``tree`` and ``base``.
     :param drops: whether children are dropped.
+    :param detaches: whether children are detached.
     :param loaded: the children that were loaded and not attached yet, with the time.
     """
 
@@ -61,6 +62,7 @@ class Scope:
     added: dict[str, Any] = field(default_factory=dict)
     writer: int = 0
     drops: bool = False
+    detaches: bool = True
     loaded: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -301,7 +303,7 @@ async def change_child(scope: Scope) -> list[Operation]:
         )
         await scope.connection.execute(attach)
         attached = True
-    elif step == "toggle":
+    elif step == "toggle" and scope.detaches:
         detach = (
             f"ALTER TABLE {table} DETACH PARTITION {child}"
             if kind == "leaf"

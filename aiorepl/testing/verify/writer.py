@@ -84,6 +84,8 @@ class Mixture:
     :param children: whether tables are created, attached to a partitioned or an inherited parent, and detached.
     :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer gets
         later belong to no known parent, so a consumer that selects or masks by parent refuses them.
+    :param detaches: whether such tables are detached. A consumer that learns of the table only then cannot know its parent, so one that
+        selects by parent stops.
     :param streamed: the share of transactions with savepoints that are large enough to be streamed, if the server's
         ``logical_decoding_work_mem`` is 64 kB.
     :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
@@ -112,6 +114,7 @@ class Mixture:
     messages: bool = False
     children: bool = False
     drops: bool = False
+    detaches: bool = True
     streamed: float = 0.0
     savepoints: int = 0
     rows: int = 0
@@ -279,6 +282,7 @@ class Writer:
             self.added,
             self.number,
             self.mixture.drops,
+            self.mixture.detaches,
             self._loaded,
         )
         await self._connection.execute("BEGIN")
