@@ -216,8 +216,10 @@ async def test_built_in_types(connection: asyncpg.Connection, compare: Compare) 
     )
     samples = {name: SAMPLES[name] for name in SAMPLES if exists(name, connection)}
     if connection.get_server_version() >= (19,):
-        # It prints zeros that our text of the binary form does not have; see ``identifiers``.
+        # It prints some values in a new form. Our text of the binary form is that of earlier versions; see ``identifiers`` and
+        # ``statistics``.
         samples["pg_lsn"] = ["16/B374D848", "FFFFFFFF/FFFFFFFF"]
+        del samples["pg_ndistinct"], samples["pg_dependencies"]
     await compare_samples(connection, compare, samples)
 
 
