@@ -1,10 +1,11 @@
-"""Measures batches of scattered changes in Delta tables of several sizes, without Spark: CPU seconds and bytes written.
+"""Measures batches of scattered changes in Delta and Iceberg tables of several sizes, without Spark: CPU seconds and bytes written.
 
-    .venv/bin/python bench/lake.py [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto] [--batches 3] [--grow]
+    .venv/bin/python bench/lake.py [--format delta] [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto]
+                                   [--batches 3] [--grow]
 
-Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of the table is beside it. With ``--grow``, the batches
+Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of a Delta table is beside it. With ``--grow``, the batches
 follow each other with upkeep; then the last tenth of them is compared with the first, and a full scan with that of the same table
-after compaction. CPU is that of this process; the best batch counts, because other programs may run.
+after compaction, for Delta. CPU is that of this process; the best batch counts, because other programs may run.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.lake.table import Commit, Mode, Run
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
@@ -44,6 +46,7 @@ _SLICE = 1_000_000
 def main() -> None:
     """Measure tables of each size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--format", choices=["delta", "iceberg"], default="delta")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--changes", type=int, default=1000)
     parser.add_argument("--mode", choices=["current", "history", "soft_delete"], default="current")
@@ -55,21 +58,33 @@ def main() -> None:
     for rows in given.rows:
         folder = Path(tempfile.mkdtemp(prefix="aiorepl-bench-"))
         try:
-            function = grow if given.grow else measure
-            function(folder, rows, given.changes, given.mode, vectors, given.batches)
+            target = _opened(folder / "ours", given.format, given.mode, vectors)
+            function = grow if given.grow and given.format == "delta" else measure
+            function(target, folder, rows, given.changes, given.batches)
         finally:
             shutil.rmtree(folder)
 
 
-def measure(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, batches: int) -> None:
+def _opened(folder: Path, kind: str, mode: Mode, vectors: Any) -> Any:
+    if kind == "delta":
+        return DeltaTarget(str(folder), ("id",), mode, deletion_vectors=vectors)
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    folder.mkdir()
+    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}")
+    return IcebergLake(catalog).table(("public", "t"), ("id",), mode)
+
+
+def measure(target: Any, folder: Path, rows: int, changes: int, batches: int) -> None:
     """Print a line for the mirror's engine, and one for deltalake's."""
-    target = DeltaTarget(str(folder / "ours"), ("id",), mode, deletion_vectors=vectors)
+    compares = target.mode == "current" and isinstance(target, DeltaTarget)
     for first in range(0, rows, _SLICE):
         _apply(target, range(first, min(first + _SLICE, rows)), first // _SLICE + 1, "insert")
-    shutil.copytree(folder / "ours", folder / "theirs")
+    if compares:
+        shutil.copytree(folder / "ours", folder / "theirs")
     chosen = [sorted(random.Random(number).sample(range(rows), changes)) for number in range(batches)]
     for name, function in (("one commit", _ours), ("deltalake's MERGE", _theirs)):
-        if name != "one commit" and mode != "current":
+        if name != "one commit" and not compares:
             continue
         best, written = float("inf"), 0
         for number, keys in enumerate(chosen):
@@ -79,18 +94,24 @@ def measure(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, bat
             best = min(best, time.process_time() - before)
             written = max(written, _bytes(path) - size)
         print(
-            f"{rows:,} rows, {changes:,} updated, {mode}, {name}: {best:.2f} CPU s a batch, {changes / best:,.0f} changes per CPU second, "
+            f"{rows:,} rows, {changes:,} updated, {target.mode}, {name}: {best:.2f} CPU s a batch, {changes / best:,.0f} changes per CPU second, "
             f"{written:,} bytes written",
             flush=True,
         )
+    if target.mode != "history":
+        assert _count(target) == rows
+
+
+def _count(target: Any) -> int:
+    """Count the rows as another program does."""
+    if isinstance(target, IcebergTarget):
+        return target._open().scan().count()
     found = QueryBuilder().register("t", DeltaTable(target.target)).execute("SELECT count(*) AS n FROM t")
-    if mode != "history":
-        assert pa.table(found.read_all())["n"][0].as_py() == rows
+    return pa.table(found.read_all())["n"][0].as_py()
 
 
-def grow(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, batches: int) -> None:
+def grow(target: DeltaTarget, folder: Path, rows: int, changes: int, batches: int) -> None:
     """Print the cost of the first and the last batches, and that of a scan before and after compaction."""
-    target = DeltaTarget(str(folder / "ours"), ("id",), mode, deletion_vectors=vectors)
     for first in range(0, rows, _SLICE):
         _apply(target, range(first, min(first + _SLICE, rows)), first // _SLICE + 1, "insert")
     costs = []
@@ -103,7 +124,7 @@ def grow(folder: Path, rows: int, changes: int, mode: Mode, vectors: Any, batche
     tenth = max(1, batches // 10)
     first, last = (statistics.median(some) for some in (costs[:tenth], costs[-tenth:]))
     print(
-        f"{rows:,} rows, {batches:,} batches of {changes:,}, {mode}: {first:.2f} CPU s a batch at first, {last:.2f} at last; with upkeep "
+        f"{rows:,} rows, {batches:,} batches of {changes:,}, {target.mode}: {first:.2f} CPU s a batch at first, {last:.2f} at last; with upkeep "
         f"{sum(costs) / batches:.2f} on average",
         flush=True,
     )
@@ -130,7 +151,7 @@ def _scan(path: str) -> float:
     return best
 
 
-def _apply(target: DeltaTarget, keys: Any, lsn: int, op: str) -> None:
+def _apply(target: Any, keys: Any, lsn: int, op: str) -> None:
     run = Run(target.keys, reduce_changes(_changes(keys, lsn, op), target.keys, target.mode).parts(2**25))
     target.apply(Commit("bench", lsn, LSN(lsn)), [run], SOURCE)
 
@@ -154,11 +175,11 @@ def _changes(keys: Any, lsn: int, op: str) -> pa.Table:
     return pa.table(columns, schema=pa.schema([*SOURCE, *META]))
 
 
-def _ours(target: DeltaTarget, _: Path, keys: list[int], lsn: int) -> None:
+def _ours(target: Any, _: Path, keys: list[int], lsn: int) -> None:
     _apply(target, keys, lsn, "update")
 
 
-def _theirs(_: DeltaTarget, path: Path, keys: list[int], lsn: int) -> None:
+def _theirs(_: Any, path: Path, keys: list[int], lsn: int) -> None:
     rows = _changes(keys, lsn, "update").select([*SOURCE.names, "_commit_lsn", "_ordinal"])
     table = DeltaTable(str(path))
     merger = table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", streamed_exec=False)
