@@ -42,18 +42,13 @@ def shared_keys(deleted: pa.Table, live: Iterable[pa.RecordBatch], keys: Sequenc
     return either.rename_columns([*names, LIVE])
 
 
-def of_keys(rows: pa.Table, shared: pa.Table, keys: Sequence[str], *, others: bool = False) -> pa.Table:
-    """Return the rows whose key is in ``shared``; or the ``others``."""
-    wanted = set(keys_of(shared, keys))
-    return rows.filter(pa.array([(key in wanted) != others for key in keys_of(rows, keys)], pa.bool_()))
-
-
 def survivors(rows: pa.Table, shared: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return, of the deleted rows with shared keys, the last one for each key that no live row has.
 
     :param rows: all deleted rows with these keys.
     """
-    rows = of_keys(rows, shared.filter(pc.invert(shared[LIVE])), keys)
+    wanted = set(keys_of(shared.filter(pc.invert(shared[LIVE])), keys))
+    rows = rows.filter(pa.array([key in wanted for key in keys_of(rows, keys)], pa.bool_()))
     # A truncate deletes rows at one position; the columns then decide, so that every attempt keeps the same row.
     others = [field.name for field in rows.schema if _sortable(field.type)]
     order = [(name, "descending") for name in (COMMIT_LSN, ORDINAL)] + [
