@@ -145,11 +145,9 @@ def _published(program: Program) -> Program:
     # A generator of its own, so that a seed's other choices do not depend on these.
     chance = random.Random(f"publication {program.seed}")
     version = program.version
-    # Nothing tells whether such a slot was read before, so a start with patterns that may match nothing is refused.
-    forgets = any(strike in ("crash", PROMOTE) for run in program.runs for strike, *_ in run.strikes)
-    exact = not program.pipeline["journal"] and (
-        version < 14 or forgets or bool(program.source.get("failover"))
-    )
+    # Without a journal, a start with patterns that may match nothing is refused if the server has ever crashed, as programs let it:
+    # then nothing tells whether the slot was read before.
+    exact = not program.pipeline["journal"]
     if exact:
         sinks_now = {
             name: {**sink, "mask": [column.removesuffix("?") for column in sink["mask"]]}
