@@ -12,7 +12,7 @@ from aiorepl.dsn import without_driver
 from aiorepl.errors import ConfigurationError, ConnectionFailed
 
 FILE: Final = "file:"
-"""Before the path of a file whose text is a DSN."""
+"""The prefix of a DSN that names a file with the DSN."""
 
 # asyncpg's time-out does not apply to a password function.
 _SECONDS: Final = 30.0
@@ -20,14 +20,14 @@ _MOST_BYTES: Final = 65_536
 
 
 def is_file(dsn: str | None) -> bool:
-    """Whether a DSN is the path of a file that has the DSN."""
+    """Whether a DSN names a file that contains the DSN."""
     return dsn is not None and dsn.startswith(FILE) and not dsn.startswith(f"{FILE}//")
 
 
 def expire(dsn: str | None, arguments: Mapping[str, Any]) -> bool:
     """Whether another attempt to connect may have other credentials.
 
-    :param arguments: of ``asyncpg.connect``.
+    :param arguments: the arguments of ``asyncpg.connect``.
     """
     return is_file(dsn) or callable(arguments.get("password"))
 
@@ -54,13 +54,13 @@ class PasswordCommand:
     """A password function for asyncpg: runs a command, and returns its output without the line end.
 
     :param command: the program and its arguments; no shell reads them.
-    :raises ConfigurationError: there is no program.
+    :raises ConfigurationError: the command is not a program with its arguments.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
             raise ConfigurationError(
-                'password_command is a program with its arguments, such as ["aws", "rds", "generate-db-auth-token"]'
+                'password_command must be a list of a program and its arguments, such as ["aws", "rds", "generate-db-auth-token"]'
             )
         self._command = tuple(command)
 
@@ -69,7 +69,7 @@ class PasswordCommand:
 
         :raises ConnectionFailed: the command cannot be started, fails, or prints no password.
         """
-        # Neither its output nor its messages are shown: either may have the password.
+        # Errors quote neither the command's output nor its messages, because either may contain the password.
         name = self._command[0]
         try:
             process = await asyncio.create_subprocess_exec(
@@ -84,7 +84,9 @@ class PasswordCommand:
             async with asyncio.timeout(_SECONDS):
                 output, _ = await process.communicate()
         except TimeoutError:
-            raise ConnectionFailed(f"password_command: {name} has not ended after {_SECONDS:g} s") from None
+            raise ConnectionFailed(
+                f"password_command: {name} did not end within {_SECONDS:g} s: run it yourself to see why"
+            ) from None
         finally:
             if process.returncode is None:
                 process.kill()

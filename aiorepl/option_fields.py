@@ -1,9 +1,11 @@
-"""Fields of dataclasses of options, which accept text with a unit, and are read as numbers. Pure.
+"""Fields for dataclasses of options: each accepts text with a unit, and reads as a number. Pure.
 
-@dataclass(frozen=True)  # not slots, which would replace the field
-class Options:
-max_bytes: Bytes[int] = Bytes(1024)
-timeout: Seconds[float | None] = Seconds(30.0)
+::
+
+    @dataclass(frozen=True)  # without slots=True, which would replace the fields
+    class Options:
+        max_bytes: Bytes[int] = Bytes(1024)
+        timeout: Seconds[float | None] = Seconds(30.0)
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class RetryPolicy:
 
         :param call: the sink and the call, for the log.
         :param rewind: whether to repeat the call even if the error asks for a rewind.
-        :param waits: called with the seconds, about, until the next attempt.
+        :param waits: called with the approximate seconds until the next attempt.
         """
 
         def pause(error: Exception) -> bool | float:

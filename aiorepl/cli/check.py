@@ -42,8 +42,8 @@ def check(
 
     Run it first: the publication and the slot need not exist yet, and it prints the statements that create or correct what is
     missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
-    selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The exit code is that of the first
-    error; warnings do not count. The last line counts both.
+    selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The last line counts
+    errors and warnings. The exit code is that of the first error, or 0 if there are only warnings.
     """
     from aiorepl.cli.event_loop import run_async
 
@@ -72,7 +72,7 @@ def check(
 
 
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Describe the findings, in the colours of terminals; ``click.echo`` removes them elsewhere."""
+    """Describe the findings, in colour; ``click.echo`` removes the colours outside of terminals."""
     for finding in findings:
         level = click.style(f"{finding.level:8}", fg=_COLOURS[finding.level], bold=finding.level == "error")
         yield f"{level} {finding.about:17} {printable(' '.join(finding.text.split()))}"

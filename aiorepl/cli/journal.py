@@ -91,7 +91,7 @@ def verify(log: Log, journal: str) -> int:
 
 
 class _Read:
-    """Counts what was read of a journal."""
+    """Counts the bytes that were read of a journal."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -101,7 +101,7 @@ class _Read:
         self.bytes += size
 
     def describe(self) -> str:
-        """Return how far the reading is."""
+        """Return the progress of the reading."""
         return f"verified {_part(self.bytes, self.total)}"
 
 

@@ -1,4 +1,4 @@
-"""Shows how far a command is that takes more than two seconds: a line that changes in a terminal, log lines elsewhere."""
+"""Shows the progress of commands that take more than two seconds: as a changing line in a terminal, and in the log elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_SECONDS: Final = 30.0
 
 @contextlib.contextmanager
 def progress(log: Log, describe: Callable[[], str]) -> Iterator[None]:
-    """Show what ``describe`` returns while the body runs. It is called in another thread."""
+    """Show the text of ``describe`` while the body runs. Another thread calls ``describe``."""
     ended = threading.Event()
 
     def show() -> None:
@@ -43,7 +43,7 @@ def progress(log: Log, describe: Callable[[], str]) -> Iterator[None]:
 
 
 def _in_terminal(ended: threading.Event, describe: Callable[[], str]) -> None:
-    # Imported here, because most commands end before.
+    # Import rich only now, because most commands end before they need it.
     from rich.console import Console
     from rich.text import Text
 

@@ -132,7 +132,7 @@ def drop(dsn: str | Secret[str] | None, name: str, wait: bool, yes: bool) -> Non
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(
-                f"Changes that the consumer of {name} has not confirmed would be lost: repeat it with --yes."
+                f"Changes that the consumer of {name} has not confirmed would be lost: to drop it, repeat the command with --yes."
             )
         click.confirm(
             f"Changes that the consumer of {name} has not confirmed are lost. Drop it?", abort=True, err=True

@@ -291,7 +291,7 @@ def below(key: str, name: str) -> str:
 
 
 def _given(hint: Any) -> Any:
-    """Return what a field accepts, by its hint."""
+    """Return the type that an option accepts, from the annotation of its field."""
     fields = {Bytes: Size, Seconds: Duration}
     given: Any = fields.get(get_origin(hint), hint)
     return given | None if given is not hint and type(None) in _alternatives(get_args(hint)[0]) else given

@@ -34,7 +34,7 @@ class SinkStatistics:
         first one.
     :param began: the commit time of the first transaction that the sink has received, an aware datetime; ``None`` before it.
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
-    :param next_attempt: when the call is repeated, about, an aware datetime; ``None`` if ``retrying`` is.
+    :param next_attempt: the approximate time of the next attempt, an aware datetime; ``None`` while ``retrying`` is ``None``.
     :param failed: the error that stopped the sink; ``None`` while it works.
     """
 

@@ -12,7 +12,7 @@ _MINUTE: Final = 60.0
 
 
 class _Seen(NamedTuple):
-    """What was counted at a time."""
+    """The counters at one time."""
 
     at: float
     rows: int
@@ -48,7 +48,10 @@ class Rates:
             self._seen.popleft()
 
     def describe(self, now: float) -> dict[str, Any]:
-        """Return rows and bytes per second over the last seconds and the last minute; ``None`` while they are unknown."""
+        """Return the rates over the last seconds and the last minute, the age of the last change, and the rest of snapshots in seconds.
+
+        A value is ``None`` while it is unknown.
+        """
         return {
             "now": self._rate(now - _NOW_SECONDS),
             "minute": self._rate(now - _MINUTE),
@@ -64,7 +67,7 @@ class Rates:
         if first is last:
             first = self._seen[-2]
         seconds = last.at - first.at
-        # A snapshot's counters begin anew with each snapshot.
+        # Each snapshot resets its counters, so a difference may be negative.
         return {
             "rows": max(last.rows - first.rows, 0) / seconds,
             "bytes": max(last.bytes - first.bytes, 0) / seconds,

@@ -111,7 +111,7 @@ def _slowest(statistics: PipelineStatistics) -> str | None:
 
 
 def _retries(statistics: PipelineStatistics, now: datetime) -> list[str]:
-    """Describe the calls that are repeated. They are problems to see, but the pipeline is ready."""
+    """Describe the repeated calls. The page shows them as problems; they do not make the pipeline unready."""
     found = []
     for name, sink in statistics.sinks.items():
         if sink.retrying is not None and sink.failed is None:

@@ -38,9 +38,9 @@ _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 class Source:
     """A database, a replication slot in it, and the options of its stream.
 
-    :param dsn: a DSN or URL as asyncpg takes it (``postgresql://…``), ``file:`` and the path of a file with such a DSN, which is read
-        for every connection, or ``None`` for the PG* environment. It may contain a
-        password, so it is kept as a ``Secret``; a source can neither be pickled nor printed with it.
+    :param dsn: a DSN or URL as asyncpg takes it (``postgresql://…``); ``file:`` and the path of a file with such a DSN, which every
+        connection reads again; or ``None`` for the PG* environment. A DSN may contain a password, so it is kept as a ``Secret``: a
+        source cannot be pickled, and its repr does not show the DSN.
     :param slot: the replication slot's name.
     :param publication: one name or several.
     :param create_slot: create the slot if it is missing; an existing slot is used.
@@ -66,8 +66,8 @@ class Source:
         do not receive these messages.
     :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
-    :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a reader who reads the row again
-        reads the new one. With synchronous replication the server sends a transaction before other sessions see it.
+    :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a consumer that reads the row
+        again reads the new one. With synchronous replication, the server sends a transaction before other sessions see it.
     :param visible_timeout: how long to wait for a transaction to become visible; then the stream ends with an error.
     :param password_command: a program with its arguments; its output is the password of every connection. In Python,
         ``connect={"password": function}`` does the same, with any function, also an async one.
@@ -107,7 +107,7 @@ class Source:
         if self.password_command is not None:
             PasswordCommand(self.password_command)
             if "password" in Secret.of(self.connect).reveal():
-                raise ConfigurationError("give either password_command or connect's password")
+                raise ConfigurationError("give password_command or connect's password, not both")
         if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
         if not _SLOT.fullmatch(self.slot):
@@ -155,7 +155,7 @@ class Source:
 
     @property
     def address(self) -> str:
-        """The hosts and ports of the server; empty if the DSN names none, or is in a file."""
+        """The hosts and ports in the DSN or the environment; empty if the DSN is in a file, or ``connect`` names the host."""
         dsn, arguments = self._revealed()
         elsewhere = "host" in arguments or (dsn or "").startswith("file:")
         return "" if elsewhere else address(dsn)

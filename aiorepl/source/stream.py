@@ -164,10 +164,10 @@ class ReplicationStream:
     async def visible(self, transaction: ReplicationTransaction) -> None:
         """Wait until every new snapshot of the database sees ``transaction``, whose rows you are going to read again.
 
-        With ``visible=True`` the stream itself waits before it returns a transaction. Prepared transactions are visible once they are
-        committed; what stands between transactions is at once.
+        With ``visible=True`` the stream itself waits before it returns a transaction. A prepared transaction becomes visible when
+        it is committed. A message between transactions needs no wait.
 
-        :raises SlotError: the transaction is not visible after ``visible_timeout`` seconds.
+        :raises SlotError: the transaction is not visible after ``visible_timeout``.
         :raises ConnectionLost: the server was restarted meanwhile, or the connection was lost; call this again after the next read.
         :raises ConnectionFailed, ServerError: the server cannot be asked.
         """

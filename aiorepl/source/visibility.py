@@ -1,8 +1,8 @@
 """Waits until every new snapshot of the database sees a transaction.
 
 A walsender sends a transaction as soon as its commit record is flushed. Other sessions see it only once its process has left the list of
-running transactions: a moment later, and with synchronous replication only after the standbys have answered, however long that takes. A
-reader who takes a change as the reason to read the row again could until then read the old row.
+running transactions: a moment later, and with synchronous replication only after the standbys have answered, however long that takes. Until
+then, a consumer that reads a row again because it has changed could read the old row.
 
 Source: ``CommitTransaction`` and ``RecordTransactionCommit`` in xact.c, ``SyncRepWaitForLSN`` in syncrep.c, ``GetSnapshotData`` in procarray.c.
 """
@@ -26,8 +26,8 @@ from aiorepl.wire.opening import translated
 
 _log = logger("aiorepl.visibility")
 
-# The LSN is read before the age, whose next xid is therefore later than that of every commit before the LSN. A snapshot of a standby
-# lists no running transactions; there a transaction is visible before the replay position is past it.
+# The query reads the LSN before the age. So every commit before the LSN has a lower xid than the next xid, which the age gives. A
+# snapshot of a standby lists no running transactions; there, a transaction is visible before the replay position passes it.
 _LOOK: Final = """
 SELECT pg_catalog.pg_postmaster_start_time()::pg_catalog.text AS started,
        pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
@@ -44,12 +44,12 @@ _WARNING_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a snapshot of the server sees.
+    """The transactions that a snapshot of the server sees. All xids have their epoch.
 
     :param started: when the server was started; it changes with every restart.
-    :param xmin: every transaction before it had ended. These xids have their epoch.
-    :param xmax: no transaction from it on had ended.
-    :param in_progress: the transactions between them that had not ended, without subtransactions, which end with them.
+    :param xmin: every transaction before this xid had ended.
+    :param xmax: no transaction with this xid or a later one had ended.
+    :param in_progress: the transactions between ``xmin`` and ``xmax`` that had not ended; subtransactions are not listed.
     :param next_xid: the first xid that was not assigned.
     :param end: every transaction that committed before this LSN has an xid before ``next_xid``; on a standby, such a transaction is visible.
     :param in_recovery: whether the server is a standby.
@@ -69,17 +69,17 @@ class Look:
 
         :param snapshot: ``xmin:xmax:xip,xip…``.
         :param inserted: the end of WAL; ``None`` on a standby.
-        :param age: that of xid 3.
+        :param age: the age of xid 3.
         """
         xmin, xmax, listed = snapshot.split(":")
-        # Only its lower half is known. It is at most two billion transactions after xmax.
+        # The age gives only the lower half of the next xid, which is at most two billion transactions after xmax.
         next_xid = int(xmax) + (_AGE_OF + age - int(xmax)) % _XIDS
         end = LSN.parse(inserted or replayed or "0/0")
         running = frozenset(int(xid) for xid in listed.split(",") if xid)
         return cls(started, int(xmin), int(xmax), running, next_xid, end, inserted is None)
 
     def sees(self, xid: int, commit_lsn: LSN) -> bool:
-        """Whether a committed transaction is visible; false, too, if this look is older than the transaction.
+        """Whether a committed transaction is visible; also false if this look is older than the transaction.
 
         :param xid: the top-level xid without its epoch, as in the stream.
         """
@@ -93,11 +93,11 @@ class Look:
 
 
 class Visibility:
-    """Looks at the server on a connection of its own, once for all transactions that have arrived together.
+    """Asks the server on a separate connection, once for all transactions that have arrived together.
 
-    A look is kept: a stream that is far behind needs no second one until it has caught up.
+    The last look is kept: a stream that is far behind asks again only once it has caught up.
 
-    :param waits: called with what the stream waits for, once that takes long, and with ``None`` afterwards.
+    :param waits: called with a description of the awaited transaction if the wait takes long, and with ``None`` after the wait.
     """
 
     def __init__(self, source: Source, waits: Callable[[str | None], None]) -> None:
@@ -107,7 +107,7 @@ class Visibility:
         self._look: Look | None = None
 
     async def visible(self, slices: Sequence[Slice], started: str | None) -> int:
-        """Wait until the first slices are visible, and return how many of them are: at least one, if there is one.
+        """Wait until the first slice is visible. Return the number of visible slices at the beginning.
 
         :param started: when the server of the stream was started.
         :raises SlotError: the first transaction is not visible after ``visible_timeout``.
@@ -136,7 +136,7 @@ class Visibility:
                     warned = True
                     self._waits(f"{_name(transaction)} to become visible to new snapshots")
                     _log.warning(
-                        "%s is not visible to new snapshots yet: is a synchronous standby away?",
+                        "%s is not visible to new snapshots yet: check in pg_stat_replication that the synchronous standbys answer",
                         _name(transaction),
                     )
                 if self._look is not None and pause > _FIRST_PAUSE:
@@ -148,7 +148,7 @@ class Visibility:
                 self._waits(None)
 
     def close(self) -> None:
-        """Drop the connection, and what was seen on it."""
+        """Drop the connection and the last look."""
         self._connection.drop()
         self._look = None
 
@@ -162,21 +162,21 @@ class Visibility:
             raise translated(error) from None
         look = Look.parse(row["started"], row["snapshot"], row["inserted"], row["replayed"], row["age"])
         if started is not None and look.started != started:
-            # It may lack what the stream has sent. A reconnect finds out.
+            # This server may lack transactions that the stream has sent. The reconnect compares the positions.
             self.close()
-            raise ConnectionLost("the server was restarted, or the DSN leads to another one")
+            raise ConnectionLost("the server was restarted, or the DSN leads to another server")
         self._look = look
 
     def _expired(self, transaction: Transaction) -> SlotError:
         return SlotError(
             f"{_name(transaction)} is not visible to new snapshots after {self._seconds:g} s, so it is not delivered "
-            "(visible = true): a synchronous standby does not answer (pg_stat_replication), or this consumer is one itself; then start "
-            "again, or raise visible_timeout"
+            "(visible = true): check in pg_stat_replication that the synchronous standbys answer, and that this consumer is not one of "
+            "them; then start again, or raise visible_timeout"
         )
 
 
 def _commits(part: Slice, header: Transaction) -> bool:
-    """Whether the slice belongs to a commit. Rows of a snapshot, those of a PREPARE and a rollback are delivered at once."""
+    """Whether the slice belongs to a commit. Rows of a snapshot, a PREPARE and a rollback need no wait."""
     if header.snapshot is not None:
         return False
     return not header.prepared or isinstance(part.two_phase, m.CommitPrepared)

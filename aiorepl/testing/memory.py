@@ -63,9 +63,7 @@ class MemorySource(Source):
 
     def __post_init__(self) -> None:
         if self.visible:
-            raise ConfigurationError(
-                "a MemorySource has no server whose snapshots could be asked: leave out visible"
-            )
+            raise ConfigurationError("a MemorySource has no server with snapshots: leave out visible")
         if self.heartbeat_interval is not None:
             raise ConfigurationError(
                 "a MemorySource has no server for heartbeats: leave out heartbeat_interval"

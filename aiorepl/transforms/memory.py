@@ -170,7 +170,7 @@ class SelectionMemory:
                     yield problem
 
     def _adopt(self, table: CatalogTable, catalog: TableCatalog) -> None:
-        """Add a table as the catalog has it; of a known one only hidden columns that were not described yet."""
+        """Add a table of the catalog. Of a table that is remembered, add only the hidden columns that no description had."""
         known = self._tables.get(table.oid)
         family = (table.names, *catalog.ancestors(table.oid))
         selection = select_table(self._rules, table.oid, family, table.numbered)

@@ -5,8 +5,8 @@ shows only as a difference between two descriptions of a table. If a hidden colu
 selected rows would be missing, the sink stops and the user has to correct the patterns.
 
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
-column was hidden or visible before. A new column counts as a hidden one that has disappeared, because it may have its values. Where a
-number is not known, the order of the names tells whether a hidden column may have been replaced by another one of its name.
+column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
+Where a number is not known, the order of the names tells whether a hidden column may have been replaced by another one of its name.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rename_conflict(rules: Rules, before: TableSelection, after: TableSelection)
 
 
 def _former(column: str, before: TableSelection, after: TableSelection) -> HiddenColumn | None:
-    """Return the hidden column that a visible one was."""
+    """Return the hidden column of which a visible column is the new name."""
     number = after.numbers[column] if after.oid == before.oid else None
     for hidden in (*before.hidden, *before.missing):
         if number is not None and hidden.number is not None:
@@ -88,7 +88,7 @@ def _former(column: str, before: TableSelection, after: TableSelection) -> Hidde
 def _possible(
     column: str, before: TableSelection, after: TableSelection, missing: dict[HiddenColumn, frozenset[str]]
 ) -> Iterator[HiddenColumn]:
-    """Yield the hidden columns that a visible one may have been, as far as numbers do not tell."""
+    """Yield the hidden columns of which a visible column may be the new name, where numbers do not decide."""
     same = after.oid == before.oid
     number = after.numbers[column] if same else None
     if number is not None and number in before.numbers.values():

@@ -96,9 +96,9 @@ class ReplicationConnection:
     async def _prepare(self, told: int, server: str) -> int:
         """Set and verify the settings of the session; return the number of the server process.
 
-        A pooler gives a process of its own to a replication connection, whatever its mode is.
+        A pooler in any mode gives a replication connection its own server process.
 
-        :param told: the number that the client was told, which a pooler makes up.
+        :param told: the number of the server process in the startup; a pooler invents it.
         :raises ConnectionFailed: the session does not keep a setting, or a pooler has opened an ordinary connection.
         """
         with parsing("the settings of the session"):
@@ -106,7 +106,7 @@ class ReplicationConnection:
             pid = session_settings.served_by(rows)
             if pid != told:
                 self.pooled = True
-                # Only a walsender belongs to this client alone.
+                # Check that the process is a walsender: a pooler may share any other process.
                 await self.identify_system()
                 await self.query(session_settings.set_in_pool(TEXT_SETTINGS))
                 rows = await self.query(session_settings.read_back(TEXT_SETTINGS))

@@ -72,7 +72,7 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
         super().__init__(protocol, transport, loop, *rest)
         self.socket_transport = transport
         self.server_pid = 0
-        """The number of the server process. A pooler tells its clients another one."""
+        """The number of the server process. A pooler reports an invented number to its clients."""
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +95,8 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
     """Open an ordinary asyncpg connection that has the text settings, verified, and not the server's timeouts for idle clients and
-    for transactions. Its search_path is empty, and it reads no views except those of the system. A pooler has to be in session mode.
+    for transactions. Its search_path is empty. It reads no views except those of the system, if the server can refuse them
+    (``restrict_nonsystem_relation_kind``). A pooler has to be in session mode.
 
     :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
     :raises ConnectionFailed: the server cannot be reached, refuses the connection, or does not keep a setting; says what to do.
@@ -165,7 +166,7 @@ async def _connect(
         async with asyncio.timeout(ANSWER_SECONDS):
             connection.server_pid = await prepare(connection, settings, server_name(dsn), authenticated)
     except asyncpg.InterfaceError:
-        # Not about the DSN, as an InterfaceError of connect is: the server has closed the connection.
+        # The server has closed the connection. An InterfaceError of ``asyncpg.connect`` would be about the DSN.
         connection.terminate()
         raise asyncpg.ConnectionDoesNotExistError from None
     except BaseException:
@@ -292,7 +293,7 @@ def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exc
     """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN.
 
     :param server: the server with hosts and ports, as a noun phrase.
-    :param expire: whether the credentials are read again for every attempt, so that a later one may succeed.
+    :param expire: whether the credentials are read again for every attempt, so that a later attempt may succeed.
     """
     pg = asyncpg.exceptions
     if isinstance(error, pg.TargetServerAttributeNotMatched):

@@ -1,8 +1,8 @@
 """Prepares the session of an ordinary connection, also behind a pooler such as PgBouncer, if the pooler keeps the session together.
 
-A pooler in transaction mode runs each transaction of a client in another server process. Settings and advisory locks would be lost, and
-stay with the pooler's other clients. The protocol does not say in which mode a pooler is; so a second connection shows whether the
-processes of the two are exchanged.
+A pooler in transaction mode may run each transaction of a client in another server process. The client would lose its settings and
+advisory locks, and other clients of the pooler would get them. The protocol does not tell the mode of a pooler, so a second connection
+shows whether the two connections exchange server processes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aiorepl.wire import session_settings
 Open = Callable[[], Awaitable[Any]]
 """Opens an asyncpg connection."""
 
-# In transaction mode two clients that ask in turns are given the same idle process, or many different ones.
+# In transaction mode, two clients that take turns share an idle process, or each client gets several processes.
 _TURNS: Final = 3
 _SECONDS: Final = 20.0
 _PID: Final = "SELECT pg_catalog.pg_backend_pid()"
-# A statement that was prepared in another process than the one that is to execute it.
+# The SQLSTATEs if one process has prepared a statement, and another process is to execute it.
 _ELSEWHERE: Final = ("26000", "42P05")
 
 
@@ -54,7 +54,7 @@ async def prepare(connection: Any, settings: Mapping[str, str], server: str, ano
 
 
 async def _require_session(connection: Any, server: str, another: Open) -> None:
-    """Check that the pooler gives a process to one client until the client has gone."""
+    """Check that each client of the pooler keeps its server process until the client disconnects."""
     other: Any = None
     try:
         async with asyncio.timeout(_SECONDS):

@@ -1,7 +1,7 @@
 """Settings of a session that the decoders and our queries rely on: set once the connection is open, and verified. Pure.
 
-Only ``STARTUP`` is in the startup packet. PgBouncer and other poolers refuse parameters that they do not know, or ignore them; then a value
-of ALTER DATABASE or ALTER ROLE would show through, and text would be wrong without an error.
+Only ``STARTUP`` is in the startup packet. PgBouncer and other poolers refuse parameters that they do not know, or ignore them; the value of
+ALTER DATABASE or ALTER ROLE would then apply, and text would be wrong without an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SESSION: Final[Mapping[str, str]] = {
     # Our literals may contain backslashes.
     "standard_conforming_strings": "on",
 }
-# The text of money has the sign and the decimals of the database's locale. An earlier client of a pooler may have changed the session's.
+# The text of money has the sign and the decimals of the database's locale. An earlier client of a pooler may have changed lc_monetary.
 _MONEY: Final = "lc_monetary"
 _LOCALE: Final = (
     "(SELECT reset_val FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) 'lc_monetary')"
@@ -64,21 +64,20 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def set_if_own(settings: Mapping[str, str], pid: int) -> str:
-    """Return the query that sets everything in the session of the server process ``pid``, and nothing in another one.
+    """Return the query that sets everything in the session of the server process ``pid``, and changes no other session.
 
-    Only a pooler's client is served by another process than the one that it was told. A setting might stay in that process's session
-    after this client.
+    Behind a pooler, another process than ``pid`` runs the query. A setting might stay in that session after this client.
     """
     return _query(settings, f"pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {pid}")
 
 
 def set_in_pool(settings: Mapping[str, str]) -> str:
-    """Return the query that sets everything, and ``lc_monetary`` back, in a session that a pooler has given to this client."""
+    """Return the query that sets everything, and resets ``lc_monetary``, in a session that a pooler has given to this client."""
     return _query(settings, "true", f", ({literal(_MONEY)}, {_LOCALE})")
 
 
 def read_back(settings: Mapping[str, str]) -> str:
-    """Return the query that sets nothing."""
+    """Return the query that reads the settings, and changes none."""
     return _query(settings, "false", f", ({literal(_MONEY)}, {_LOCALE})")
 
 
@@ -91,7 +90,7 @@ def require_exact(rows: Rows, server: str) -> None:
     """Check that the session has every setting.
 
     :param server: the server as a noun phrase.
-    :raises ConnectionFailed: names the settings that it does not have.
+    :raises ConnectionFailed: the session lacks settings; the message names them.
     """
     wrong = [
         f"{row['name']} is {row['found']!r} instead of {row['wanted']!r}"
@@ -100,7 +99,7 @@ def require_exact(rows: Rows, server: str) -> None:
     ]
     if wrong:
         raise ConnectionFailed(
-            f"{server} does not keep the settings of this connection, so that values would be wrong: {', '.join(wrong)}: {NO_POOLER}",
+            f"{server} does not keep the settings of this connection, so values would be wrong: {', '.join(wrong)}: {NO_POOLER}",
             permanent=True,
         )
 

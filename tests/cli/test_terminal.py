@@ -72,7 +72,7 @@ async def test_a_slot_is_dropped(terminal, command, run, refused, published):
     """``slots drop`` asks; without a terminal it refuses, unless it is told not to ask."""
     await published.create_slot()
     drop = ("slots", "drop", "--dsn", published.dsn, published.slot)
-    await refused(2, "would be lost: repeat it with --yes", *drop)
+    await refused(2, "would be lost: to drop it, repeat the command with --yes", *drop)
     asked = await terminal(command, *drop)
     await asked.shows("Drop it?")
     asked.type("n\n")

@@ -39,7 +39,7 @@ function showHeader(now) {
   $("problems").querySelector("ul").replaceChildren(...problems.map(text => element("li", { className: "error", textContent: text })));
   showLadder(now.ladder, now.slot);
 }
-// The bars have a logarithmic scale: a megabyte behind takes a tenth of the bar, and `empty` bytes take all of it.
+// The bars have a logarithmic scale: a rung that is `empty` bytes behind has an empty bar. If that is a GiB, a MiB takes a tenth.
 function showLadder(ladder, slot) {
   const safe = slot && slot.safe !== null && slot.retained !== null ? slot.safe + slot.retained : null;
   const empty = Math.max(safe ?? GIB, 2 * MIB), scale = size => Math.log2(1 + size / MIB);

@@ -99,8 +99,8 @@ async def limits(connection: Connection, source: Source) -> list[Finding]:
     if source.interface == "walsender" and ("*" in names or own in names):
         text = (
             f"synchronous_standby_names ({names}) matches this consumer, whose application_name is {own}: commits on the server "
-            f"would wait until the sinks are durable{', which with visible wait for the commits' if source.visible else ''}; name the "
-            "standbys instead"
+            f"would wait until the sinks are durable{', and with visible the sinks would wait for the commits' if source.visible else ''}; "
+            "name the standbys instead"
         )
         findings.append(Finding("warning", "limits", text))
     return findings

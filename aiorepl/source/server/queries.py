@@ -203,10 +203,11 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
 async def was_read(connection: Connection, slot: Slot, system: System) -> bool:
     """Whether the slot may have been read before, by the server's statistics.
 
-    A crash, a copy and an upgrade of the server lose the statistics. Those of the archiver tell since when there are any. If that is
-    later than the server's creation, nothing is known of the slot.
+    A crash, a copy and an upgrade of the server lose the statistics. The archiver's statistics tell when the server began to collect
+    them. If that was after the server's creation, a slot without statistics may have been read, and counts as read.
 
-    Before PostgreSQL 14 there are none of slots, and a copy on a standby has none, so a slot with ``failover`` counts as read.
+    Before PostgreSQL 14 the server has no statistics of slots, and a standby has none of synchronized slots. So these slots count as
+    read: all slots before PostgreSQL 14, and slots with ``failover``.
 
     :raises ServerError, ConnectionLost: the query failed.
     """
@@ -233,7 +234,7 @@ async def count_slots(connection: Connection) -> int:
 
 
 async def existing_publications(connection: Connection, names: tuple[str, ...] = ()) -> set[str]:
-    """The publications among ``names`` that exist in the database, or all that do.
+    """Return the publications of the database: those among ``names``, or all if there are no names.
 
     :raises ServerError, ConnectionLost: the query failed.
     """

@@ -1,7 +1,7 @@
-"""Compares the rows of a lake that the source no longer has: ended versions and deleted rows. Their source is the journal.
+"""Compares ended versions and deleted rows of a lake with the journal, because the source no longer has these rows.
 
 The mirror's own code writes the table once more, from the journal's beginning, as a Delta table in a temporary folder. Both tables
-must have the same rows. The result is in memory: about 200 bytes for each row that is compared.
+must have the same rows. The comparison is in memory: about 200 bytes for each row that is compared.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EndedTable:
     modes: Sequence[str]
 
     def read(self, lsn: LSN) -> tuple[dict[Identity, bytes], set[str], int]:
-        """Return hashes of the rows, the keys of rows that were changed since, and the first position of all rows."""
+        """Return hashes of the rows, the keys of rows that changed at the LSN or later, and the first position of all rows."""
         found: dict[Identity, bytes] = {}
         since, first = set[str](), 2**63
         history = IS_CURRENT in self.modes
@@ -90,7 +90,7 @@ class EndedTable:
             late = pc.fill_null(pc.greater_equal(batch[end], int(lsn)), False)
             since.update(keys.filter(late).to_pylist())
             gone = pc.fill_null(pc.invert(batch[IS_CURRENT]) if history else batch[DELETED], False)
-            # A repair has ended the others.
+            # A repair has ended the other rows.
             by_change = pc.fill_null(pc.less(batch[ordinal], LAST_ORDINAL), False)
             wanted = pc.and_(pc.and_(gone, by_change), pc.invert(late))
             listed = (keys, batch[COMMIT_LSN], batch[ORDINAL], joined(texts, batch.num_rows))
@@ -110,9 +110,10 @@ def compare(
     types: Types,
     lsn: LSN,
 ) -> EndedRows:
-    """Compare the rows that ended before an LSN. Rows from before the lake's first position are left out: it began later.
+    """Compare the rows that ended before an LSN. Rows from before the lake's first position are left out, because the lake began after them.
 
-    :param again: with ``first``, from ``replay``.
+    :param again: the table that ``replay`` has written.
+    :param first: the first columns of the table, from ``replay``.
     :param oids: by name, the columns' types.
     """
     schema = lake.schema()

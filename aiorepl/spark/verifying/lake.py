@@ -26,8 +26,8 @@ _LAST: Final = 2**63 - 1
 class LakeTable:
     """A version of a table in the mode current, soft_delete or history.
 
-    :param end: no change has this LSN or a later one; a row whose position says so differs from every row of the source. ``None``
-        if that is not known.
+    :param end: the journal's end: no change has this LSN or a later one, so a row with such a position counts as different. ``None``
+        if the end is not known.
     """
 
     version: Rows

@@ -69,7 +69,7 @@ class Described:
     :param commit_lsn, ordinal: the identity of the first of these rows.
     :param columns: the names of all columns.
     :param first: whether nothing was compared, as after each start.
-    :param added, dropped: the names of the columns that the table's previous description did not have, or only that one.
+    :param added, dropped: the names of the columns that only this description has, and that only the previous one of the table had.
     """
 
     commit_lsn: LSN

@@ -185,7 +185,7 @@ def present(table: str, key: Key, row: Row) -> Operation:
 
 
 def shown(table: str, column: str, value: Any) -> Any:
-    """Return a value in the form in which values are compared: of a place the fields that it has from the beginning."""
+    """Return a value in its compared form: of a place, only the two fields that the type had at first."""
     if (table, column) != ("items", "place") or not isinstance(value, str) or value.count(",") < 2:
         return value
     return f"{','.join(value.rstrip(')').split(',')[:2])})"

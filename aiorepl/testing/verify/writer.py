@@ -98,8 +98,8 @@ class Mixture:
     :param origins: the share of transactions with a replication origin, as a subscription's. The role must be a superuser.
     :param renames: whether the parents of children are renamed, and moved to another schema.
     :param guests: the publication to which each writer adds a table, and from which it drops it; empty: none. The writer does that
-        while transactions are open, but none of its own with rows of this table: before PostgreSQL 17.5 and its like, such a
-        transaction goes on with the publication that it began with.
+        while transactions are open, but none of its own with rows of this table: before the minor releases of May 2025 (17.5),
+        such a transaction goes on with the publication that it began with.
     :param traps: whether rows are added to ``traps``.
     :param composites: whether an attribute is added to a composite type, between two rows of one transaction.
     :param early: whether each writer begins with statements that lock tables, and waits for all locks as long as it takes. Then

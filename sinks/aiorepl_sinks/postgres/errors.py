@@ -75,7 +75,7 @@ def translate_connect(error: Exception, dsn: str, *, expire: bool = False) -> Pe
     :param expire: whether the next attempt may have another password.
     """
     if isinstance(error, ConnectionFailed):
-        # Of the DSN's file, or of the command that prints the password.
+        # An error of the DSN's file, or of the password command.
         return (PermanentError if error.permanent else TransientError)(f"postgres: {error}")
     target = _target(dsn)
     match getattr(error, "sqlstate", None):

@@ -76,9 +76,8 @@ class Liveness:
             try:
                 current = await self._look_up()
             except (asyncpg.PostgresError, ConnectionFailed):
-                await asyncio.sleep(
-                    self._timeout
-                )  # the target answers, or nobody can say what the password is
+                # The target answers, or the current password cannot be read.
+                await asyncio.sleep(self._timeout)
                 continue
             except (OSError, *ERRORS):
                 self._terminate(
