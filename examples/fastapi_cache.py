@@ -74,7 +74,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     A pipeline runs only once, so each start of the application makes another one.
     """
     products = Products()
-    # visible: a row that is read after its change was delivered is the new one, also with synchronous standbys.
+    # visible: a query after the delivery of a change reads the new row, also with synchronous standbys.
     source = aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True, visible=True)
     pipeline = aiorepl.Pipeline(source, {"products": products})
     async with asyncpg.create_pool(DSN) as pool, pipeline:
