@@ -215,7 +215,8 @@ class StreamFilter:
         missing: dict[HiddenColumn, frozenset[str]] = {}
         for before in (self._before(oid, oid), self._before(own, oid)):
             if before is not None:
-                conflict = conflict or rename_conflict(rules, before, selection)
+                gone = catalog.unknown(oid)
+                conflict = conflict or rename_conflict(rules, before, selection, gone=gone)
                 missing |= missing_columns(before, selection)
         for table in catalog.descendants(oid):
             # publish_via_partition_root was set: rows of the partitions now arrive under this table.

@@ -118,6 +118,8 @@ class SelectionMemory:
 
     def to_json(self) -> list[Any]:
         """Return the memory as JSON types."""
+        # What was known under a name that its table no longer has. It comes first, so that ``load`` finds the present tables last.
+        former = [table for table in self._names.values() if self._tables.get(table.oid) is not table]
         return [
             {
                 "oid": table.oid,
@@ -129,7 +131,7 @@ class SelectionMemory:
                     str(oid): [list(each) for each in names] for oid, names in table.ancestors.items()
                 },
             }
-            for table in self._tables.values()
+            for table in (*former, *self._tables.values())
             if self._matters(table)
         ]
 

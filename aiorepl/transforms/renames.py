@@ -6,7 +6,8 @@ selected rows would be missing, the sink stops and the user has to correct the p
 
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
 column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
-Where a number is not known, the order of the names tells whether a hidden column may have been replaced by another one of its name.
+So does a column of a known name, if its number before or after is not known. Where no number is known, the order of the names tells
+whether a hidden column may have been replaced by another one of its name.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ def missing_columns(before: TableSelection, after: TableSelection) -> dict[Hidde
     }
 
 
-def rename_conflict(rules: Rules, before: TableSelection, after: TableSelection) -> str | None:
-    """Return the problem if the patterns may mean something else in ``after``, the next description; else ``None``."""
+def rename_conflict(
+    rules: Rules, before: TableSelection, after: TableSelection, *, gone: bool = False
+) -> str | None:
+    """Return the problem if the patterns may mean something else in ``after``, the next description; else ``None``.
+
+    :param gone: whether the table no longer existed when it was looked up, so that no number is known.
+    """
     if after.selected != before.selected and not rules.tables.decide(after.family, before.family):
         verb = "includes" if after.selected else "excludes"
         return (
@@ -64,7 +70,7 @@ def rename_conflict(rules: Rules, before: TableSelection, after: TableSelection)
                 f"{was}, which the selection drops or masks, was renamed to {now}: add {now} to drop or mask, or to keep if "
                 f"it may be visible, and leave {was}? for the rows from before"
             )
-        for hidden in _possible(column, before, after, missing):
+        for hidden in _possible(column, before, after, missing, gone=gone):
             was = quote((*before.family[0], hidden.name))
             return (
                 f"{now} is new and may be {was}, which the selection drops or masks, under another name: add {now} to "
@@ -86,24 +92,27 @@ def _former(column: str, before: TableSelection, after: TableSelection) -> Hidde
 
 
 def _possible(
-    column: str, before: TableSelection, after: TableSelection, missing: dict[HiddenColumn, frozenset[str]]
+    column: str,
+    before: TableSelection,
+    after: TableSelection,
+    missing: dict[HiddenColumn, frozenset[str]],
+    *,
+    gone: bool,
 ) -> Iterator[HiddenColumn]:
     """Yield the hidden columns of which a visible column may be the new name, where numbers do not decide."""
     same = after.oid == before.oid
     number = after.numbers[column] if same else None
     if number is not None and number in before.numbers.values():
         return
+    # Where numbers are used, a name without one proves nothing: its column may have been dropped, and a hidden one renamed to it.
+    numbered = any(each is not None for each in (*before.numbers.values(), *after.numbers.values()))
     for hidden, companions in missing.items():
-        if column not in companions:
+        if column not in companions or (same and numbered and None in (number, hidden.number)):
             yield hidden
     if not same:
         return
-    # Numbers of columns are unknown if only these columns were altered in the transaction of the rows, or later.
-    altered = (
-        number is None
-        and before.numbers.get(column) is not None
-        and any(each is not None for each in after.numbers.values())
-    )
+    # The numbers of columns that were altered in the transaction of the rows, or later, may be unknown.
+    altered = number is None and before.numbers.get(column) is not None and not gone
     names = list(after.actions)
     for hidden in before.hidden:
         if hidden.number is not None and hidden.number in after.numbers.values():

@@ -111,7 +111,7 @@ def run(seed: int, *, known: bool) -> None:
             number for number, name in model.published.items() if number in masked and name not in MASKED
         }
         numbers = {name: number for number, name in model.published.items() if known or chance.random() < 0.5}
-        part = model.row(numbers)
+        part = model.row({"key": 0} | numbers if known else numbers)
         if chance.random() < 0.3:
             # Another start, which has the memory of the one before.
             again = SelectionMemory(SELECTION.rules)
@@ -185,3 +185,27 @@ def test_a_visible_column_that_is_renamed():
     (change,) = filtering.apply(model.row({"d": 1, "a": 2})).changes
     assert "1" == change.new["d"]
     assert 64 == len(change.new["a"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"c": 1}), ({"c": 2, "a": 1}, {})], ids=["unknown before", "unknown after"]
+)
+def test_a_number_that_is_unknown_on_one_side(before, after):
+    """DROP c, RENAME a TO c, when the catalog does not tell all numbers: c is visible in both descriptions, and may be the masked column."""
+    model = Model(random.Random(0))
+    filtering = StreamFilter(SELECTION, "s")
+    part = model.row(before)
+    part.changes[0].relation.attributes["key"] = Attribute(0)
+    assert list(filtering.apply(part).changes)
+    model.columns = {1: "c"}
+    with pytest.raises(PermanentError, match=r"public\.t\.\w+ is new and may be public\.t\.a"):
+        filtering.apply(model.row(after))
+
+
+def test_a_column_that_is_dropped_without_numbers():
+    """A stream without any number goes by names: the sink goes on."""
+    model = Model(random.Random(0))
+    filtering = StreamFilter(SELECTION, "s")
+    assert list(filtering.apply(model.row({})).changes)
+    model.columns = {2: "c"}
+    assert list(filtering.apply(model.row({})).changes)
