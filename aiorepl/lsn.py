@@ -11,8 +11,8 @@ _FORM: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 class LSN(int):
     """A position in the write-ahead log, in bytes (PostgreSQL's ``pg_lsn``, an unsigned 64-bit integer).
 
-    It orders, hashes and subtracts like an ``int``, and prints like PostgreSQL: ``"0/171B2A8"``. Zero is PostgreSQL's
-    ``InvalidXLogRecPtr``: no position.
+    It orders, hashes and subtracts like an ``int``, and prints like PostgreSQL before 19, without leading zeros:
+    ``"0/171B2A8"``. Zero is PostgreSQL's ``InvalidXLogRecPtr``: no position.
     """
 
     __slots__ = ()

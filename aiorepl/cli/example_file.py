@@ -8,7 +8,7 @@ EXAMPLE: Final = """\
 # The pipeline file of `aiorepl run`. Check it with `aiorepl run --check`, and its server too with `aiorepl check`.
 #
 # Any string may contain ${NAME} or ${NAME:-default} from the environment. "file:/run/secrets/dsn" stands for the text of
-# that file. Sizes are bytes or strings such as "16MiB"; durations are seconds.
+# that file. Sizes are bytes or strings such as "16MiB"; durations are seconds or strings such as "10s".
 
 [source]
 dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"

@@ -8,7 +8,7 @@ EXAMPLE: Final = """\
 # The file of `aiorepl spark mirror`. Check it with `aiorepl spark mirror --check`.
 #
 # Any string may contain ${NAME} or ${NAME:-default} from the environment. "file:/run/secrets/key" stands for the text of that
-# file. Sizes are bytes or strings such as "256MiB"; durations are seconds.
+# file. Sizes are bytes or strings such as "256MiB"; durations are seconds or strings such as "10s".
 
 [journal]
 url = "/var/lib/aiorepl/journal"        # or s3://bucket/prefix, gs://…, az://…, with config = { region = "…" }

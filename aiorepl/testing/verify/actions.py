@@ -18,7 +18,7 @@ from aiorepl.testing.verify.tables import CHILD_KEY, KEYS, PARENTS, item_key, se
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"
-# The least seconds between the load of a child and its attachment.
+# The minimum time in seconds between the load of a child and its attachment.
 _DESCRIBED: Final = 0.6
 # Each block with an exception handler is a savepoint.
 _SAVEPOINTS: Final = """

@@ -84,8 +84,8 @@ class Mixture:
     :param children: whether tables are created, attached to a partitioned or an inherited parent, and detached.
     :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer gets
         later belong to no known parent, so a consumer that selects or masks by parent refuses them.
-    :param detaches: whether such tables are detached. A consumer that learns of the table only then cannot know its parent, so one that
-        selects by parent stops.
+    :param detaches: whether such tables are detached. A consumer that first learns of a table after that cannot know its parent; if
+        the consumer selects by parent, it stops.
     :param streamed: the share of transactions with savepoints that are large enough to be streamed, if the server's
         ``logical_decoding_work_mem`` is 64 kB.
     :param savepoints: the number of savepoints of one transaction of the first writer; 0: no such transaction.
