@@ -218,8 +218,14 @@ class Writing(Generic[F]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        files = self._writer.finish()
-        if kind is None:
-            self._transaction.add(files)
-        else:
-            self._transaction._delete(file.path for file in files)
+        try:
+            if kind is None:
+                self._transaction.add(self._writer.finish())
+                return
+        except BaseException:
+            self._discard()
+            raise
+        self._discard()
+
+    def _discard(self) -> None:
+        self._transaction._delete(file.path for file in self._writer.discard())

@@ -46,6 +46,11 @@ class FileWriter(ABC, Generic[F, K]):
         self._close_all()
         return self._done
 
+    def discard(self) -> list[F]:
+        """Close the files, also after a failure, and return them."""
+        self._close_all()
+        return self._done
+
     def _close_all(self) -> None:
         for values in list(self._open):
             self._close(values)
