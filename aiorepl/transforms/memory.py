@@ -118,7 +118,7 @@ class SelectionMemory:
 
     def to_json(self) -> list[Any]:
         """Return the memory as JSON types."""
-        # What was known under a name that its table no longer has. It comes first, so that ``load`` finds the present tables last.
+        # Descriptions under names that their tables no longer have. They come first, so that ``load`` keeps the present descriptions.
         former = [table for table in self._names.values() if self._tables.get(table.oid) is not table]
         return [
             {

@@ -104,7 +104,7 @@ def _possible(
     number = after.numbers[column] if same else None
     if number is not None and number in before.numbers.values():
         return
-    # Where numbers are used, a name without one proves nothing: its column may have been dropped, and a hidden one renamed to it.
+    # In a table with numbers, a name without a number proves nothing: the column may have been dropped, and a hidden one renamed to it.
     numbered = any(each is not None for each in (*before.numbers.values(), *after.numbers.values()))
     for hidden, companions in missing.items():
         if column not in companions or (same and numbered and None in (number, hidden.number)):

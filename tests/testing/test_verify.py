@@ -274,7 +274,7 @@ ANNOUNCED = [described(100), INSERT, UPDATE, ADDED, WIDE_MOVE, ENTRIES_DESCRIBED
         ),
         pytest.param(
             [replace(described(100), first=False), *ANNOUNCED[1:]],
-            "comes without a first one",
+            "is not marked as first, but no schema change of the table precedes it",
             id="a difference from nothing",
         ),
     ],

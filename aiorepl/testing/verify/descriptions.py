@@ -40,7 +40,7 @@ def _compare(before: Described | None, now: Described, verdict: Verdict) -> None
         return
     event = f"the schema change {now.commit_lsn}-{now.ordinal} of {now.table}"
     if before is None:
-        verdict.add(f"{event} comes without a first one")
+        verdict.add(f"{event} is not marked as first, but no schema change of the table precedes it")
     elif (before.columns - now.dropped) | now.added != now.columns or now.added & before.columns:
         verdict.add(f"{event} does not name what has changed since {before.commit_lsn}-{before.ordinal}")
 
