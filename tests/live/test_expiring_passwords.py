@@ -175,7 +175,7 @@ async def test_commands_that_fail(tmp_path):
     assert caught.value.permanent
     with pytest.raises(ConfigurationError, match="password_command must be a list"):
         Source("postgresql://", slot="s", publication="p", password_command="aws rds")
-    with pytest.raises(ConfigurationError, match="either password_command"):
+    with pytest.raises(ConfigurationError, match="give password_command or"):
         Source("postgresql://", slot="s", publication="p", password_command=["a"], connect={"password": "b"})
     with pytest.raises(ConnectionFailed, match=r"the DSN's file .*missing cannot be read: No such file"):
         await connect_sql(f"file:{tmp_path / 'missing'}")
