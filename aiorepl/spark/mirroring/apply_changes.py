@@ -87,8 +87,9 @@ def apply_changes(
     """
     if mode not in MODES:
         raise ConfigurationError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
-    for option, names in (("keys", keys), ("partition_by", partition_by), ("cluster_by", cluster_by)):
-        if isinstance(names, str):  # type: ignore[unreachable] # by those who check types
+    lists: dict[str, Any] = {"keys": keys, "partition_by": partition_by, "cluster_by": cluster_by}
+    for option, names in lists.items():
+        if isinstance(names, str):
             raise ConfigurationError(f'{option} is a list of columns: write ["{names}"]')
     needed = (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED, *((COMMIT_TS,) if mode == "history" else ()))
     missing = [column for column in needed if column not in df.columns]
