@@ -233,15 +233,15 @@ class TableReader:
             self._substituted.append(found)
             return found
 
-        text = _VARIABLE.sub(variable, written)
+        text = named = _VARIABLE.sub(variable, written)
         if written.startswith("file:") and not written.startswith("file://") and len(self.errors) == before:
             try:
-                text = Path(text.removeprefix("file:")).read_text(encoding="utf-8").rstrip("\r\n")
+                text = Path(named.removeprefix("file:")).read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
                 self.error(key, f"{written.removeprefix('file:')} cannot be read: {reason}")
             else:
-                text = written if key in self.kept else text
+                text = named if key in self.kept else text
         if len(self.errors) > before:
             return None
         (self._texts if text == written else self._substituted).append(text)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from textwrap import indent
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
@@ -24,6 +26,7 @@ def module(text: str, names: str) -> str:
     return given + text
 
 
+@pytest.mark.by_day
 def test_mypy(every_block, root, tmp_path):
     """One run for all of them, and for user code with mistakes in it, each of which is reported."""
     folder = tmp_path / "blocks"

@@ -12,6 +12,8 @@ import aiorepl
 from aiorepl import BatchPolicy, DataError, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 # A journal is flushed soon, which sinks wait for.
 SOON = BatchPolicy(flush_seconds=0.05)
 BEFORE = {"a": "7", "b": "x"}

@@ -26,6 +26,8 @@ from aiorepl import BatchPolicy, ConfigurationError, Delivery, PermanentError, P
 from aiorepl.pipeline.statistics import PipelineState
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 SEEDS = int(os.environ.get("AIOREPL_HIERARCHY_SEEDS", "3"))
 SECRET, PLAIN = "secret", "plain"
 MASKED = ("parts", "base")

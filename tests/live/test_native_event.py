@@ -14,6 +14,8 @@ from aiorepl.formats import native_schema
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 PAGE = (Path(__file__).parents[2] / "docs/reference/native-event.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Values\n")[2].partition("\n## ")[0]
 VALIDATOR = Draft202012Validator(native_schema())

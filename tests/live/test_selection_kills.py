@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 PROCESS = Path(__file__).with_name("selection_process.py")
 SECRET = "a@b.example"
 

@@ -17,6 +17,8 @@ from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.store import LocalStore
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 SECRET = "a@b.example"
 PATTERNS = ("*.*.email", "public.*.e*", "public.people.email?")
 RENAME = "ALTER TABLE people RENAME email TO mail"

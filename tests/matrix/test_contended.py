@@ -12,6 +12,8 @@ from aiorepl.pgoutput.options import Options
 from aiorepl.wire.interface import Restart
 from aiorepl.wire.sql import SqlConnection
 
+pytestmark = pytest.mark.by_day
+
 DEADLINE = 90.0
 ROUTES = ["walsender", "sql"]
 MOVE = "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())"

@@ -9,13 +9,11 @@ import pytest
 
 from aiorepl.monitoring.rates import Rates
 from aiorepl.snapshot.statistics import SnapshotStatistics, TableStatistics
-from aiorepl.transactions.row_counts import TableCount
 
 
 def counted(rows: int, done: float | None = None, rows_read: int = 0) -> SimpleNamespace:
     """Statistics of a pipeline that has received these rows of ten bytes, and has read a part of a snapshot."""
-    table = TableCount(None, "public.t")
-    table.inserts, table.insert_bytes = rows, 10 * rows
+    table = SimpleNamespace(kinds=lambda: [("insert", rows, 10 * rows)])
     read = TableStatistics(
         "public.t", "reading", rows=rows_read, chunks=100, chunks_done=round(100 * (done or 0))
     )

@@ -22,6 +22,8 @@ from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.table import MODES, Commit, Run
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
+pytestmark = pytest.mark.by_day
+
 SOURCE = pa.schema(
     [("a", pa.int32()), ("b", pa.string()), ("n", pa.int64()), ("x", pa.string()), ("y", pa.string())]
 )

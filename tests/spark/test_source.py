@@ -335,7 +335,7 @@ def test_clear_errors(spark, journal, tmp_path) -> None:
         ({"table": "public.missing"}, "public.missing is not in the journal"),
         ({"table": "a.b.c"}, "is not a name"),
         ({"unrepresentable": "maybe"}, "error or null"),
-        ({"maxBytesPerTrigger": "lots"}, "number of bytes"),
+        ({"maxBytesPerTrigger": "lots"}, "is a size like 1048576 or 64MiB"),
         ({"startingPosition": "first"}, "earliest, latest or an LSN"),
         ({"tabel": "public.t"}, "'tabel' does not exist"),
     ]

@@ -19,7 +19,7 @@ from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader
 from aiorepl.lsn import LSN
 
-pytestmark = pytest.mark.xdist_group("spark-programs")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark-programs")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark" / "tutorial.md"
 DEADLINE = 240.0

@@ -132,7 +132,7 @@ class DeltaTransaction(Transaction[DataFile]):
         for application, number in self._transactions.items():
             actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now}})
         for entry in self.entries:
-            actions += self._actions(entry, marks.get(id(entry)), now, data_change=data_change)
+            actions += self._actions(entry, marks.get(entry), now, data_change=data_change)
         version = 0 if present is None else present.version + 1
         data = b"".join(orjson.dumps(action) + b"\n" for action in actions)
         # If this fails, the log may have the entry all the same, so the new files stay. Upkeep removes files that nobody refers to.
@@ -160,13 +160,15 @@ class DeltaTransaction(Transaction[DataFile]):
         elif (corrected := without_rounded(add, self.schema)) is not None:
             yield {"add": {**corrected, "dataChange": False}}
 
-    def _vectors_of(self, marked: Sequence[Entry[DataFile]]) -> dict[int, delta_vectors.Descriptor]:
-        """Write the deletion vectors of entries, and return them by the id of the entry."""
+    def _vectors_of(
+        self, marked: Sequence[Entry[DataFile]]
+    ) -> dict[Entry[DataFile], delta_vectors.Descriptor]:
+        """Write the deletion vectors of entries."""
         if not marked:
             return {}
         name, found = delta_vectors.write(self.folder, [entry.dead() for entry in marked])
         self._written.append(name)
-        return {id(entry): each for entry, each in zip(marked, found, strict=True)}
+        return dict(zip(marked, found, strict=True))
 
     def _marks(self, entries: Sequence[Entry[DataFile]]) -> bool:
         """Whether rows of files are marked in deletion vectors, and the files are not written again."""

@@ -155,8 +155,8 @@ class Transaction(ABC, Generic[F]):
 
     def rewrite(self, entries: Iterable[Entry[F]]) -> None:
         """Write files again without their deleted rows."""
-        chosen = set(map(id, entries))
-        scans = [(entry, scan) for entry, scan in self.scans() if id(entry) in chosen]
+        chosen = set(entries)
+        scans = [(entry, scan) for entry, scan in self.scans() if entry in chosen]
         assert self.schema is not None
         names = self.schema.names
         with self.writing() as writer:

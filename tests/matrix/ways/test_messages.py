@@ -14,6 +14,8 @@ from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.tuples import BINARY, NULL, TEXT, TOAST
 
+pytestmark = pytest.mark.by_day
+
 PLAIN = {m.Begin, m.Commit, m.Origin, Relation, Type, m.Insert, m.Update, m.Delete, m.Truncate}
 STREAM = {m.StreamStart, m.StreamStop, m.StreamCommit, m.StreamAbort}
 TWO_PHASE = {m.BeginPrepare, m.Prepare, m.CommitPrepared, m.RollbackPrepared}

@@ -9,6 +9,10 @@ from itertools import compress
 from operator import not_
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.by_day
+
 
 def test_the_expectation(stage):
     """The plainest way, version 1 and text, gives what the scenario says, with the server's own headers."""

@@ -10,7 +10,7 @@ import pytest
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
 from aiorepl_sinks.kafka import KafkaSink
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("kafka")]
 
 
 class TestKafka(SinkConformance):

@@ -19,7 +19,7 @@ import pytest
 from aiorepl import LSN
 from aiorepl.cli import pipeline_file
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("kafka")]
 ROOT = Path(__file__).parents[3]
 ENGINE = Path(sys.prefix, "debezium")
 PAGE = (ROOT / "docs/migrating/debezium.md").read_text(encoding="utf-8")

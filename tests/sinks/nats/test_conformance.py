@@ -10,6 +10,8 @@ import pytest
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
 from aiorepl_sinks.nats import NatsSink
 
+pytestmark = pytest.mark.by_day
+
 
 class TestNats(SinkConformance):
     """One subject for everything, so that a truncate of several tables is one message."""

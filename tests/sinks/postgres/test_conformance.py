@@ -15,6 +15,8 @@ from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
 from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.identifiers import quoted
 
+pytestmark = pytest.mark.by_day
+
 POISON = "a poisoned note"
 
 

@@ -7,6 +7,8 @@ import pytest
 from aiorepl.testing.conformance import Event, SinkConformance, native_events
 from aiorepl_sinks.redis import RedisSink
 
+pytestmark = pytest.mark.by_day
+
 
 class TestRedis(SinkConformance):
     """One stream for everything, so that the order of commits can be seen."""

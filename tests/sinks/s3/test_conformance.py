@@ -15,6 +15,8 @@ from aiorepl.testing.conformance import Event, SinkConformance, native_events
 from aiorepl_sinks.parquet import ParquetSink
 from aiorepl_sinks.s3 import S3Sink
 
+pytestmark = pytest.mark.by_day
+
 
 class Objects(SinkConformance):
     """The guarantees of all variants: readers follow the manifest."""

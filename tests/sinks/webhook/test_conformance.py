@@ -11,6 +11,8 @@ import pytest
 from aiorepl.testing.conformance import SinkConformance, native_events
 from aiorepl_sinks.webhook import WebhookSink
 
+pytestmark = pytest.mark.by_day
+
 
 class Webhooks(SinkConformance):
     """The guarantees of the sink with all bodies."""

@@ -248,8 +248,9 @@ def load(connections, slot_name: str) -> Callable[[int, int], Any]:
 def deliver(database: str, tmp_path: Path):
     """Return the slices that a pipeline delivers from a slot, up to now."""
 
-    async def deliver(slot: str, **options: Any) -> list[Slice]:
+    async def deliver(slot: str, *, deliver_prepared: bool = False, **options: Any) -> list[Slice]:
         sink = MemorySink()
+        sink.supports_prepared = deliver_prepared
         options = {"messages": True, "transaction_buffer_bytes": 100_000, "spill_dir": tmp_path} | options
         await Pipeline(Source(database, slot=slot, publication="p", **options), [sink], until="now").run()
         return [part for batch in sink.batches for part in batch.slices]
