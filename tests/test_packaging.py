@@ -480,7 +480,10 @@ def test_an_environment_of_another_folder(tmp_path, change) -> None:
     shutil.copy(ROOT / "scripts" / "venv.sh", made / "scripts")
     shutil.copy(ROOT / "Makefile", made)
     (made / ".venv" / "bin").mkdir(parents=True)
-    (made / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    python = made / ".venv" / "bin" / "python"
+    # Not a link: the system's Python, which a link would start, may lack pip.
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     # As pip writes it if the path has a space.
     (made / ".venv" / "bin" / "pip").write_text(
         f'#!/bin/sh\n\'\'\'exec\' "{made}/.venv/bin/python" "$0" "$@"\n'

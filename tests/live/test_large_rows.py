@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from aiorepl import compiled
+
 WORKER = Path(__file__).with_name("large_row.py")
 
 
@@ -23,4 +25,5 @@ def test_a_large_row(published, tmp_path, journal, most):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stderr
-    assert float(done.stdout) < most
+    # Plain Python keeps about half a copy more.
+    assert float(done.stdout) < most + (0 if compiled.ACTIVE else 0.8)

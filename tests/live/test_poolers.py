@@ -143,14 +143,14 @@ async def test_settings_of_an_earlier_client(database):
 
 async def test_a_creation_that_is_cancelled(published):
     """A slot's creation that waits for a transaction is cancelled on the server, whose process the pooler does not name."""
-    writer = await asyncpg.connect(published.dsn)
-    transaction = writer.transaction()
-    await transaction.start()
-    await writer.execute("INSERT INTO items VALUES (1)")
     waiting = (
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'walsender'"
     )
     with pgbouncer(published.dsn, pool_mode="session") as dsn:
+        writer = await asyncpg.connect(published.dsn)
+        transaction = writer.transaction()
+        await transaction.start()
+        await writer.execute("INSERT INTO items VALUES (1)")
         connection = await ReplicationConnection.open(dsn)
         creating = asyncio.create_task(connection.create_slot(published.slot))
         await published.until(lambda: writer.fetchval(waiting), lambda found: found == 1)

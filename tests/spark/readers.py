@@ -1,12 +1,15 @@
-"""Reads Iceberg tables as strangers do: pyiceberg, polars and DuckDB."""
+"""Reads tables as strangers do: Iceberg's by pyiceberg, polars and DuckDB."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pytest
 from pyiceberg.table import StaticTable
 
 
@@ -22,14 +25,24 @@ def _polars(location: str) -> pa.Table:
     return pl.scan_iceberg(location).collect().to_arrow()
 
 
-def _duckdb(location: str) -> pa.Table:
+def duckdb_with(*extensions: str) -> Any:
+    """Return a connection of DuckDB with extensions from wheels. DuckDB copies them below HOME, or here elsewhere if that is read-only."""
     import duckdb
     import duckdb_extensions
 
-    for name in ("avro", "iceberg"):
-        duckdb_extensions.import_extension(name)
-    with duckdb.connect() as connection:
-        connection.execute("LOAD avro; LOAD iceberg; SET TimeZone = 'UTC'")
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.access(Path.home(), os.W_OK):
+            patch.setenv("HOME", tempfile.gettempdir())
+        for name in extensions:
+            duckdb_extensions.import_extension(name)
+        connection = duckdb.connect()
+        connection.execute("".join(f"LOAD {name};" for name in extensions))
+    return connection
+
+
+def _duckdb(location: str) -> pa.Table:
+    with duckdb_with("avro", "iceberg") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
         return connection.execute("FROM iceberg_scan(?)", [location.removeprefix("file://")]).to_arrow_table()
 
 

@@ -20,6 +20,8 @@ from aiorepl.spark.lake.delta_upkeep import compact
 from aiorepl.spark.lake.table import Commit, Run, Upkeep
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
+from .readers import duckdb_with
+
 SOURCE = pa.schema([("id", pa.int64()), ("note", pa.string())])
 META = [
     ("_op", pa.string()),
@@ -108,10 +110,8 @@ def test_polars(either) -> None:
 
 def test_duckdb(either) -> None:
     """DuckDB's delta extension reads a table with vectors, and after they are folded."""
-    duckdb = pytest.importorskip("duckdb")
-    pytest.importorskip("duckdb_extensions").import_extension("delta")
-    with duckdb.connect() as connection:
-        connection.execute("LOAD delta")
+    pytest.importorskip("duckdb_extensions")
+    with duckdb_with("delta") as connection:
         found = connection.execute(f"SELECT id, note FROM delta_scan('{either.target}')").fetchall()
     assert dict(found) == EXPECTED
 
