@@ -13,6 +13,7 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, PermanentError, TransientError
 from aiorepl.journal.store import LocalStore
+from aiorepl.snapshot.incremental.table_reading import TableReading
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
@@ -215,30 +216,59 @@ async def test_a_sink_that_loses_chunks(filled, small):
     assert list(range(1, 13)) == keys(sink)
 
 
-@pytest.mark.parametrize("victim", ["walsender", "reader"])
+async def terminate(database: Any, backend_type: str) -> int:
+    """Terminate the pipeline's connections of this type. Return how many there were."""
+    found = await database.connection.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = $1 AND application_name = 'aiorepl' "
+        "AND datname = current_database()",
+        backend_type,
+    )
+    return len(found)
+
+
+@pytest.mark.parametrize("victim", ["walsender", "client backend"])
 async def test_lost_connections(filled, small, victim):
     """A connection that is lost while a table is read is opened again; every row is delivered."""
     sink = MemorySink()
-    killing = True
 
     async def kill() -> None:
-        who = "backend_type = 'walsender'" if victim == "walsender" else "backend_type = 'client backend'"
-        while killing:
-            await filled.execute(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {who} AND application_name = 'aiorepl' "
-                "AND datname = current_database()"
-            )
-            await asyncio.sleep(0.3)
+        left = 5
+        while left > 0:
+            left -= await terminate(filled, victim)
+            await asyncio.sleep(0.02)
 
     async with Pipeline(filled.source(), [sink], snapshot=small, batches=SLOW) as pipeline:
-        task = asyncio.create_task(kill())
-        try:
-            reading = asyncio.create_task(pipeline.resnapshot("t"))
-            await sink.wait_for_changes(2)
-        finally:
-            killing = False
-            await task
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await kill()
         await reading
+    assert list(range(1, 13)) == keys(sink)
+
+
+@pytest.mark.parametrize("event", ["lost", "paused"])
+async def test_an_end_after_the_last_chunk(filled, small, monkeypatch, event):
+    """A table is complete if its reader loses the connection, or is paused, after its last chunk was delivered."""
+    sink, happened = MemorySink(), 0
+    mark = TableReading.mark
+
+    async def mark_and_end(reading: TableReading, arrive: Any) -> asyncio.Future[Any]:
+        nonlocal happened
+        before = len(reading.progress.parts)
+        arrived = await mark(reading, arrive)
+        if before == 1:
+            await filled.until(lambda: asyncio.sleep(0, reading.progress.parts), lambda parts: not parts)
+            happened += 1
+            if event == "lost":
+                await terminate(filled, "client backend")
+            else:
+                await pipeline.snapshots.pause()
+        return arrived
+
+    monkeypatch.setattr(TableReading, "mark", mark_and_end)
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline, asyncio.timeout(60):
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await filled.until(lambda: asyncio.sleep(0, happened), bool)
+        await reading
+    assert 1 == happened
     assert list(range(1, 13)) == keys(sink)
 
 

@@ -55,7 +55,7 @@ class TableQueue:
             self._count(table.id, counters)
             if counters.state == "failed":
                 self._ended[counters.table] = table.id
-            elif table.plan is not None and not table.left:
+            elif self.is_delivered(table.id):
                 # The table is durable in part, and its other chunks are on their way to the sinks.
                 counters.state = "delivered"
                 self._delivered()
@@ -95,6 +95,11 @@ class TableQueue:
         if any(table.id != number for table in self._each_left()):
             return False
         return all(table.status != "failed" for table in self.ledger.tables)
+
+    def is_delivered(self, number: int) -> bool:
+        """Whether every chunk of a table was delivered. Once all of them are durable, the ledger has forgotten the table."""
+        known = self.ledger.table(number)
+        return not self.is_cancelled(number) and (known is None or (known.plan is not None and not known.left))
 
     def is_cancelled(self, number: int) -> bool:
         """Whether a table was cancelled meanwhile; it may even have been requested again."""

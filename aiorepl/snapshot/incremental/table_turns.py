@@ -154,14 +154,15 @@ class TableTurns:
         finally:
             self._running = None
             await cancel_and_wait(task)
-        if task.cancelled():
+        if self._queue.is_delivered(table.id):
+            # Even if a connection was lost or the reading was paused after the last chunk: nothing is left to be read.
+            self._attempts.pop(table.id, None)
+            counters.error, counters.state = None, "delivered"
+            self._delivered()
+        elif task.cancelled():
             if counters.state == "reading":
                 counters.state = "queued"
-        elif (error := task.exception()) is None:
-            self._attempts.pop(table.id, None)
-            counters.state = "delivered"
-            self._delivered()
-        elif not isinstance(error, Forgotten):
+        elif (error := task.exception()) is not None and not isinstance(error, Forgotten):
             await self._failed(table, error, alone=alone)
 
     async def _read_once(self, table: TableProgress) -> None:
