@@ -12,6 +12,8 @@ from aiorepl import BatchPolicy, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
 from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
+pytestmark = pytest.mark.by_day
+
 LOADED = [*range(100)]
 STREAMED = [1000, *range(2000, 2200), 1001]
 BATCHES = BatchPolicy(flush_seconds=0)
@@ -50,7 +52,6 @@ async def written(replicated):
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("route", ["walsender", "sql"])
 @pytest.mark.parametrize("cancelling", ["late", "again"], indirect=True)
-@pytest.mark.by_day
 async def test_run(written, watched, cancelling, tmp_path, route, journal):
     """The second start delivers what the first one did not make durable, and no session is left."""
     for number in of_today(numbers()):

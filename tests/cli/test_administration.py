@@ -16,6 +16,8 @@ from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 
+pytestmark = pytest.mark.by_day
+
 NOWHERE = "postgresql://u@127.0.0.1:1/d"
 
 

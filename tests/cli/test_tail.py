@@ -11,6 +11,8 @@ import pytest
 
 from aiorepl import LSN
 
+pytestmark = pytest.mark.by_day
+
 
 async def test_a_line_comes_within_a_second_of_its_commit(start, published):
     """On a quiet stream, unless the machine is busy; and it is acknowledged though nothing else comes."""

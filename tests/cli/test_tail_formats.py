@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 COMMAND = Path(sys.executable).with_name("aiorepl")
 WHAT = {
     "native": lambda line: json.loads(line)["kind"],

@@ -20,6 +20,8 @@ from aiorepl.values.codec import Format
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN
 
+pytestmark = pytest.mark.by_day
+
 OIDS = {info.name: info.oid for info in BUILTIN.values()}
 FORMATS = (
     "native",
@@ -126,7 +128,6 @@ def test_text_and_binary_say_the_same(name, data):
 @pytest.mark.parametrize("name", BINARY)
 @settings(max_examples=60)
 @given(data=st.data())
-@pytest.mark.by_day
 def test_rows_are_written_as_their_columns_are_encoded(name, typed, data):
     """For any bytes, a row's JSON is what the encoders of its types give."""
     raw = data.draw(BINARY[name] | st.binary(max_size=20) | BINARY[name].map(lambda raw: raw[:-1]))

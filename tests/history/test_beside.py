@@ -27,6 +27,8 @@ from aiorepl.journal.store import LocalStore
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 
+pytestmark = pytest.mark.by_day
+
 PACE = Pace(pass_seconds=0)
 
 

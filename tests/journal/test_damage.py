@@ -22,6 +22,8 @@ from aiorepl.sink import Batch
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
+pytestmark = pytest.mark.by_day
+
 JSON = ["journal.json", "position.json", "start.json", "completeness/*.json", "cursors/*.json"]
 FILES = [*JSON, "manifests/*.manifest", "segments/*.segment", "prepared/*.prepared"]
 # Without these files the journal has another meaning, but a valid one.

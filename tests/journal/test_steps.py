@@ -18,6 +18,8 @@ from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
+pytestmark = pytest.mark.by_day
+
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch) -> None:
@@ -108,7 +110,6 @@ async def everything(folder, tools) -> None:
 
 
 @pytest.mark.parametrize(("flushes", "restarts"), [(1, False), (3, False), (3, True)])
-@pytest.mark.by_day
 async def test_no_room_once(tmp_path, tools, flushes: int, restarts: bool) -> None:
     """The repeated call continues, and so does another writer that gets what is not durable again."""
     stream, at = transactions(), 0
@@ -147,7 +148,6 @@ async def test_no_room_once(tmp_path, tools, flushes: int, restarts: bool) -> No
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.by_day
 async def test_cancelled_once(tmp_path, tools, restarts: bool) -> None:
     """After a cancellation at any step the writer can be called again, and the journal can be reopened."""
     stream, at = transactions(), 0

@@ -16,6 +16,8 @@ from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
+pytestmark = pytest.mark.by_day
+
 SOON = BatchPolicy(flush_seconds=0.05)
 # A row of each takes more than half of a block.
 ROWS = 6

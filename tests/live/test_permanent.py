@@ -12,6 +12,8 @@ from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline,
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 

@@ -13,6 +13,8 @@ from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, Server
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.1)
 

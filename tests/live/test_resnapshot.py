@@ -17,6 +17,8 @@ from aiorepl.snapshot.incremental import stream_source, table_names
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100)"
 # Between two transactions of a client, which takes a processor for itself otherwise.
 PAUSE = 0.002

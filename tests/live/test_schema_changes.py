@@ -9,6 +9,8 @@ import pytest
 from aiorepl import BatchPolicy, Delivery, Pipeline, PipelineState, SchemaChange
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 SOON = BatchPolicy(flush_seconds=0.1)
 DEADLINE = 90.0
 

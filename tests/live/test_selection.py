@@ -9,6 +9,8 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Delivery, PermanentError, Pipeline, Selection
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 MASK = Selection(mask=("public.people.email",), secret="s")
 SECRET = "a@b.example"
 PARTITIONED = (

@@ -52,7 +52,9 @@ async def test_a_stopped_sink_holds_no_memory(tmp_path):
     running = asyncio.create_task(pipeline.run())
     await sinks["good"].wait_for_changes(50)
     async with asyncio.timeout(60):
-        while not (statistics := pipeline.statistics()).sinks["bad"].failed or statistics.buffers["bad"].bytes:
+        while (
+            not (statistics := pipeline.statistics()).sinks["bad"].failed or statistics.buffers["bad"].bytes
+        ):
             await asyncio.sleep(0.01)
     assert not statistics.buffers["bad"].backpressured
     pipeline.stop()

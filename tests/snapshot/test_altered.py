@@ -10,6 +10,8 @@ from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.initial import exported
 from aiorepl.snapshot.tables import published_tables
 
+pytestmark = pytest.mark.by_day
+
 TABLES = (
     "CREATE TABLE a (id int PRIMARY KEY, n int, note text); "
     "INSERT INTO a SELECT g, g, 'x' FROM generate_series(1, 10) g; "

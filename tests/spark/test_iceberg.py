@@ -18,6 +18,8 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")  # the catalog that needs no server
 
+pytestmark = pytest.mark.by_day
+
 SOURCE = pa.schema([("id", pa.int16()), ("note", pa.string()), ("n", pa.int32())])
 META = [
     ("_op", pa.string()),

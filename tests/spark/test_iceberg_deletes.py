@@ -28,6 +28,8 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 
 from .readers import READERS, rows_by
 
+pytestmark = pytest.mark.by_day
+
 SOURCE = pa.schema([("id", pa.int64()), ("note", pa.string())])
 META = [
     ("_op", pa.string()),

@@ -9,6 +9,8 @@ import pytest
 
 from aiorepl.testing.messages import column
 
+pytestmark = pytest.mark.by_day
+
 
 def python(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -40,6 +40,8 @@ from aiorepl.spark.verifying.verification import Verification
 from .batches import Lake
 from .test_types import SETUP, columns, create
 
+pytestmark = pytest.mark.by_day
+
 LATE = 2**62
 
 

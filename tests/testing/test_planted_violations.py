@@ -24,6 +24,8 @@ from aiorepl.testing.verify import (
     verify,
 )
 
+pytestmark = pytest.mark.by_day
+
 KEYS = {
     "accounts": ("id",),
     "entries": ("n",),

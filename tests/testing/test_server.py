@@ -20,6 +20,8 @@ from aiorepl.errors import ConfigurationError, ConnectionFailed
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.server import installation
 
+pytestmark = pytest.mark.by_day
+
 OWNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background

@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+pytestmark = pytest.mark.by_day
 
 Compare = Callable[[str, str], Awaitable[None]]
 

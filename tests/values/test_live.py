@@ -11,6 +11,8 @@ import pytest
 from aiorepl.values import Format, Types, catalog
 from aiorepl.values.types import ARRAY, BASE, BUILTIN, PSEUDO
 
+pytestmark = pytest.mark.by_day
+
 Compare = Callable[[str, str], Awaitable[None]]
 
 # SQL expressions of each built-in type; a bare string stands for a literal.

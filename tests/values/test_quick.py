@@ -20,6 +20,8 @@ from aiorepl.values.floats import float4_text, float8_text, put_float4, put_floa
 from aiorepl.values.forms import FunctionForm, form_of
 from aiorepl.values.types import BUILTIN
 
+pytestmark = pytest.mark.by_day
+
 TYPES = Types()
 OIDS = {info.name: info.oid for info in BUILTIN.values()}
 WIDTHS = {"bool": 1, "int2": 2, "int4": 4, "int8": 8, "oid": 4, "float4": 4, "float8": 8, "uuid": 16}

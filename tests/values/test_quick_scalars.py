@@ -24,6 +24,8 @@ from aiorepl.values.addresses import IPv6Interface as OurIPv6Interface
 from aiorepl.values.network import Cidr, Inet
 from aiorepl.values.types import BUILTIN
 
+pytestmark = pytest.mark.by_day
+
 TYPES = Types()
 OIDS = {info.name: info.oid for info in BUILTIN.values()}
 INT32 = st.integers(-(2**31), 2**31 - 1)

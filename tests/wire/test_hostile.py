@@ -33,6 +33,8 @@ from aiorepl.wire.connection import ReplicationConnection
 
 from .scripted import QUICK, Remember, transaction
 
+pytestmark = pytest.mark.by_day
+
 # How many seconds aiorepl waits for an answer, instead of a minute. Invalid messages fail on arrival, so their tests can wait longer.
 SECONDS, PATIENT = 0.3, 10.0
 MEMORY = 64 << 20

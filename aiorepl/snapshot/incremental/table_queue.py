@@ -99,7 +99,9 @@ class TableQueue:
     def is_delivered(self, number: int) -> bool:
         """Whether every chunk of a table was delivered. Once all of them are durable, the ledger has forgotten the table."""
         known = self.ledger.table(number)
-        return not self.is_cancelled(number) and (known is None or (known.plan is not None and not known.left))
+        return not self.is_cancelled(number) and (
+            known is None or (known.plan is not None and not known.left)
+        )
 
     def is_cancelled(self, number: int) -> bool:
         """Whether a table was cancelled meanwhile; it may even have been requested again."""

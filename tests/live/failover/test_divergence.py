@@ -13,6 +13,8 @@ from aiorepl.journal import JournalReader
 from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 ANOTHER = "restored from a backup, or (is|of) another promoted standby"
@@ -102,7 +104,6 @@ async def siblings(pair, sibling):
 
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
-@pytest.mark.by_day
 async def test_another_standby_with_the_same_timeline(published, pair, siblings, tmp_path, journal):
     """A position on one of two promoted standbys is refused on the other, though both are on timeline 2 from the same LSN."""
     sink = MemorySink(keeps_position=True)
@@ -185,7 +186,6 @@ class Backup:
 @pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("slot", ["copied", "made anew"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
-@pytest.mark.by_day
 async def test_a_backup_that_was_restored(published, primary, tmp_path, journal, slot, interface):
     """A restored server reuses LSNs on the same timeline; its new transactions are not mistaken for delivered ones."""
     sink = MemorySink(keeps_position=True)

@@ -13,6 +13,8 @@ from aiorepl.journal import Cursors, JournalReader
 from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -43,7 +45,6 @@ async def under_load(pair, sink):
 @pytest.mark.parametrize("waits", [True], indirect=True)
 @pytest.mark.parametrize("version", [17, 18], indirect=True)
 @pytest.mark.parametrize("interface", ["walsender", "sql"])
-@pytest.mark.by_day
 async def test_a_promotion(published, pair, interface):
     """After a promotion under load, exactly the promoted server's rows are delivered, once and in order."""
     sink = MemorySink()
@@ -112,7 +113,6 @@ async def test_a_promotion_between_two_runs(published, pair, tmp_path):
 
 @pytest.mark.parametrize("version", [13, 14, 16, 18], indirect=True)
 @pytest.mark.parametrize("journal", [True, False])
-@pytest.mark.by_day
 async def test_a_slot_that_was_no_failover_slot(published, pair, tmp_path, journal):
     """A promoted server without the slot is refused with the ways to continue, at a reconnect and at a start."""
     sink = MemorySink()
@@ -167,7 +167,6 @@ async def test_what_the_promoted_server_never_had(published, pair):
 @pytest.mark.parametrize(
     ("journal", "way"), [(True, "accept_gap"), (True, "resnapshot"), (False, "accept_gap")]
 )
-@pytest.mark.by_day
 async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, journal, way):
     """A start detects lost transactions even after the server's WAL is past them; both ways to continue work."""
     sink = MemorySink(keeps_position=True)
@@ -223,7 +222,6 @@ async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, j
 @pytest.mark.parametrize("waits", [True], indirect=True)
 @pytest.mark.parametrize("interface", ["walsender", "sql"])
 @pytest.mark.parametrize("journal", [True, False], ids=["journal", "direct"])
-@pytest.mark.by_day
 async def test_open_streamed_transactions(published, pair, tmp_path, interface, journal):
     """Uncommitted transactions of the old server are dropped from memory, and committed ones delivered once."""
     for connection in (published.connection, pair.standby_client):

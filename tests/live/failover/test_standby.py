@@ -14,6 +14,8 @@ from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(timeout=None, wait_initial=0.05, wait_max=0.2)
 SOON = BatchPolicy(flush_seconds=0.1)
 

@@ -8,6 +8,8 @@ from aiorepl import Batch, PermanentError, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
+pytestmark = pytest.mark.by_day
+
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text, price numeric)"
 
 

@@ -17,6 +17,8 @@ from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, RetryPolicy, Source, T
 from aiorepl.testing import CuttingProxy
 from aiorepl.testing.faults import FaultySink, MemorySink
 
+pytestmark = pytest.mark.by_day
+
 LOG = "CREATE TABLE log (id int, line text)"
 SMALL = BatchPolicy(max_bytes=20_000, flush_seconds=0.05)
 PATIENT = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
@@ -110,7 +112,6 @@ async def watched(pair, names=("mirror",)):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("way", ["plain", "streamed", "sql"])
-@pytest.mark.by_day
 async def test_a_backend_is_terminated(pair, tmp_path, way, journal):
     """Repeated losses at several slices of two transactions, with others before, between and after them."""
     await pair.both(LOG)
@@ -287,7 +288,6 @@ async def test_beside_a_journal_nobody_else_notices(pair, tmp_path):
 
 @pytest.mark.parametrize("supports_prepared", [True, False], ids=["prepared", "held"])
 @pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
-@pytest.mark.by_day
 async def test_within_a_prepared_transaction(pair, supports_prepared, decision):
     """Before its PREPARE on the target, at it, and before its end."""
     await pair.both(LOG)

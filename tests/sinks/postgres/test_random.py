@@ -12,6 +12,8 @@ import pytest
 
 from aiorepl import BatchPolicy
 
+pytestmark = pytest.mark.by_day
+
 TABLES = {
     # One that commutes, one with large values, one whose order a second unique index sees, one that is only known whole,
     # one that refers to another, one without any key.
@@ -95,7 +97,6 @@ async def work(source: asyncpg.Connection, chance: random.Random, transactions: 
         (9, (17, 15), {"mode": "strict", "replica": True}, {}, 1 << 20),
     ],
 )
-@pytest.mark.by_day
 async def test_a_random_workload(pairs, seed, versions, options, source, batch):
     """Equal after each stretch, every row as often as on the source.
 

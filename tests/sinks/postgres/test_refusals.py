@@ -19,6 +19,8 @@ from aiorepl import (
 from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.state import MirrorState
 
+pytestmark = pytest.mark.by_day
+
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
 SECRET = "geheim-4711"
 

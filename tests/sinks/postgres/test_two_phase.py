@@ -18,6 +18,8 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl_sinks.postgres.state import MirrorState
 
+pytestmark = pytest.mark.by_day
+
 TWO_PHASE = {"two_phase": True}
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
 

@@ -24,6 +24,8 @@ from aiorepl import (
 from aiorepl_sinks.redis import RedisSink
 from aiorepl_sinks.redis.errors import translate
 
+pytestmark = pytest.mark.by_day
+
 PAGE = (Path(__file__).parents[3] / "docs/reference/sinks/redis.md").read_text()
 
 

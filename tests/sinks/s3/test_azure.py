@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "azure.py"
 KEY = base64.b64encode(b"test-secret").decode()
 SECRET = base64.b64encode(b"s3cr3t").decode()
 
-pytestmark = pytest.mark.xdist_group("azure")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("azure")]
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])

@@ -19,6 +19,8 @@ from aiorepl_sinks.objects.encodings import JsonLinesEncoding
 from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
 
+pytestmark = pytest.mark.by_day
+
 INT4 = 23
 
 

@@ -12,6 +12,8 @@ from aiorepl import Batch, ConfigurationError, PermanentError, Rejection, SinkCo
 from aiorepl.objects.errors import translate
 from aiorepl_sinks.s3 import S3Sink
 
+pytestmark = pytest.mark.by_day
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:

@@ -7,6 +7,8 @@ import pytest
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks.webhook import WebhookSink
 
+pytestmark = pytest.mark.by_day
+
 
 @pytest.fixture
 async def sink(receiver, source):

@@ -13,6 +13,8 @@ import pytest
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, SinkError, Source
 from aiorepl_sinks.webhook import WebhookSink
 
+pytestmark = pytest.mark.by_day
+
 QUICK = RetryPolicy(wait_initial=0.01, wait_max=0.05)
 
 

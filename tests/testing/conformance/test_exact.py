@@ -11,6 +11,8 @@ from aiorepl import PermanentError, Sink, TransientError
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.testing.conformance import Event, SinkConformance
 
+pytestmark = pytest.mark.by_day
+
 
 class Exact(Sink):
     """Exactly once and atomic: rows, the position and what is prepared are replaced in one step."""
@@ -425,7 +427,6 @@ def case_of(sink: type, base: type) -> type:
         ),
     ],
 )
-@pytest.mark.by_day
 def test_what_is_wrong_is_found(failures, sink, base, tests, says):
     """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink, base))

@@ -12,6 +12,8 @@ import pytest
 from aiorepl import LSN, PermanentError, Sink, SyncSink, TransientError
 from aiorepl.testing.conformance import Event, SinkConformance
 
+pytestmark = pytest.mark.by_day
+
 
 class Log(Sink):
     """At least once: batches are gathered by write, and sent by flush."""
@@ -413,7 +415,6 @@ OPEN = "test_a_restart_with_an_older_confirmation test_what_is_flushed_is_there"
         ),
     ],
 )
-@pytest.mark.by_day
 def test_what_is_wrong_is_found(failures, sink, tests, says):
     """The tests about a defect find it, no others do, and their messages describe it."""
     found = failures(case_of(sink))

@@ -10,6 +10,8 @@ from aiorepl import UNCHANGED, Sink
 from aiorepl.testing.conformance import MirrorConformance
 from aiorepl.testing.conformance.samples import SAMPLES
 
+pytestmark = pytest.mark.by_day
+
 
 class Mirror(Sink):
     """Rows by their keys, put in place by flush."""

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 
 @pytest.mark.parametrize(
     "plugins",

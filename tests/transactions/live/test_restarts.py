@@ -18,14 +18,13 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.by_day, pytest.mark.server]
 
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.2)
 
 
 @pytest.mark.parametrize("server", [16, 18], indirect=True)
 @pytest.mark.parametrize("streaming", ["off", "on", "parallel"])
-@pytest.mark.by_day
 async def test_cut_at_random(
     server, tables, connections, slot_name, database, tmp_path, load, plain, events, streaming
 ):
@@ -193,7 +192,6 @@ POINTS = ["prepared", "others committed", "decided", "committed"]
 @pytest.mark.parametrize("keeps_position", [True, False], ids=["position", "no position"])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("who", ["us", "server", "both"])
-@pytest.mark.by_day
 async def test_prepared_before_committed_after(story, slot_name, who, point, keeps_position):
     """The rows are delivered once, at the commit, wherever the restart is; until then the PREPARE is not confirmed."""
     story = await story(

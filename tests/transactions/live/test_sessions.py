@@ -12,6 +12,8 @@ import pytest
 
 from aiorepl.errors import ServerError
 
+pytestmark = pytest.mark.by_day
+
 STEPS = 150
 SETTINGS = {
     "small": "logical_decoding_work_mem = '64kB'",

@@ -10,6 +10,8 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.transactions.replay import ReplayFilter
 
+pytestmark = pytest.mark.by_day
+
 
 class Consumer:
     """A pipeline's memory of the received slices, and of the LSN that it may confirm."""

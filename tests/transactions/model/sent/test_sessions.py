@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from aiorepl.pgoutput.options import Streaming
 
+pytestmark = pytest.mark.by_day
+
 AT = st.integers(0, 3)
 GIDS = st.sampled_from(["g", "h"])
 
