@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, Literal
 
-from aiorepl.errors import AioreplError, ConfigurationError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position, Timelines
@@ -37,12 +37,29 @@ from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
+from aiorepl.wire.server_errors import MissingPublication
 
 _log = logger("aiorepl.capture")
 
 
 # The policy after this process has dropped its own connection, even if the user wants no reconnects.
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
+
+
+def _may_come_of_streaming(error: Exception, source: Source) -> bool:
+    """Whether the server may send the same transactions without an error if it decodes them after their commit.
+
+    While a transaction is in progress, the server's view of the catalog may be wrong if the transaction alters publications or tables:
+    it then does not find the publication, or fails with an internal error.
+    """
+    if source.temporary or source.streaming == "off":
+        return False
+    match error:
+        case DoubtfulMessages() | MissingPublication():
+            return True
+        case ServerError(sqlstate="XX000"):
+            return not may_pass(error)
+    return False
 
 
 class Capture:
@@ -218,9 +235,10 @@ class Capture:
             except Exception as error:
                 # Reconnect first: only another connection sends the messages again that this session has consumed.
                 await self._abandon(error)
-                if isinstance(error, DoubtfulMessages) and not self.source.temporary:
+                if _may_come_of_streaming(error, self.source):
                     # Streaming stays off until the end of the process, because such transactions tend to recur.
                     self.source = replace(self.source, streaming="off")
+                    _log.warning("transactions are received without streaming from now on")
                 elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
                 pause = self._interruptions.pause(error, self._progress.furthest, monotonic())

@@ -46,7 +46,8 @@ class Source:
     :param create_slot: create the slot if it is missing; an existing slot is used.
     :param temporary: create the slot for this connection only.
     :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
-    :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress.
+    :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server fails to
+        decode one of them, nothing is streamed until the next start.
     :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
         it; such a slot sends them so in any case.
     :param binary: the server sends columns in binary form where their types support it.

@@ -50,12 +50,16 @@ def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
     return SlotError(f"replication slot {slot!r} does not exist: {remedy}")
 
 
-def missing_publication(message: str) -> ConfigurationError:
+class MissingPublication(ConfigurationError):
+    """A publication did not exist at the decoded position of the WAL, or the server did not find it there."""
+
+
+def missing_publication(message: str) -> MissingPublication:
     """Return the error for a publication that did not exist at the decoded position of the WAL, even if it exists now.
 
     :param message: the server's message, which names the publication.
     """
-    return ConfigurationError(
+    return MissingPublication(
         f"{message}: at the slot's position in the WAL the publication did not exist, because it was dropped or created later; "
         "the server cannot decode changes from there, even if it exists now. CREATE PUBLICATION on the source if it is missing; "
         "then start again with resnapshot=True (--resnapshot, with a journal), or drop the slot and start with create_slot "
