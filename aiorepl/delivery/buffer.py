@@ -50,6 +50,10 @@ class SliceBuffer:
         self._closed = False
         self._has_room = asyncio.Event()
         self._has_room.set()
+        # Whether the last slice ends a transaction; whether the writer has to stop there, and has done so.
+        self._between = True
+        self._held = False
+        self._stopped = asyncio.Event()
 
     def cursor(self, reader: str = "") -> Cursor:
         """Create a cursor at the beginning.
@@ -65,8 +69,15 @@ class SliceBuffer:
         for part in slices:
             self._slices.append(part)
             self._bytes += part.size
+            self._between = part.last
         if self._bytes > self.limit:
             self._has_room.clear()
+        for cursor in self._cursors:
+            if cursor.skipping:
+                cursor.skip_all()
+        if self._held and self._between:
+            self._has_room.clear()
+            self._stopped.set()
         self._notify()
 
     @property
@@ -85,13 +96,28 @@ class SliceBuffer:
         """Wait until the writer may add more slices."""
         await self._has_room.wait()
 
+    async def hold(self) -> None:
+        """Stop the writer at the end of a transaction, and wait until it is there, or has closed the buffer."""
+        self._held = True
+        if not (self._between or self._closed):
+            self._stopped.clear()
+            await self._stopped.wait()
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are several readers."""
+        return len(self._cursors) > 1
+
     def open(self) -> None:
-        """Allow more slices after ``close``."""
-        self._closed = False
+        """Allow more slices after ``close`` and ``hold``."""
+        self._closed = self._held = False
+        self._between = True
+        self._release()
 
     def close(self) -> None:
         """Mark the end of the stream. Readers get the stored slices, and then the end."""
         self._closed = True
+        self._stopped.set()
         self._notify()
 
     def clear(self) -> None:
@@ -110,11 +136,11 @@ class SliceBuffer:
             cursor._changed.set()
 
     def _release(self) -> None:
-        released = min(cursor._released for cursor in self._cursors)
+        released = min((cursor._released for cursor in self._cursors), default=self._base)
         while self._base < released:
             self._bytes -= self._slices.popleft().size
             self._base += 1
-        if self._bytes <= self._low:
+        if self._bytes <= self._low and not (self._held and self._between):
             self._has_room.set()
 
 
@@ -123,6 +149,8 @@ class Cursor:
 
     def __init__(self, buffer: SliceBuffer, reader: str) -> None:
         self.reader = reader
+        self.skipping = False
+        """Whether to release every slice at once, because the reader will get all of them again."""
         self._buffer = buffer
         # The number of slices that this reader has taken and released, since the first slice was added.
         self._released = buffer._base

@@ -60,18 +60,28 @@ class Feeder:
     async def rewind(self, cursor: Cursor, lsn: LSN) -> bool:
         """Read everything after ``lsn`` again, for the reader of ``cursor``. Other readers drop the repeated slices.
 
+        If there are other readers, the present transaction is first read to its end, because the server may decode it differently the
+        next time: a reader that has a part of it could not tell which changes it has.
+
         :returns: whether reading continues; false after ``stop`` or an error.
         """
         assert self._rewind is not None
+        cursor.skipping = True
+        cursor.skip_all()
         # Rewind for one sink at a time: if two sinks have lost data, the second sink may need an earlier position.
         async with self._rewinding:
             if self.stopped.is_set():
                 return False
+            if self._buffer.shared:
+                await self._buffer.hold()
+                if self.stopped.is_set():
+                    return False
             task, self._task = self._task, None
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
             cursor.skip_all()
+            cursor.skipping = False
             try:
                 await self._rewind(lsn)
             except Exception as error:  # noqa: BLE001 - reported like an error of ``read``
