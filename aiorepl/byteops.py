@@ -27,6 +27,9 @@ _INT32: Final = struct.Struct("=i")
 _INT64: Final = struct.Struct("=q")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 
+# The size from which a second copy costs more than a memoryview.
+_LARGE: Final = 64 * 1024
+
 
 def uint16(data: Buffer, at: int) -> int:
     """Return the big-endian integer at ``at``."""
@@ -158,6 +161,8 @@ def only_bits(data: bytes) -> bool:
 
 def cut(data: Buffer, start: int, end: int) -> bytes:
     """Return a copy of ``data[start:end]``."""
+    if end - start > _LARGE:
+        return bytes(memoryview(data)[start:end])  # a slice of a bytearray is a copy, too
     return bytes(data[start:end])
 
 
@@ -247,7 +252,13 @@ def copy_into(target: bytearray, at: int, data: Buffer, start: int, end: int) ->
 def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
     """Append ``data`` without ``data[start:end]``, preceded by its length in four bytes, big-endian; all or nothing."""
     left = data[:start] + data[end:] if end else data
-    out += b"%b%b" % (uint32_bytes(len(left)), left)
+    size = len(out)
+    try:
+        out += uint32_bytes(len(left))
+        out += left
+    except MemoryError:
+        del out[size:]
+        raise
 
 
 def enclose(out: bytearray, start: int) -> None:

@@ -143,10 +143,12 @@ class SinkWorker:
                 # The slices of an unfinished transaction are dropped: the next start receives it again as a whole.
                 await self._flush()
                 return
+            idle = batch is None
+            del batch  # a large row must not stay in memory during the flush
             due = self._flush_at is not None and clock() >= self._flush_at
             if self._durable_on_write or due or self._unflushed_bytes >= self._policy.flush_bytes:
                 await self._flush()
-            if batch is None:
+            if idle:
                 await self._wait()
             elif self._cursor.waiting:
                 # If the sink never waits, no other task (such as status updates) would run during a huge transaction.

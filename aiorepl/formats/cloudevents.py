@@ -12,6 +12,7 @@ Source: CloudEvents 1.0.2, its JSON event format, HTTP and Kafka protocol bindin
 
 from __future__ import annotations
 
+from itertools import chain
 from urllib.parse import quote
 
 import orjson
@@ -19,6 +20,7 @@ import orjson
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
+from aiorepl.formats.pieces import joined
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -58,6 +60,9 @@ class CloudEventsFormat(Format):
 
     def event(self, change: Change) -> bytes:
         """Return a change in structured mode."""
+        if isinstance(change, RowChange) and change.large:
+            head = orjson.dumps(self.attributes(change))[:-1] + b',"data":'
+            return joined(chain((head,), self._native.event_pieces(change), (b"}",)))
         return _structured(self.attributes(change), self._native.event(change))
 
     def http(self, change: Change) -> tuple[dict[str, str], bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from aiorepl.formats.pieces import Piece
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
@@ -15,6 +16,8 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction, to_datetime
 
 _CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
+# Joining larger events with others is not worth the copy.
+_LARGE_EVENT: Final = 1024 * 1024
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
 
@@ -53,7 +56,18 @@ class Format:
 
     def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
         """Return the events as one text with a line each."""
-        return b"".join([event + b"\n" for event in self.events(parts)])
+        return b"".join(self._with_line_ends(parts))
+
+    def pieces(self, parts: Iterable[Slice]) -> Iterable[Piece]:
+        """Return ``lines`` in pieces, so that a writer of files need not have a large row in memory twice.
+
+        Iterate over them once or more, until the call of the sink has returned.
+        """
+        lines = self._with_line_ends(parts)
+        return lines if any(len(line) > _LARGE_EVENT for line in lines) else (b"".join(lines),)
+
+    def _with_line_ends(self, parts: Iterable[Slice]) -> list[bytes]:
+        return [piece for event in self.events(parts) for piece in (event, b"\n")]
 
     def split(self, change: Change) -> tuple[Change, ...]:
         """Split a change into changes with one event each: usually itself, or none if the format has no event for it."""

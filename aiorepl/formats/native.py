@@ -19,6 +19,7 @@ import orjson
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.format import Format, iso_time
 from aiorepl.formats.native_rows import NativeRows, transaction_fields
+from aiorepl.formats.pieces import Piece, Pieces, joined
 from aiorepl.formats.schema import schema_event
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -47,22 +48,29 @@ class NativeFormat(Format):
             raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
         self._rows = NativeRows(values == "typed")
 
-    def lines(self, parts: Iterable[Slice]) -> bytearray:
-        out = bytearray()
+    def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
+        pieces = self._pieces(parts)
+        return pieces.out if pieces.contiguous else joined(pieces)
+
+    def pieces(self, parts: Iterable[Slice]) -> Iterable[Piece]:
+        """Return the lines in pieces; a large column is a view of its message."""
+        return self._pieces(parts)
+
+    def _pieces(self, parts: Iterable[Slice]) -> Pieces:
+        pieces = Pieces()
+        out = pieces.out
         for part in parts:
             if (begin := self._begin_event(part)) is not None:
                 out += begin + b"\n"
-            self._rows.lines(out, part.changes, self.event)
+            self._rows.lines(pieces, part.changes, self.event)
             if (end := self._end_event(part)) is not None:
                 out += end + b"\n"
-        return out
+        return pieces
 
     def event(self, change: Change) -> bytes:
         """Return a change as a JSON object."""
         if isinstance(change, RowChange):
-            out = bytearray()
-            self._rows.row(out, change)
-            return bytes(out)
+            return joined(self.event_pieces(change)) if change.large else self._row(change)
         if isinstance(change, Truncate):
             return self._truncate(change)
         if isinstance(change, Message):
@@ -70,6 +78,19 @@ class NativeFormat(Format):
         if isinstance(change, SchemaChange):
             return schema_event(change)
         raise TypeError(f"no native event for {type(change).__name__}")
+
+    def event_pieces(self, change: Change) -> Iterable[Piece]:
+        """Return the event of a change in pieces; a large column is a view of its message."""
+        if not isinstance(change, RowChange):
+            return (self.event(change),)
+        pieces = Pieces()
+        self._rows.row(pieces.out, change, pieces)
+        return pieces
+
+    def _row(self, change: RowChange) -> bytes:
+        out = bytearray()
+        self._rows.row(out, change, None)
+        return bytes(out)
 
     def key(self, change: Change) -> bytes | None:
         """Return the ``key`` of a row's event; ``None`` if no column identifies the row."""

@@ -1,7 +1,8 @@
 """Row events of the native format, written straight from the columns' bytes into one buffer.
 
 Labels, and the style or encoder of each column's type, are prepared once per relation. Compiled, a row of eight columns
-takes half a microsecond; joining the results of one encoder call per column took six.
+takes half a microsecond; joining the results of one encoder call per column took six. Large columns stay within their messages
+(``pieces``).
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import orjson
 
 from aiorepl import byteops
 from aiorepl.formats.format import iso_time
-from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
+from aiorepl.formats.pieces import Pieces, is_utf8
+from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED, LargeColumn
 from aiorepl.transactions.changes import Change, RowChange
-from aiorepl.transactions.rows import Layout, Raw
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
-from aiorepl.values.styles import put_styled
+from aiorepl.values.forms import Text
+from aiorepl.values.styles import Style, put_styled
 
-# A C integer in the compiled form.
+# C integers in the compiled form.
 _TEXT: Final = TEXT
+_STRING, _QUOTE = int(Style.STRING), int(Style.QUOTE)
 
 
 class NativeRows:
@@ -38,25 +42,33 @@ class NativeRows:
         self.stamp = b""
         """The fields after the ordinal, in events of the current transaction."""
 
-    def lines(self, out: bytearray, changes: Iterable[Change], other: Callable[[Change], bytes]) -> None:
+    def lines(self, pieces: Pieces, changes: Iterable[Change], other: Callable[[Change], bytes]) -> None:
         """Append the events of the changes, each with a line end.
 
         :param other: returns the event of a change that is not a row change.
         :raises DataError: the bytes of a column do not match its type.
         """
+        out = pieces.out
         for change in changes:
             if isinstance(change, RowChange):
-                self.row(out, change)
+                self.row(out, change, pieces)
             else:
                 out += other(change)
             byteops.put(out, b"\n")
 
-    def row(self, out: bytearray, change: RowChange) -> None:
-        """Append the event of a row change."""
+    def row(self, out: bytearray, change: RowChange, pieces: Pieces | None) -> None:
+        """Append the event of a row change.
+
+        :param pieces: has ``out``, and gets the large columns; without it, they are copied to ``out``.
+        """
         table = self._table(change.layout)
         if change.transaction is not self._transaction:
             self.enter(change.transaction)
-        new, old = change.raw_new, change.raw_old
+        if pieces is not None and change.large:
+            new, old = change.uncut()
+        else:
+            pieces = None
+            new, old = change.raw_new, change.raw_old
         new_kinds, old_kinds = change.new_kinds, change.old_kinds
         whole = change.message.old_kind == "O"
         byteops.put(out, table.heads[change.kind])
@@ -67,20 +79,20 @@ class NativeRows:
         if not table.key:
             byteops.put(out, b"null")
         elif old is not None:
-            table.write(out, old, old_kinds, table.key)
+            table.write(out, old, old_kinds, table.key, pieces)
         else:
-            table.write(out, new or [], new_kinds, table.key)
+            table.write(out, new or [], new_kinds, table.key, pieces)
         omitted = False
         byteops.put(out, b',"new":')
         if new is None:
             byteops.put(out, b"null")
         else:
-            omitted = table.write(out, new, new_kinds, table.all)
+            omitted = table.write(out, new, new_kinds, table.all, pieces)
         byteops.put(out, b',"old":')
         if old is None:
             byteops.put(out, b"null")
         else:
-            table.write(out, old, old_kinds, table.all if whole else table.key)
+            table.write(out, old, old_kinds, table.all if whole else table.key, pieces)
         byteops.put(out, b',"unchanged":')
         if new is not None and (omitted or whole):
             byteops.put(out, orjson.dumps(change.unchanged))
@@ -95,9 +107,9 @@ class NativeRows:
             return None
         out = bytearray()
         if change.raw_old is not None:
-            table.write(out, change.raw_old, change.old_kinds, table.key)
+            table.write(out, change.raw_old, change.old_kinds, table.key, None)
         else:
-            table.write(out, change.raw_new or [], change.new_kinds, table.key)
+            table.write(out, change.raw_new or [], change.new_kinds, table.key, None)
         return bytes(out)
 
     def enter(self, transaction: Transaction | None) -> None:
@@ -146,9 +158,17 @@ class _Table:
         self._encoders: dict[tuple[int, int], Callable[[bytes], bytes]] = {}
 
     def write(
-        self, out: bytearray, columns: list[Raw], kinds: bytes | None, indexes: tuple[int, ...]
+        self,
+        out: bytearray,
+        columns: list[Any],
+        kinds: bytes | None,
+        indexes: tuple[int, ...],
+        pieces: Pieces | None,
     ) -> bool:
-        """Append columns as a JSON object, without those that were not sent; return whether any was omitted."""
+        """Append columns as a JSON object, without those that were not sent; return whether any was omitted.
+
+        :param pieces: gets the large columns, if there may be any.
+        """
         labels = self._first
         omitted = False
         for index in indexes:
@@ -161,12 +181,36 @@ class _Table:
             if value is None:
                 byteops.put(out, b"null")
                 continue
-            raw = value
             kind = _TEXT if kinds is None else kinds[index]
+            if pieces is not None and isinstance(value, LargeColumn):
+                self._put_large(pieces, index, kind, value)
+                continue
+            raw = value
             if kind != _TEXT or not put_styled(out, raw, 0, len(raw), self._styles[index]):
                 self._put(out, index, kind, raw)
         byteops.put(out, b"{}" if labels is self._first else b"}")
         return omitted
+
+    def _put_large(self, pieces: Pieces, index: int, kind: int, column: LargeColumn) -> None:
+        out, style = pieces.out, self._styles[index]
+        form = self._texts[index] if kind == _TEXT else self._binaries[index]
+        quoted = kind == _TEXT and style == _QUOTE
+        data: Any = column.payload  # a pointer in the compiled form
+        if not quoted and ((kind == _TEXT and style == _STRING) or isinstance(form, Text)):
+            quoted = byteops.is_plain_in(data, column.start, column.end)
+            if not quoted and is_utf8(column):
+                byteops.put(out, b'"')
+                pieces.insert(column, escape=True)
+                byteops.put(out, b'"')
+                return
+        if quoted:
+            byteops.put(out, b'"')
+            pieces.insert(column, escape=False)
+            byteops.put(out, b'"')
+            return
+        raw = bytes(column.view())
+        if kind != _TEXT or not put_styled(out, raw, 0, len(raw), style):
+            self._put(out, index, kind, raw)
 
     def _put(self, out: bytearray, index: int, kind: int, raw: bytes) -> None:
         form = self._texts[index] if kind == _TEXT else self._binaries[index]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import groupby, islice
 from typing import Final
 
 from anyio import to_thread
@@ -19,6 +19,7 @@ from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Appearance, Incomplete
 from aiorepl.journal.index import Block, SegmentIndex
+from aiorepl.journal.large_blocks import LARGE_BLOCK, LargeBlock, large_block, read_payloads
 from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index, pruned
 from aiorepl.journal.segment_format import MAGIC, checksum, frames
 from aiorepl.journal.segments import Segment, Table, groups
@@ -45,8 +46,6 @@ _REMEDY: Final = (
     "segments that are kept"
 )
 _NAMED_TABLES: Final = 5
-# A block of more bytes has a large row.
-_LARGE_BLOCK: Final = 4 * 1024 * 1024
 
 
 class JournalReader:
@@ -218,13 +217,41 @@ class JournalReader:
 
         :raises JournalError: the block is damaged or was pruned; the message names segment and block.
         """
-        return self._messages(segment, block, self.read(segment, block))
+        for _, contents in self._contents(segment, (block,)):
+            yield from self._messages(segment, block, contents)
 
-    def _messages(self, segment: Segment, block: Block, data: bytes) -> Iterator[AnyMessage]:
+    def _contents(
+        self, segment: Segment, blocks: Iterable[Block]
+    ) -> Iterator[tuple[Block, bytes | LargeBlock]]:
+        """Read and verify blocks as ``read_all``; large blocks, each when its messages are decoded."""
+        for large, together in groupby(blocks, key=lambda block: block.length >= LARGE_BLOCK):
+            if large:
+                yield from ((block, large_block(self._store, segment.file, block)) for block in together)
+            else:
+                yield from self.read_all(segment, together)
+
+    def _read_large(self, segment: Segment, block: Block) -> list[bytes]:
+        with (
+            self._unless_pruned(segment),
+            reading(self._store),
+            _unless_missing(self._store, segment.file),
+        ):
+            if block.offset == len(MAGIC):
+                _require_magic(self._store, segment.file, self._store.read(segment.file, 0, len(MAGIC)))
+            payloads = read_payloads(self._store, segment.file, block)
+            if payloads is None:
+                raise _wrong_checksum(self._store, segment.file, block)
+            return payloads
+
+    def _messages(self, segment: Segment, block: Block, contents: bytes | LargeBlock) -> Iterator[AnyMessage]:
         index = self.index(segment)
         decode = block_decoder(index, block).decode
+        if isinstance(contents, LargeBlock):
+            payloads: Iterable[bytes] = contents.payloads(partial(self._read_large, segment, block))
+        else:
+            payloads = frames(contents)
         try:
-            for payload in frames(data):
+            for payload in payloads:
                 message = decode(payload)
                 if type(message) is Relation:
                     # The relation is described within the block, and only the index has its attributes.
@@ -290,7 +317,7 @@ class JournalReader:
                 )
             else:
                 assembler.retype(Types(index.types), binary=index.binary)
-            read = self.read_all(segment, index.blocks[first:])
+            read = self._contents(segment, index.blocks[first:])
             while (slices := await to_thread.run_sync(self._assemble, segment, read, assembler)) is not None:
                 if slices:
                     ends = (each.end_lsn for each in slices if each.end_lsn is not None)
@@ -319,14 +346,18 @@ class JournalReader:
         return found
 
     def _assemble(
-        self, segment: Segment, read: Iterator[tuple[Block, bytes]], assembler: Assembler
+        self, segment: Segment, read: Iterator[tuple[Block, bytes | LargeBlock]], assembler: Assembler
     ) -> list[Slice] | None:
         """Assemble the next block; ``None`` if there is none."""
-        for block, data in read:
+        for block, contents in read:
             try:
-                return assembler.feed(self._messages(segment, block, data))
+                slices = assembler.feed(self._messages(segment, block, contents))
             except ProtocolError as error:
                 raise self.damaged(segment, block, error) from None
+            if isinstance(contents, LargeBlock):
+                # Readers that get to this block before the slices are delivered use the same messages.
+                slices = [part.keeping(contents) for part in slices]
+            return slices
         return None
 
     def _load(self, segment: Segment) -> SegmentIndex:
@@ -394,27 +425,43 @@ def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[by
     first, last = blocks[0], blocks[-1]
     begins = first.offset == len(MAGIC)
     # The first block is read together with the magic number before it, unless it is large: removing the number copies the block.
-    together = begins and first.length < _LARGE_BLOCK
+    together = begins and first.length < LARGE_BLOCK
     start = 0 if together else first.offset
-    try:
+    with _unless_missing(store, file):
         data = store.read(file, start, last.offset + last.length - start)
-        magic = data[: len(MAGIC)] if together else store.read(file, 0, len(MAGIC)) if begins else MAGIC
-    except FileNotFoundError as error:
-        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from error
-    if magic != MAGIC:
-        raise DamagedJournal(
-            f"{file} in the journal {store.url} is damaged: it does not start like a segment"
-        )
+        if together:
+            _require_magic(store, file, data[: len(MAGIC)])
+        elif begins:
+            _require_magic(store, file, store.read(file, 0, len(MAGIC)))
     for block in blocks:
         offset = block.offset - start
         content = data[offset : offset + block.length]
         if len(content) != block.length or checksum(content) != block.checksum:
-            raise DamagedJournal(f"{_location(store, file, block)} is damaged: its checksum does not match")
+            raise _wrong_checksum(store, file, block)
         if block is last:
             del data
         ready = [content]
         del content
         yield ready.pop()
+
+
+@contextmanager
+def _unless_missing(store: Store, file: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from error
+
+
+def _require_magic(store: Store, file: str, begin: bytes) -> None:
+    if begin != MAGIC:
+        raise DamagedJournal(
+            f"{file} in the journal {store.url} is damaged: it does not start like a segment"
+        )
+
+
+def _wrong_checksum(store: Store, file: str, block: Block) -> DamagedJournal:
+    return DamagedJournal(f"{_location(store, file, block)} is damaged: its checksum does not match")
 
 
 def _location(store: Store, file: str, block: Block) -> str:

@@ -44,6 +44,7 @@ class SliceIterator(AsyncIterator[Slice]):
             slices = await self._reading.result()
             self._slices.extend(slices)
             self._at_end = not slices
+            slices.clear()  # the generator keeps the list until its next step
         return self._slices.popleft()
 
     async def aclose(self) -> None:

@@ -14,7 +14,7 @@ cpdef Py_ssize_t skip(bytes payload, Py_ssize_t position, str message, object co
 @cython.locals(
     size=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, data="const unsigned char*", kind="unsigned char", columns=list,
 )
-cpdef list columns_of(bytes payload, Py_ssize_t position)
+cpdef list columns_of(bytes payload, Py_ssize_t position, Py_ssize_t most=*)
 
 @cython.locals(
     size=Py_ssize_t, count=Py_ssize_t, column=Py_ssize_t, data="const unsigned char*", kind="unsigned char", found=bytes,
@@ -28,6 +28,13 @@ cpdef bytes kinds_of(bytes payload, Py_ssize_t position)
 cpdef list encoded_columns(bytes payload, Py_ssize_t position)
 
 cpdef bint any_unchanged(list columns)
+
+
+@cython.final
+cdef class LargeColumn:
+    cdef readonly bytes payload
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t end
 
 
 @cython.final

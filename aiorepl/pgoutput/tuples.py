@@ -9,6 +9,7 @@ Source: "Logical Replication Message Formats", TupleData; ``logicalrep_read_tupl
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Any, Final
 
 from aiorepl import byteops
@@ -84,9 +85,28 @@ def skip(payload: bytes, position: int, message: str, columns: int | None) -> in
     return position
 
 
-def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
+class LargeColumn:
+    """A column that stays within the bytes of its message: ``payload[start:end]``."""
+
+    __slots__ = ("end", "payload", "start")
+
+    def __init__(self, payload: bytes, start: int, end: int) -> None:
+        self.payload = payload
+        self.start = start
+        self.end = end
+
+    def view(self) -> memoryview:
+        """Return the bytes without copying them."""
+        return memoryview(self.payload)[self.start : self.end]
+
+    def __repr__(self) -> str:
+        return f"<LargeColumn of {self.end - self.start} bytes>"
+
+
+def columns_of(payload: bytes, position: int, most: int = sys.maxsize) -> list[Any]:
     """Return the columns of the tuple at ``position``: the bytes sent, ``None`` for NULL, or ``UNCHANGED``.
 
+    :param most: a column of more bytes is not copied: it becomes a ``LargeColumn``.
     :raises ProtocolError: the tuple ends early. The decoder has validated its tuples, but others pass bytes as well.
     """
     size = len(payload)
@@ -95,7 +115,7 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
     data: Any = payload  # a pointer in the compiled form
     count = byteops.uint16(data, position)
     position += 2
-    columns: list[bytes | Unchanged | None] = []
+    columns: list[Any] = []
     for _ in range(count):
         if position >= size:
             raise _torn()
@@ -107,7 +127,10 @@ def columns_of(payload: bytes, position: int) -> list[bytes | Unchanged | None]:
             position = start + byteops.uint32(data, position + 1)
             if position > size:
                 raise _torn()
-            columns.append(byteops.cut(data, start, position))
+            if position - start > most:
+                columns.append(LargeColumn(payload, start, position))
+            else:
+                columns.append(byteops.cut(data, start, position))
         else:
             columns.append(None if kind == _NULL else UNCHANGED)
             position += 1

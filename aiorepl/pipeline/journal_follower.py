@@ -94,8 +94,10 @@ class JournalFollower:
                 if self._tables is not None:
                     await self._tables.settle((part,))
                 self.buffer.extend((part,))
-                if part.end_lsn is not None:
-                    self._reached = part.end_lsn
+                end_lsn = part.end_lsn
+                del part  # a large row must not stay in memory until the next slice arrives
+                if end_lsn is not None:
+                    self._reached = end_lsn
                     if self._is_done():
                         return
                 await self.buffer.wait_for_room()

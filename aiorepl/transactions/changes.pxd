@@ -5,7 +5,7 @@ from aiorepl.pgoutput.tuples cimport any_unchanged, columns_of, kinds_of
 from aiorepl.transactions.rows cimport Layout
 
 
-cdef Py_ssize_t _MOST_KEPT
+cdef Py_ssize_t _MOST_KEPT, _LARGE_COLUMN
 
 
 cdef class Change:
@@ -19,6 +19,7 @@ cdef class RowChange(Change):
     cdef list _new
     cdef list _old
 
+    cpdef tuple uncut(self)
     cdef list _keep_new(self, list columns)
     cdef list _keep_old(self, list columns)
     cpdef void fill(self, object transaction, Py_ssize_t ordinal, Layout layout, RowMessage message)

@@ -22,6 +22,8 @@ from aiorepl.transactions.transaction import Transaction
 # A change keeps its columns if its message has at most this size. The columns of a larger message are cut out at each use: otherwise
 # the row would be in memory twice while its last sink writes it.
 _MOST_KEPT: Final = 1 << 20
+# The size from which ``uncut`` leaves a column within its message.
+_LARGE_COLUMN: Final = 256 * 1024
 
 
 Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema"]
@@ -137,6 +139,21 @@ class RowChange(Change):
             return self._keep_old(columns_of(self.message.payload, self.message.old_at))
         return self._old
 
+    @property
+    def large(self) -> bool:
+        """Whether the message is so large that its columns should not be copied; see ``uncut``."""
+        return len(self.message.payload) > _MOST_KEPT
+
+    def uncut(self) -> tuple[list[Any] | None, list[Any] | None]:
+        """Return ``raw_new`` and ``raw_old`` with large columns as ``LargeColumn``, which stay within the message."""
+        message = self.message
+        new = columns_of(message.payload, message.new_at, _LARGE_COLUMN) if message.new_at else None
+        old = columns_of(message.payload, message.old_at, _LARGE_COLUMN) if message.old_kind else None
+        if new is not None and old is not None and message.old_kind == "O":
+            pairs = zip(new, old, strict=True)
+            new = [before if after is UNCHANGED else after for after, before in pairs]
+        return new, old
+
     def _keep_new(self, columns: list[Raw]) -> list[Raw]:
         if len(self.message.payload) <= _MOST_KEPT:
             self._new = columns
@@ -193,7 +210,7 @@ class Insert(RowChange):
     @property
     def unchanged(self) -> tuple[str, ...]:
         # An update that a row filter turns into an insert can lack TOASTed columns.
-        return _unchanged(self.layout.relation, self.raw_new)
+        return _unchanged(self.layout.relation, self.message)
 
 
 class Read(Insert):
@@ -236,9 +253,7 @@ class Update(RowChange):
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        whole = self.message.old_kind == "O"
-        columns = columns_of(self.message.payload, self.message.new_at) if whole else self.raw_new
-        return _unchanged(self.layout.relation, columns)
+        return _unchanged(self.layout.relation, self.message)
 
 
 class Delete(RowChange):
@@ -351,7 +366,8 @@ def change_of(
     return Message(transaction, ordinal, message)
 
 
-def _unchanged(relation: Relation, columns: list[Raw]) -> tuple[str, ...]:
-    if not any_unchanged(columns):
+def _unchanged(relation: Relation, message: RowMessage) -> tuple[str, ...]:
+    kinds = kinds_of(message.payload, message.new_at)
+    if TOAST not in kinds:
         return ()
-    return tuple(name for name, raw in zip(relation.names, columns, strict=True) if raw is UNCHANGED)
+    return tuple(name for name, kind in zip(relation.names, kinds, strict=True) if kind == TOAST)

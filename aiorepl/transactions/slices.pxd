@@ -5,3 +5,4 @@ cdef class Slice:
     cdef readonly object end_lsn
     cdef readonly object size
     cdef readonly object two_phase
+    cdef readonly object kept

@@ -29,6 +29,7 @@ class Slice:
     :param size: bytes of the messages as the budgets count them, plus the bytes by which the values' text is longer than
         their binary form.
     :param two_phase: the message of two-phase commit that ends this slice; else ``None``.
+    :param kept: an object that lives as long as the slice.
     """
 
     transaction: Transaction | None
@@ -37,8 +38,15 @@ class Slice:
     end_lsn: LSN | None
     size: int
     two_phase: TwoPhase | None = None
+    kept: object = field(default=None, repr=False)
 
     @property
     def last(self) -> bool:
         """Whether the transaction is complete with this slice."""
         return self.end_lsn is not None
+
+    def keeping(self, kept: object) -> Slice:
+        """Return the same slice, which keeps an object alive."""
+        return Slice(
+            self.transaction, self.changes, self.first, self.end_lsn, self.size, self.two_phase, kept
+        )

@@ -24,6 +24,8 @@ from aiorepl.transactions.transaction import Transaction
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
 _MESSAGE: Final = ord("M")
+# A chunk of more bytes has a large row, which all sinks share: otherwise each sink would have its own.
+_LARGE_CHUNK: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -87,9 +89,9 @@ class Chunk:
 
 
 class SpooledChanges(LazyChanges):
-    """Changes that each iteration reads from the spool; none is kept in memory."""
+    """Changes that each iteration reads from the spool; none is kept in memory, unless the chunk has a large row."""
 
-    __slots__ = ("_chunk", "_layout_of", "_skip", "_stop", "_transaction")
+    __slots__ = ("_chunk", "_kept", "_layout_of", "_skip", "_stop", "_transaction")
 
     def __init__(
         self, chunk: Chunk, transaction: Transaction, layout_of: LayoutOf, skip: int, stop: int | None = None
@@ -99,6 +101,7 @@ class SpooledChanges(LazyChanges):
         self._layout_of = layout_of
         self._skip = skip
         self._stop = chunk.count if stop is None else stop
+        self._kept: list[c.Change] | None = None
 
     @property
     def first_ordinal(self) -> int:
@@ -138,6 +141,13 @@ class SpooledChanges(LazyChanges):
 
     def _read(self, start: int, stop: int) -> list[c.Change]:
         """The changes of the chunk from number ``start`` to before ``stop``."""
+        if self._chunk.size <= _LARGE_CHUNK:
+            return self._decode(start, stop)
+        if self._kept is None:
+            self._kept = self._decode(self._skip, self._stop)
+        return self._kept[start - self._skip : stop - self._skip]
+
+    def _decode(self, start: int, stop: int) -> list[c.Change]:
         chunk = self._chunk
         data = chunk.extent.read()
         decoder = Decoder()

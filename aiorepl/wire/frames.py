@@ -213,15 +213,23 @@ class FrameBuffer:
     def _make_room(self) -> None:
         before = self._memory
         kept = self._end - self._start
-        # Doubling bounds the number of copies, and the memory to twice what has arrived.
-        size = max(self._least, 2 * kept)
+        # A large buffer grows in place: the memory of a large frame is at most a quarter more than what has arrived.
+        size = max(self._least, kept + kept // 4 if kept > _LARGEST_KEPT else 2 * kept)
         if size <= len(before) and self._keeps_capacity():
             size = len(before)
-        if size != len(before):
+        if size > len(before) and kept > _LARGEST_KEPT:
+            self._extend(size)
+        elif size != len(before):
             self._memory = bytearray(size)
         # Memoryviews avoid a copy.
         memoryview(self._memory)[:kept] = memoryview(before)[self._start : self._end]
         self._start, self._end = 0, kept
+
+    def _extend(self, size: int) -> None:
+        try:
+            byteops.extend(self._memory, size - len(self._memory))
+        except BufferError:  # the transport still holds a view
+            self._memory = bytearray(size)
 
     def _keeps_capacity(self) -> bool:
         """Return whether a buffer that has grown keeps its size: growing copies each large frame several times."""

@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from aiorepl import Batch, ConfigurationError, Message, Position, Sink, SinkContext, durable
 from aiorepl.formats import named
+from aiorepl.formats.pieces import Piece
 from aiorepl.sizes import Size, size_of
 
 
@@ -74,10 +75,10 @@ class JsonLinesSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Append the batch's lines to the file."""
-        lines = self._format.lines(batch.slices)
-        if lines:
+        pieces = self._format.pieces(batch.slices)
+        if any(pieces):
             with self._errors():
-                await asyncio.to_thread(self._append, lines, _begin(batch))
+                await asyncio.to_thread(self._append, pieces, _begin(batch))
         self._complete = batch.slices[-1].last
 
     async def flush(self) -> None:
@@ -104,7 +105,7 @@ class JsonLinesSink(Sink):
         for unfinished in sorted(self._folder.glob("*.jsonl.part"), key=_numbered):
             unfinished.rename(_finished(unfinished))
 
-    def _append(self, lines: bytes | bytearray, at: int) -> None:
+    def _append(self, pieces: Iterable[Piece], at: int) -> None:
         with self._lock:
             if self._closed:
                 # Only in the thread of a cancelled call, whose errors are dropped.
@@ -114,7 +115,7 @@ class JsonLinesSink(Sink):
             if self._file is None:
                 self._create(_part(_free(self._folder, f"{at:016X}")))
             assert self._file is not None
-            self._put(self._file, lines)
+            self._put(self._file, pieces)
 
     def _create(self, name: Path) -> None:
         file = durable.create(name)
@@ -127,17 +128,20 @@ class JsonLinesSink(Sink):
             raise
         self._name, self._file, self._written = name, file, 0
 
-    def _put(self, file: BinaryIO, lines: bytes | bytearray) -> None:
+    def _put(self, file: BinaryIO, pieces: Iterable[Piece]) -> None:
         file.seek(self._written)
-        view = memoryview(lines)
+        size = 0
         try:
-            while view:
-                view = view[file.write(view) or 0 :]
+            for piece in pieces:
+                view = memoryview(piece)
+                size += len(view)
+                while view:
+                    view = view[file.write(view) or 0 :]
         except OSError:
             # Remove the part of the batch, which will be written again.
             file.truncate(self._written)
             raise
-        self._written += len(lines)
+        self._written += size
 
     def _sync(self) -> None:
         with self._lock:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, BinaryIO
 
 from aiorepl import Batch, PermanentError, Position, Sink, SinkContext
 from aiorepl.formats import named
+from aiorepl.formats.pieces import Piece
 
 
 class StdoutSink(Sink):
@@ -47,13 +48,14 @@ class StdoutSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Write the batch's lines, and flush the file's buffer."""
-        lines = self._format.lines(batch.slices)
+        pieces = self._format.pieces(batch.slices)
         # In a thread: a slow reader of the pipe must not block the event loop.
-        await asyncio.to_thread(self._print, lines)
+        await asyncio.to_thread(self._print, pieces)
 
-    def _print(self, lines: bytes | bytearray) -> None:
+    def _print(self, pieces: Iterable[Piece]) -> None:
         try:
-            self._file.write(lines)
+            for piece in pieces:
+                self._file.write(piece)
             self._file.flush()
         except OSError as error:
             raise PermanentError(f"stdout: standard output cannot be written: {error.strerror}") from error

@@ -1,6 +1,8 @@
-"""A process that delivers a row of 32 MiB to three sinks, and says how many times its peak memory holds the row.
+"""A process that delivers a row of 100 MB to sinks at once, and says how many times its peak memory holds the row.
 
-python large_row.py DSN SLOT FOLDER [JOURNAL]
+python large_row.py DSN SLOT FOLDER COLUMN SINK,SINK… [JOURNAL]
+
+COLUMN is the SQL of a column of $1 bytes. A SINK is ``file``, or ``whole``, which keeps each event in memory while it writes it, as sinks with client libraries do.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from pathlib import Path
 
 import asyncpg
 
-from aiorepl import Batch, Pipeline, Source
+from aiorepl import Batch, Pipeline, Sink, Source
+from aiorepl.formats.events import Events
 from aiorepl_sinks.jsonl import JsonLinesSink
 
-SIZE = 32 << 20
-SINKS = 3
+SIZE = 100_000_000
 
 
 def memory(field: str) -> int:
@@ -24,10 +26,10 @@ def memory(field: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
-class Told(JsonLinesSink):
+class Files(JsonLinesSink):
     """Tells when a row is written."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, _: asyncio.Barrier) -> None:
         super().__init__(path)
         self.written = asyncio.Semaphore(0)
 
@@ -38,26 +40,47 @@ class Told(JsonLinesSink):
             self.written.release()
 
 
+class Whole(Sink):
+    """Keeps whole events until all such sinks have theirs."""
+
+    def __init__(self, _: str, together: asyncio.Barrier) -> None:
+        self.written = asyncio.Semaphore(0)
+        self._events = Events()
+        self._together = together
+
+    async def write(self, batch: Batch) -> None:
+        """Encode the events, and release ``written`` for each row."""
+        events = [payload for change in batch.changes for _, payload, _ in self._events.of(change)]
+        for _ in events:
+            await self._together.wait()
+            self.written.release()
+
+
+KINDS: dict[str, type[Files | Whole]] = {"file": Files, "whole": Whole}
+
+
 def reset() -> None:
     """Begin with a new peak."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-async def main(dsn: str, slot: str, folder: str, journal: str | None = None) -> None:
+async def main(dsn: str, slot: str, folder: str, column: str, kinds: str, journal: str | None = None) -> None:
     """Deliver a small row, and then the large one."""
     connection = await asyncpg.connect(dsn)
-    sinks = {f"s{number}": Told(f"{folder}/{number}") for number in range(SINKS)}
+    together = asyncio.Barrier(max(1, kinds.split(",").count("whole")))
+    sinks = {
+        f"s{number}": KINDS[kind](f"{folder}/{number}", together)
+        for number, kind in enumerate(kinds.split(","))
+    }
     source = Source(dsn, slot=slot, publication="p", create_slot=True)
     async with Pipeline(source, sinks, journal=journal):
 
         async def insert(size: int) -> None:
-            await connection.execute(
-                "INSERT INTO items SELECT count(*), repeat(md5('x'), $1 / 32) FROM items", size
-            )
+            await connection.execute(f"INSERT INTO items SELECT count(*), {column} FROM items", size)
             for sink in sinks.values():
                 await sink.written.acquire()
 
-        await insert(32)
+        await insert(64)
         reset()
         before = memory("VmRSS")
         await insert(SIZE)

@@ -255,6 +255,29 @@ def spooled(tmp_path: Path):
     return spooled
 
 
+def test_a_large_row_in_the_spool(tmp_path: Path):
+    """All readers of its slice share it; other slices are read each time."""
+    decoder = Decoder(Streaming.ON)
+    assembler = Assembler(Types(), spool=Spool(tmp_path), budget=1)
+    rows = ["a", "b" * 5_000_000, "c", "d" * 2_000_000]
+    payloads = [
+        build.relation(oid=7, name="orders", columns=[column("id", key=True)]),
+        build.stream_start(xid=5, first_segment=True),
+        *(build.insert(relation=7, new=[row], xid=5) for row in rows),
+        build.stream_stop(),
+        build.stream_commit(xid=5, commit_lsn=0x10, end_lsn=0x18),
+    ]
+    parts = assembler.feed([decoder.decode(payload) for payload in payloads])
+
+    read = [[change for part in parts for change in part.changes] for _ in range(2)]
+
+    assert rows == [change.new["id"] for change in read[0]]
+    assert [False, True, False, False] == [
+        one.message.payload is other.message.payload for one, other in zip(*read, strict=True)
+    ]
+    assert all(part.changes[0] is next(iter(part.changes)) for part in parts if part.size > 4_000_000)
+
+
 @pytest.mark.parametrize("known", [0, 1, 2, 3, 10, 29, 30])
 def test_spooled_changes_are_not_read(spooled, monkeypatch, known):
     """The new part of spooled changes is found without reading the spool; iterating over it reads the spool."""

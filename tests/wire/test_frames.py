@@ -156,6 +156,20 @@ def test_a_huge_frame(backend, size):
     assert [XLogData(1, 2, 3, payload), Keepalive(9, 0, False)] == frames
 
 
+def test_a_huge_frame_while_a_view_is_held(backend):
+    """A transport may keep the memory that it was given for longer; then the buffer gets other memory."""
+    buffer, payload = FrameBuffer(), b"0123456789abcdef" * MIB
+    views = [buffer.space()]
+    data = backend.xlog(payload, 1, 2)
+
+    frames: list = []
+    for at in range(0, len(data), MIB):
+        frames += feed(buffer, data[at : at + MIB])
+        views.append(buffer.space())
+
+    assert [payload] == [frame.payload for frame in frames]
+
+
 def test_room_stays_while_frames_are_large(backend):
     """The buffer keeps the size that a large frame needed until small ones follow."""
     buffer = FrameBuffer()

@@ -104,11 +104,12 @@ class JsonLinesEncoding(Encoding):
 
     def pieces(self, partition: Partition, changes: Sequence[Change]) -> Iterator[Piece]:
         split, event = self._format.split, self._format.event
-        lines = [event(part) for change in changes for part in split(change)]
+        lines = [piece for change in changes for part in split(change) for piece in (event(part), b"\n")]
         if lines:
-            data = b"\n".join(lines) + b"\n"
+            count, data = len(lines) // 2, b"".join(lines)
+            del lines  # a large event must not be in memory twice
             first, last = identity(changes[0]), identity(changes[-1])
-            yield Piece(partition, None, [data], len(data), len(lines), first, last)
+            yield Piece(partition, None, [data], len(data), count, first, last)
 
     def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
         compressor = self._compressor(piece.size)

@@ -1,0 +1,89 @@
+"""Text in pieces, so that a large column is written straight from its message. Pure.
+
+A row of 100 MB would otherwise be in memory once more for each sink that writes it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import orjson
+
+from aiorepl.pgoutput.tuples import LargeColumn
+
+Piece = bytes | bytearray | memoryview
+# The number of bytes that are escaped at once.
+_ESCAPED_BYTES: Final = 256 * 1024
+# A UTF-8 character has at most four bytes, and the bits 10 begin all but its first.
+_CONTINUATION_BYTES: Final = 3
+
+
+class Pieces:
+    """A buffer, and the large columns that belong between its bytes. Iterate over it for the pieces, as often as necessary.
+
+    :ivar out: the buffer. Append to it, and insert columns at its end.
+    """
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self._columns: list[tuple[int, LargeColumn, bool]] = []
+
+    def insert(self, column: LargeColumn, *, escape: bool) -> None:
+        """Add a column after the bytes that the buffer has now.
+
+        :param escape: write it as the content of a JSON string. It must be UTF-8.
+        """
+        self._columns.append((len(self.out), column, escape))
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the buffer is the whole text."""
+        return not self._columns
+
+    def __iter__(self) -> Iterator[Piece]:
+        at, out = 0, memoryview(self.out)
+        for end, column, escape in self._columns:
+            yield out[at:end]
+            at = end
+            if escape:
+                yield from map(_escaped, _characters(column))
+            else:
+                yield column.view()
+        yield out[at:]
+
+
+def joined(pieces: Iterable[Piece]) -> bytes:
+    """Join pieces, without a second copy of the text."""
+    whole = io.BytesIO()
+    for piece in pieces:
+        whole.write(piece)
+    return whole.getvalue()  # of the same memory
+
+
+def is_utf8(column: LargeColumn) -> bool:
+    """Return whether a column is UTF-8."""
+    try:
+        for part in _characters(column):
+            str(part, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _characters(column: LargeColumn) -> Iterator[memoryview]:
+    """Cut UTF-8 into parts of whole characters."""
+    payload, at = memoryview(column.payload), column.start
+    while at < column.end:
+        end = min(at + _ESCAPED_BYTES, column.end)
+        first = end
+        while first < column.end and first > end - _CONTINUATION_BYTES and payload[first] & 0xC0 == 0x80:
+            first -= 1
+        yield payload[at:first]
+        at = first
+
+
+def _escaped(part: memoryview) -> bytes:
+    """Return the content of a JSON string."""
+    return orjson.dumps(str(part, "utf-8"))[1:-1]
