@@ -21,7 +21,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.pieces import joined
-from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -60,7 +60,7 @@ class CloudEventsFormat(Format):
 
     def event(self, change: Change) -> bytes:
         """Return a change in structured mode."""
-        if isinstance(change, RowChange) and change.large:
+        if isinstance(change, RowChange) and is_large(change):
             head = orjson.dumps(self.attributes(change))[:-1] + b',"data":'
             return joined(chain((head,), self._native.event_pieces(change), (b"}",)))
         return _structured(self.attributes(change), self._native.event(change))

@@ -23,7 +23,7 @@ from aiorepl.formats.pieces import Piece, Pieces, joined
 from aiorepl.formats.schema import schema_event
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -70,7 +70,7 @@ class NativeFormat(Format):
     def event(self, change: Change) -> bytes:
         """Return a change as a JSON object."""
         if isinstance(change, RowChange):
-            return joined(self.event_pieces(change)) if change.large else self._row(change)
+            return joined(self.event_pieces(change)) if is_large(change) else self._row(change)
         if isinstance(change, Truncate):
             return self._truncate(change)
         if isinstance(change, Message):

@@ -2,7 +2,7 @@ cimport cython
 
 from aiorepl cimport byteops
 from aiorepl.pgoutput.tuples cimport LargeColumn
-from aiorepl.transactions.changes cimport Change, RowChange
+from aiorepl.transactions.changes cimport Change, RowChange, is_large, uncut
 from aiorepl.transactions.rows cimport Layout
 from aiorepl.values.forms cimport Binary, Text
 from aiorepl.values.styles cimport put_styled

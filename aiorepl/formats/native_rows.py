@@ -16,7 +16,7 @@ from aiorepl import byteops
 from aiorepl.formats.format import iso_time
 from aiorepl.formats.pieces import Pieces, is_utf8
 from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED, LargeColumn
-from aiorepl.transactions.changes import Change, RowChange
+from aiorepl.transactions.changes import Change, RowChange, is_large, uncut
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.forms import Text
@@ -64,8 +64,8 @@ class NativeRows:
         table = self._table(change.layout)
         if change.transaction is not self._transaction:
             self.enter(change.transaction)
-        if pieces is not None and change.large:
-            new, old = change.uncut()
+        if pieces is not None and is_large(change):
+            new, old = uncut(change)
         else:
             pieces = None
             new, old = change.raw_new, change.raw_old

@@ -19,7 +19,6 @@ cdef class RowChange(Change):
     cdef list _new
     cdef list _old
 
-    cpdef tuple uncut(self)
     cdef list _keep_new(self, list columns)
     cdef list _keep_old(self, list columns)
     cpdef void fill(self, object transaction, Py_ssize_t ordinal, Layout layout, RowMessage message)
@@ -50,3 +49,7 @@ cdef class Message(Change):
 
 
 cpdef RowChange row_change(object transaction, Py_ssize_t ordinal, Layout layout, RowMessage message)
+
+
+cpdef bint is_large(RowChange change)
+cpdef tuple uncut(RowChange change)

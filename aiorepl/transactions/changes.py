@@ -139,21 +139,6 @@ class RowChange(Change):
             return self._keep_old(columns_of(self.message.payload, self.message.old_at))
         return self._old
 
-    @property
-    def large(self) -> bool:
-        """Whether the message is so large that its columns should not be copied; see ``uncut``."""
-        return len(self.message.payload) > _MOST_KEPT
-
-    def uncut(self) -> tuple[list[Any] | None, list[Any] | None]:
-        """Return ``raw_new`` and ``raw_old`` with large columns as ``LargeColumn``, which stay within the message."""
-        message = self.message
-        new = columns_of(message.payload, message.new_at, _LARGE_COLUMN) if message.new_at else None
-        old = columns_of(message.payload, message.old_at, _LARGE_COLUMN) if message.old_kind else None
-        if new is not None and old is not None and message.old_kind == "O":
-            pairs = zip(new, old, strict=True)
-            new = [before if after is UNCHANGED else after for after, before in pairs]
-        return new, old
-
     def _keep_new(self, columns: list[Raw]) -> list[Raw]:
         if len(self.message.payload) <= _MOST_KEPT:
             self._new = columns
@@ -364,6 +349,22 @@ def change_of(
     if isinstance(message, m.Truncate):
         return Truncate(transaction, ordinal, message)
     return Message(transaction, ordinal, message)
+
+
+def is_large(change: RowChange) -> bool:
+    """Whether the message is so large that its columns should not be copied, see ``uncut``."""
+    return len(change.message.payload) > _MOST_KEPT
+
+
+def uncut(change: RowChange) -> tuple[list[Any] | None, list[Any] | None]:
+    """Return ``raw_new`` and ``raw_old`` with large columns as ``LargeColumn``, which stay within the message."""
+    message = change.message
+    new = columns_of(message.payload, message.new_at, _LARGE_COLUMN) if message.new_at else None
+    old = columns_of(message.payload, message.old_at, _LARGE_COLUMN) if message.old_kind else None
+    if new is not None and old is not None and message.old_kind == "O":
+        pairs = zip(new, old, strict=True)
+        new = [before if after is UNCHANGED else after for after, before in pairs]
+    return new, old
 
 
 def _unchanged(relation: Relation, message: RowMessage) -> tuple[str, ...]:
