@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import groupby, islice
 from typing import Final
@@ -46,6 +46,8 @@ _REMEDY: Final = (
     "segments that are kept"
 )
 _NAMED_TABLES: Final = 5
+# Blocks are read together up to this size, as it counts in buffers.
+_TOGETHER_BYTES: Final = 1024 * 1024
 
 
 class JournalReader:
@@ -283,12 +285,10 @@ class JournalReader:
             self._tell(chain, after)
             segments = groups(chain.walk(after))
             while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
-                for parts in planned:
-                    async with aclosing(self._parts(parts, after)) as read:
-                        async for slices in read:
-                            ends = (part.end_lsn for part in slices if part.end_lsn is not None)
-                            after = max([after, *ends])
-                            yield slices
+                read = _Together(self._planned(planned, after))
+                while slices := await to_thread.run_sync(read.next):
+                    after = _end_of(slices, after)
+                    yield slices
             yield []
 
     def _tell(self, chain: Chain, after: LSN) -> None:
@@ -305,12 +305,19 @@ class JournalReader:
             expected = not chain.tables and not any(each.again for each in came)
             _log.log(logging.INFO if expected else logging.WARNING, "%s", text)
 
-    async def _parts(self, parts: list[Segment], after: LSN) -> AsyncGenerator[list[Slice]]:
+    def _planned(self, planned: list[list[Segment]], after: LSN) -> Iterator[list[Slice]]:
+        """Yield the slices of segments, a block at a time."""
+        for parts in planned:
+            for slices in self._parts(parts, after):
+                after = _end_of(slices, after)
+                yield slices
+
+    def _parts(self, parts: list[Segment], after: LSN) -> Iterator[list[Slice]]:
         """Yield the slices of all parts of a segment, and then its end."""
         assembler: Assembler | None = None
-        part, first = await to_thread.run_sync(self.first_block_after, parts, after)
+        part, first = self.first_block_after(parts, after)
         for segment in parts[part:]:
-            index = await to_thread.run_sync(self.index, segment)
+            index = self.index(segment)
             if assembler is None:
                 assembler = Assembler(
                     Types(index.types), binary=index.binary, resume=ReplayFilter(after), snapshot=index.chunk
@@ -318,10 +325,9 @@ class JournalReader:
             else:
                 assembler.retype(Types(index.types), binary=index.binary)
             read = self._contents(segment, index.blocks[first:])
-            while (slices := await to_thread.run_sync(self._assemble, segment, read, assembler)) is not None:
+            while (slices := self._assemble(segment, read, assembler)) is not None:
                 if slices:
-                    ends = (each.end_lsn for each in slices if each.end_lsn is not None)
-                    after = max([after, *ends])
+                    after = _end_of(slices, after)
                     yield slices
             first = 0
         last = parts[-1]
@@ -383,6 +389,41 @@ class JournalReader:
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
         return DamagedJournal(f"{_location(self._store, segment.file, block)} is damaged: {error}")
+
+
+class _Together:
+    """Reads small blocks together, because each call in a thread costs more than a block of one row.
+
+    :param blocks: yields the slices of one block at a time.
+    """
+
+    def __init__(self, blocks: Iterator[list[Slice]]) -> None:
+        self._blocks = blocks
+        self._error: Exception | None = None
+
+    def next(self) -> list[Slice]:
+        """Return the slices of the next blocks; empty if there are none.
+
+        :raises JournalError: the next block is damaged, or cannot be read; those before it were returned.
+        """
+        found: list[Slice] = []
+        size = 0
+        if self._error is not None:
+            raise self._error
+        try:
+            while size < _TOGETHER_BYTES and (slices := next(self._blocks, None)) is not None:
+                found += slices
+                size += sum(part.size for part in slices)
+                slices.clear()  # the generator keeps the list until its next step
+        except Exception as error:
+            if not found:
+                raise
+            self._error = error
+        return found
+
+
+def _end_of(slices: list[Slice], after: LSN) -> LSN:
+    return max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])
 
 
 def listed(tables: Sequence[Incomplete | Appearance]) -> str:

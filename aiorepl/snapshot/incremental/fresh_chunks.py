@@ -18,6 +18,7 @@ from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.conditions import condition
 from aiorepl.snapshot.copy_rows import RowSplitter
 from aiorepl.snapshot.described import DescribedTable, require_same_types
+from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.chunk_rows import ChunkRows
 from aiorepl.snapshot.merging.overtaken import Key
@@ -28,7 +29,6 @@ from aiorepl.snapshot.reading_transaction import begin_reading, lock_table
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.tables import PublishedTable, is_dropped
 from aiorepl.transactions.transaction import from_datetime
-from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
 _DENIED: Final = "42501"
 _SHORT_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '500ms'"
@@ -146,17 +146,19 @@ class FreshTransaction:
 
 
 class FreshChunks:
-    """The connection that reads chunks. It is opened when it is needed.
+    """Reads chunks of one table.
 
-    :param control: an asyncpg connection without a snapshot, which looks at the catalog.
+    :param control: the connection without a snapshot, which looks at the catalog.
     :param counters: count the rows that are read.
     """
 
-    def __init__(self, source: SnapshotSource, control: Any, counters: TableCounters) -> None:
+    def __init__(
+        self, source: SnapshotSource, connections: ReadingConnections, control: Any, counters: TableCounters
+    ) -> None:
         self._source = source
+        self._connections = connections
         self._control = control
         self._counters = counters
-        self._connection: Any = None
 
     @contextlib.asynccontextmanager
     async def begun(self, snapshot: str | None = None) -> AsyncIterator[FreshTransaction]:
@@ -164,7 +166,7 @@ class FreshChunks:
 
         :param snapshot: an exported snapshot; ``None``: the transaction takes its own.
         """
-        connection = await self._idle()
+        connection = await self._connections.reader()
         try:
             await begin_reading(connection, snapshot, self._source.options.lock_timeout)
             (row,) = await connection.fetch(_SNAPSHOT)
@@ -178,13 +180,4 @@ class FreshChunks:
 
     def close(self) -> None:
         """Drop the connection."""
-        if self._connection is not None:
-            self._connection.terminate()
-
-    async def _idle(self) -> Any:
-        """Return a connection without a transaction."""
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._source.connect()
-            if is_sql_ascii(self._connection):
-                await self._connection.execute(NO_CONVERSION)
-        return self._connection
+        self._connections.close_reader()

@@ -18,12 +18,12 @@ from aiorepl.loggers import logger
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.incremental.at_one_point import read_at_one_point
+from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.fresh_chunks import Altered, FreshChunks, ReadAgain
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table_reading import Record, TableReading
 from aiorepl.snapshot.incremental.window_reader import WindowReader
 from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
-from aiorepl.snapshot.merging.watermarks import require_messages
 from aiorepl.snapshot.reading_transaction import not_locked, translating
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.values.registry import Types
@@ -36,6 +36,7 @@ _ATTEMPTS: Final = 20
 
 async def read_table(
     source: SnapshotSource,
+    connections: ReadingConnections,
     progress: TableProgress,
     update: Callable[[TableChange], Awaitable[TableProgress]],
     record: Record,
@@ -44,6 +45,7 @@ async def read_table(
 ) -> None:
     """Read a table, and insert its chunks into the stream. The ledger has all of them on return; they may not be durable yet.
 
+    :param connections: stay open, unless this fails or is cancelled.
     :param progress: what the ledger has about the table.
     :param update: changes the ledger's entry, durably.
     :param record: tries once to change the ledger's entry, because the stream waits meanwhile.
@@ -53,18 +55,17 @@ async def read_table(
     :raises SlotError: a lock was not granted in time, or the table is altered all the time.
     :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another call continues with the rest.
     """
-    timeout = source.options.lock_timeout
-    with translating(), _translating_locked(f"table {progress}", timeout):
-        control = await source.connect()
-        chunks = FreshChunks(source, control, counters)
+    with translating(), _translating_locked(f"table {progress}", source.options.lock_timeout):
         try:
-            await control.execute(f"SET lock_timeout = {round((timeout or 0) * 1000)}")
-            await require_messages(control, source.slot)
+            control = await connections.control()
+            chunks = FreshChunks(source, connections, control, counters)
             await _read(TableReading(source, control, chunks, progress, update, record, ends_snapshot))
+        except BaseException:
+            # A cancelled query may still run.
+            connections.close()
+            raise
         finally:
             source.merge.abandon()
-            control.terminate()
-            chunks.close()
 
 
 async def _read(reading: TableReading) -> None:

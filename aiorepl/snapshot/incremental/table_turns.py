@@ -13,6 +13,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, PermanentError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy, may_pass
+from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table import read_table
 from aiorepl.snapshot.incremental.table_names import look_up
@@ -68,6 +69,8 @@ class TableTurns:
         self._source = source
         self._durable = durable
         self._delivered = delivered
+        # Closed when no table can be read at once.
+        self._connections = ReadingConnections(source)
         self._attempts: dict[int, _Attempts] = {}
         self._running: tuple[int, asyncio.Task[None]] | None = None
         self._wake = asyncio.Event()
@@ -99,14 +102,23 @@ class TableTurns:
 
     async def run(self) -> None:
         """Read the tables of the queue, and those that are added, until this is cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._connections.close()
+
+    async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            await self._resumed.wait()
+            if not self._resumed.is_set():
+                self._connections.close()
+                await self._resumed.wait()
             self._wake.clear()
             left, now = self._queue.left, clock()
             begins = {table.id: self._begins(table) for table in left}
             ready = [table for table in left if begins[table.id] <= now]
             if not ready:
+                self._connections.close()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(begins.values()) - now if begins else None):
                         await self._wake.wait()
@@ -176,7 +188,8 @@ class TableTurns:
 
         ends = partial(queue.is_last, table.id)
         counters = queue.counters[table.id]
-        await read_table(self._source, progress, partial(queue.update, table), record, ends, counters)
+        update = partial(queue.update, table)
+        await read_table(self._source, self._connections, progress, update, record, ends, counters)
 
     async def _failed(self, table: TableProgress, error: BaseException, *, alone: bool) -> None:
         """Try a table again later, unless its error will not pass.

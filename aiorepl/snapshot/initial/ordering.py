@@ -58,6 +58,10 @@ class ChunkOrder:
         """Return whether the chunk was read to its end."""
         return self._chunk(number).ended
 
+    def ended_chunks(self) -> set[int]:
+        """Return the chunks that were read to their end and are not released."""
+        return {number for number, chunk in self._chunks.items() if chunk.ended}
+
     def received(self, number: int) -> int:
         """Return how many rows of the chunk were added."""
         return self._chunk(number).received

@@ -1,0 +1,55 @@
+"""The two connections that read tables beside the stream. Tables that are read one after the other share them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiorepl.snapshot.incremental.stream_source import SnapshotSource
+from aiorepl.snapshot.merging.watermarks import require_messages
+from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
+
+
+class ReadingConnections:
+    """Opens each connection when it is needed, or when the one before is closed. A new backend would first load its catalog cache."""
+
+    def __init__(self, source: SnapshotSource) -> None:
+        self._source = source
+        self._control: Any = None
+        self._reader: Any = None
+
+    async def control(self) -> Any:
+        """Return a connection without a snapshot, which looks at the catalog and writes messages.
+
+        :raises ConfigurationError: the server cannot write logical messages.
+        :raises ConnectionFailed: no connection can be opened.
+        """
+        if self._control is None or self._control.is_closed():
+            connection = self._control = await self._source.connect()
+            timeout = self._source.options.lock_timeout
+            await connection.execute(f"SET lock_timeout = {round((timeout or 0) * 1000)}")
+            await require_messages(connection, self._source.slot)
+        return self._control
+
+    async def reader(self) -> Any:
+        """Return a connection without a transaction, which reads rows.
+
+        :raises ConnectionFailed: no connection can be opened.
+        """
+        if self._reader is None or self._reader.is_closed():
+            self._reader = await self._source.connect()
+            if is_sql_ascii(self._reader):
+                await self._reader.execute(NO_CONVERSION)
+        return self._reader
+
+    def close_reader(self) -> None:
+        """Drop the connection that reads rows."""
+        if self._reader is not None:
+            self._reader.terminate()
+            self._reader = None
+
+    def close(self) -> None:
+        """Drop both connections."""
+        self.close_reader()
+        if self._control is not None:
+            self._control.terminate()
+            self._control = None
