@@ -202,7 +202,7 @@ async def test_a_table_that_fails_in_the_middle_of_a_chunk(filled, options, monk
     options["snapshot"] = replace(options["snapshot"], chunk_bytes=1 << 20, in_flight_bytes=1)
     sink = MemorySink()
 
-    async def failing(_, described) -> None:
+    async def failing(_, described, *__) -> None:
         if described.table.name == "items":
             raise SlotError("no")
 

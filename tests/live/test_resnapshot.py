@@ -13,7 +13,8 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline
 from aiorepl.journal import JournalReader
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.snapshot.incremental import stream_source, table_names
+from aiorepl.snapshot.incremental import connections, stream_source, table_names
+from aiorepl.snapshot.merging.watermarks import require_messages
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 
@@ -92,6 +93,33 @@ async def test_all_rows(large, small, options):
         assert status.chunks > 3
     assert await on_server(large, "t") == mirror.catch_up(sink)
     assert ({"read"}, 1) == (set(mirror.kinds), mirror.complete)
+
+
+async def test_tables_share_connections(published, small, monkeypatch):
+    """Tables that are read one after the other use the same connections, which are closed once no table is left."""
+    tables = [f"t{number}" for number in range(4)]
+    await published.execute(
+        *(f"CREATE TABLE {table} AS SELECT 1 AS id" for table in tables),
+        *(f"ALTER TABLE {table} ADD PRIMARY KEY (id)" for table in tables),
+    )
+    await published.create_slot()
+    opened = []
+
+    async def require(connection, slot):
+        opened.append(connection)
+        await require_messages(connection, slot)
+
+    monkeypatch.setattr(connections, "require_messages", require)
+    sink = MemorySink()
+    async with Pipeline(published.source(), [sink], snapshot=small) as pipeline:
+        await pipeline.snapshots.pause()
+        for table in tables:
+            await pipeline.snapshots.add(table)
+        await pipeline.snapshots.resume()
+        await pipeline.snapshots.completed()
+        assert set(tables) == {change.table for change in sink.changes}
+        (connection,) = opened
+        assert connection.is_closed()
 
 
 async def test_without_messages_of_users(large, small):

@@ -1,0 +1,44 @@
+"""A reader reads small blocks together, and large ones by themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiorepl.errors import JournalError
+from aiorepl.journal.reader import _TOGETHER_BYTES, _Together
+from aiorepl.lsn import LSN
+from aiorepl.transactions.slices import Slice
+
+
+def block(end: int, size: int) -> list[Slice]:
+    return [Slice(None, (), True, LSN(end), size)]
+
+
+def ends(slices: list[Slice]) -> list[int]:
+    return [int(part.end_lsn or 0) for part in slices]
+
+
+def test_small_blocks():
+    """As many as fit, and one more; at the end an empty list."""
+    half = _TOGETHER_BYTES // 2
+    together = _Together(
+        iter([block(1, 10), block(2, half), block(3, half), block(4, 2 * half), block(5, 1)])
+    )
+
+    assert [[1, 2, 3], [4], [5], [], []] == [ends(together.next()) for _ in range(5)]
+
+
+def test_what_precedes_damage_is_delivered():
+    """An error comes after the blocks before it."""
+
+    def blocks():
+        yield block(1, 10)
+        yield block(2, 10)
+        raise JournalError("damaged")
+
+    together = _Together(blocks())
+
+    assert [1, 2] == ends(together.next())
+    for _ in range(2):
+        with pytest.raises(JournalError, match="damaged"):
+            together.next()
