@@ -12,6 +12,8 @@ from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selecti
 from aiorepl.errors import AioreplError, TransientError
 from aiorepl.journal import JournalSink
 from aiorepl.snapshot import chunk_reader
+from aiorepl.snapshot.initial.exported import ExportedSnapshot
+from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
@@ -86,6 +88,32 @@ async def test_rows_come_before_the_stream(filled, options, keeps_position):
     await filled.execute("INSERT INTO items VALUES (101, 'newer')")
     await Pipeline(filled.source(), [again], until="now", **options).run()
     assert [("insert", 101)] == rows(again)
+
+
+async def test_one_look_at_the_locks_for_many_chunks(filled, options, monkeypatch):
+    """The chunks that were read before the tables were last known to be locked need no round trip of their own."""
+    await filled.execute(*(f"CREATE TABLE t{number} AS SELECT 1 AS id" for number in range(10)))
+    read, looks = set(), []
+    all_read = asyncio.Event()
+    end, verify = ChunkOrder.end, ExportedSnapshot.verify
+
+    async def ended(order, number, error=None):
+        await end(order, number, error)
+        read.add(number)
+        if read >= set(range(10)):
+            all_read.set()
+
+    async def look(exported, tables):
+        looks.append(tables)
+        await verify(exported, tables)
+        await all_read.wait()
+
+    monkeypatch.setattr(ChunkOrder, "end", ended)
+    monkeypatch.setattr(ExportedSnapshot, "verify", look)
+    await Pipeline(filled.source(), [MemorySink()], until="now", **options).run()
+
+    # One for the first chunk, one for those that were read during it, and one for the last chunks.
+    assert len(looks) <= 4
 
 
 async def test_options_of_sinks_hold(filled, options):
