@@ -100,7 +100,10 @@ def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, fir
     if sink is not None:
         sink.blocked += first
         culprit = f"sink {sink.name}"
-        advice = "derive it from SyncSink, or make the blocking call with asyncio.to_thread"
+        advice = (
+            "if the sink is yours, derive it from SyncSink, or make the blocking call with asyncio.to_thread; if not, the machine "
+            "or its disk is overloaded"
+        )
     else:
         culprit = "a callback" if task is None else f"task {task.get_name()!r}"
         advice = "make the blocking call with asyncio.to_thread"
