@@ -302,7 +302,9 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         if self.state is not State.CLOSED:
             self.send(frames.TERMINATE)
             self._end()
-        self._transport.close()
+        # Up to Python 3.11.3, a TLS transport that is closed again after its end can no longer be aborted.
+        if not self._transport.is_closing():
+            self._transport.close()
         try:
             async with asyncio.timeout(5):
                 await asyncio.shield(self._closed)

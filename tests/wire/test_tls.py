@@ -18,6 +18,7 @@ from aiorepl.source.diagnose.check import check
 from aiorepl.testing.listener import Listener
 from aiorepl.testing.stream import Stream
 from aiorepl.wire import opening
+from aiorepl.wire.connection import ReplicationConnection
 from aiorepl_sinks.postgres import PostgresSink
 
 SSL_REQUEST = struct.pack(">II", 8, 80877103)
@@ -224,7 +225,8 @@ def relay(authority, database):
             async with asyncio.TaskGroup() as group:
                 group.create_task(copy(reader, outer))
                 group.create_task(copy(inner, writer))
-        writer.transport.abort()
+        if not writer.is_closing():
+            writer.transport.abort()
 
     async def copy(reader, writer):
         with contextlib.suppress(OSError):
@@ -272,6 +274,16 @@ async def test_check_warns_of_tls_that_is_not_verified(relay, ca, source, mode, 
     assert ([] if expected is None else [True]) == [
         expected in text and "sslmode=verify-full and sslrootcert" in text for _, text in found
     ]
+
+
+@pytest.mark.both_loops
+async def test_closed_after_an_abort(relay, ca):
+    """A connection that was dropped can be closed, more than once."""
+    async with listening(relay.listener):
+        connection = await ReplicationConnection.open(relay(sslmode="verify-full", sslrootcert=ca))
+        connection.abort()
+        await connection.close()
+        await connection.close()
 
 
 @pytest.mark.usefixtures("far")
