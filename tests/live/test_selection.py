@@ -61,6 +61,36 @@ async def test_partitions_are_masked_as_their_table(published, pipeline):
     assert all(64 == len(change.new["email"]) for change in sink.changes)
 
 
+EMPTY = (
+    "DROP PUBLICATION p",
+    "CREATE TABLE people (id int, email text) PARTITION BY RANGE (id)",
+    "CREATE TABLE many PARTITION OF people FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id)",
+)
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+@pytest.mark.parametrize("root", [False, True])
+async def test_a_partitioned_table_without_partitions(published, pipeline, root):
+    """It matches patterns like one that has partitions: only if its rows come under its name, or under those of partitions."""
+    await published.execute(
+        *EMPTY, f"CREATE PUBLICATION p FOR TABLE people WITH (publish_via_partition_root = {root})"
+    )
+    await published.create_slot()
+    sink = MemorySink()
+
+    def masked(table: str) -> Delivery:
+        return Delivery(sink, selection=Selection(mask=(f"public.{table}.email",), secret="s"))
+
+    if root:
+        with pytest.raises(ConfigurationError, match="matches no column"):
+            await pipeline(masked("many")).run()
+    running = pipeline(masked("people" if root else "many"), until=None)
+    async with running:
+        await published.execute("CREATE TABLE few PARTITION OF many FOR VALUES FROM (0) TO (10)", insert(1))
+        await sink.wait_for_changes(1)
+    assert [64] == [len(change.new["email"]) for change in sink.changes]
+
+
 async def test_partitions_are_selected_and_excluded_by_their_table(published, pipeline):
     """Partitions match by the table's name or their own; with publish_via_partition_root by the table's."""
     await published.execute(*PARTITIONED)

@@ -25,20 +25,30 @@ Name = tuple[str, str]
 """Schema and table."""
 
 # pg_publication_tables does not name a partitioned table that has no partitions yet. Those of all publications are added:
-# patterns may name one, and pg_publication_namespace, which would tell, exists since PostgreSQL 15 only.
+# patterns may name one, and pg_publication_namespace, which would tell, exists since PostgreSQL 15 only. Not so below a
+# partitioned table that is named: later rows come under that name (publish_via_partition_root).
 _SELECT_PUBLISHED: Final = """
+  SELECT p.oid FROM published p
+   UNION
+  SELECT c.oid FROM pg_catalog.pg_class c
+   WHERE c.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+     AND NOT EXISTS (
+           WITH RECURSIVE above AS (
+             SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
+              UNION
+             SELECT i.inhparent FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.inhparent)
+           SELECT FROM above a JOIN published p ON p.oid = a.inhparent)"""
+_PUBLISHED: Final = """published AS (
   SELECT c.oid FROM pg_catalog.pg_publication_tables t
     JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-   WHERE t.pubname IN ({names})
-   UNION
-  SELECT c.oid FROM pg_catalog.pg_class c
-   WHERE c.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)"""
+   WHERE t.pubname IN ({names})),
+"""
 _SELECT_OIDS: Final = "SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid"
 # The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
 # read through to_jsonb.
 _FAMILIES: Final = """
-WITH RECURSIVE family AS ({tables}
+WITH RECURSIVE {published}family AS ({tables}
    UNION
   SELECT i.inhparent FROM family f JOIN pg_catalog.pg_inherits i ON i.inhrelid = f.oid)
 SELECT pg_catalog.json_build_object(
@@ -64,7 +74,7 @@ SELECT pg_catalog.json_build_object(
 
 LOOK_UP: Final = f"""
 SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
-       ARRAY(SELECT f.description FROM ({_FAMILIES.format(tables=_SELECT_OIDS)}) f) AS tables
+       ARRAY(SELECT f.description FROM ({_FAMILIES.format(published="", tables=_SELECT_OIDS)}) f) AS tables
 """
 """The query for the tables with these oids and their ancestors, and for the transactions that it sees; one row."""
 # Those of the transactions that have locked a table as ALTER TABLE does. A prepared transaction keeps its locks, and so does one
@@ -118,7 +128,8 @@ class CatalogTable:
 
 def published(publications: Sequence[str]) -> str:
     """The query for all tables of these publications, with their ancestors: one description a row, for ``parse``."""
-    return _FAMILIES.format(tables=_SELECT_PUBLISHED.format(names=literals(publications)))
+    listed = _PUBLISHED.format(names=literals(publications))
+    return _FAMILIES.format(published=listed, tables=_SELECT_PUBLISHED)
 
 
 def parse(descriptions: Iterable[str]) -> list[CatalogTable]:
