@@ -261,6 +261,17 @@ def test_extreme_numbers(target) -> None:
     ]
 
 
+@pytest.mark.parametrize(("kind", "bits"), [(pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64)])
+def test_integer_keys(target, kind, bits) -> None:
+    """Rows of every integer type are found by their keys, the least and the greatest ones too."""
+    schema = source(id=("1", kind), v=("2", pa.int32()))
+    keys = [-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1]
+    apply(target, schema, 1, *({"id": key, "v": 1} for key in keys))
+    apply(target, schema, 2, *({"id": key, "v": 2} for key in keys), {"id": 5, "v": 2})
+
+    assert rows(target) == [{"id": key, "v": 2} for key in sorted([*keys, 5])]
+
+
 def test_keys_that_find_no_row(target) -> None:
     """A null or NaN in a key is refused by name."""
     with pytest.raises(ConfigurationError, match="'id'"):

@@ -106,6 +106,12 @@ def _may_be_in(column: Any, wanted: pa.Array) -> np.ndarray:
         return pc.is_in(column, value_set=wanted).to_numpy()  # type: ignore[no-any-return]
     # A fifth of the time of a comparison by hashes, which most rows do not need.
     found = np.zeros(_BITS, bool)
-    found[wanted.to_numpy() & (_BITS - 1)] = True
-    some: np.ndarray = found[column.to_numpy() & (_BITS - 1)]
+    found[_last_bits(wanted)] = True
+    some: np.ndarray = found[_last_bits(column)]
     return some
+
+
+def _last_bits(values: Any) -> np.ndarray:
+    numbers = values.to_numpy()
+    # A smallint has fewer bits, and one of them is the sign.
+    return (numbers if numbers.itemsize >= 4 else numbers.astype(np.int32)) & (_BITS - 1)  # type: ignore[no-any-return]
