@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
-from aiorepl.snapshot.reading_transaction import TableLocked, begin_reading, translating
+from aiorepl.snapshot.reading_transaction import BACKEND, TableLocked, begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
@@ -69,6 +69,7 @@ class ChunkReader:
     :param connect: opens a connection.
     :param snapshot: the name of the exported snapshot.
     :param timeout: the most seconds to wait for the server's data of one chunk; ``None``: no limit.
+    :ivar pid: the server process, which has the locks of the tables that were read; ``None``: not connected.
     """
 
     def __init__(self, connect: Connect, snapshot: str, timeout: float | None) -> None:
@@ -76,6 +77,7 @@ class ChunkReader:
         self._snapshot = snapshot
         self._timeout = timeout
         self._connection: Any = None
+        self.pid: int | None = None
 
     async def open(self) -> None:
         """Connect, unless there is a connection.
@@ -90,6 +92,7 @@ class ChunkReader:
         try:
             with translating():
                 await begin_reading(connection, self._snapshot, _LOCK_SECONDS)
+                self.pid = await connection.fetchval(BACKEND)
                 if is_sql_ascii(connection):
                     await connection.execute(NO_CONVERSION)
         except BaseException:
@@ -146,7 +149,7 @@ class ChunkReader:
         """Drop the connection."""
         if self._connection is not None:
             self._connection.terminate()
-            self._connection = None
+            self._connection = self.pid = None
 
 
 async def copied_rows(

@@ -23,6 +23,8 @@ SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL ma
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 SET LOCAL search_path = '';
 """
+BACKEND: Final = "SELECT pg_catalog.pg_backend_pid()"
+"""A query for the connection's server process. A pooler would tell asyncpg another one."""
 _NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
 
 
@@ -89,3 +91,12 @@ def translating() -> Iterator[None]:
         yield
     except ASYNCPG_ERRORS as error:
         raise translated(error) from None
+
+
+@contextlib.contextmanager
+def translating_locked(what: str, lock_timeout: float | None) -> Iterator[None]:
+    """Translate the error of a catalog function that could not lock a table in time."""
+    try:
+        yield
+    except asyncpg.LockNotAvailableError:
+        raise not_locked(what, lock_timeout) from None

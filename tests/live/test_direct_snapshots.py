@@ -420,3 +420,21 @@ async def test_an_alteration_of_a_table_that_is_not_read_yet(
     assert {number for _, number in READ} <= {
         change.new["id"] for change in sink.changes if change.kind != "truncate" and change.table == "items"
     }
+
+
+@pytest.mark.parametrize("table", ["empty", "items"])
+async def test_a_table_is_altered_while_the_sinks_stand_still(filled, options, table):
+    """Another session waits for the snapshot's locks for ``lock_timeout``, and not until the sinks go on. No row is lost."""
+    sink, hang = MemorySink(), Hang()
+    held = FaultySink(sink, write=[hang])
+    snapshot = replace(options["snapshot"], lock_timeout=0.5, connections=1)
+    options |= {"snapshot": snapshot, "batches": BatchPolicy(max_rows=1), "buffer_bytes": 1}
+    async with Pipeline(filled.source(), [held], **options) as pipeline:
+        await hang.reached.wait()
+        async with asyncio.timeout(60):
+            await filled.execute(f"ALTER TABLE {table} ADD extra int")
+        hang.release()
+        await filled.execute("INSERT INTO items VALUES (100, 'new')")
+        await filled.until(lambda: asyncio.sleep(0, {key for _, key in rows(sink)}), lambda keys: 100 in keys)
+        await pipeline.snapshots.completed()
+    assert {*range(1, ROWS + 1), 100} == {key for _, key in rows(sink)}

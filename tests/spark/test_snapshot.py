@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from aiorepl import ConfigurationError, Pipeline, Source
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.reading_transaction import SnapshotGone
 from aiorepl.spark import Snapshot, apply_changes
 
 from .test_live import COLUMNS, LOAD, SETUP, run
@@ -137,6 +138,19 @@ def test_every_type_reads_as_in_the_stream(spark, database, slot_name, tmp_path)
         assert 901 == inserted.count()
         apply_changes(rows, str(tmp_path / "target"), ["id"])
     assert 1001 == DeltaTable(str(tmp_path / "target")).count()
+
+
+def test_another_session_waits_for_the_locks(spark, database, slot_name, tmp_path) -> None:
+    """A table can be altered while a snapshot is open and nobody reads it; afterwards the snapshot says why it has ended."""
+    setup = "CREATE TABLE things (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE things"
+    asyncio.run(run(database, setup))
+    options = SnapshotOptions(lock_timeout=0.5)
+    with (
+        pytest.raises(SnapshotGone, match=r"waited for 0\.5 s to alter or truncate table public\.things"),
+        Snapshot(spark, database, slot=slot_name, publication="p", options=options) as snapshot,
+    ):
+        asyncio.run(run(database, "SET statement_timeout = '30s'; ALTER TABLE things ADD more int"))
+        snapshot.mirror({"public.things": str(tmp_path / "things")})
 
 
 def test_mistakes(spark, database, slot_name, tmp_path, capsys) -> None:

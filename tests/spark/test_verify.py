@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, Source, history
+from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, SlotError, Source, history
 from aiorepl.cli import main
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
@@ -31,6 +31,7 @@ from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Commit
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.verifying import executors, verification
+from aiorepl.spark.verifying import source as verifying_source
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.spark.verifying.ended import EndedRows
 from aiorepl.spark.verifying.repair import conditions
@@ -471,6 +472,42 @@ def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
         AioreplError, match=r"the pipeline did not pass .* within 0 s, and the mirror is at 0/1"
     ):
         verified(database, slot_name, mirrored, timeout=0)
+
+
+def test_another_session_waits_for_the_locks(database, slot_name, tmp_path, monkeypatch) -> None:
+    """A table is altered while the comparison waits for the mirror. The comparison ends with an error that names the table."""
+    monkeypatch.setattr(verifying_source, "LOCK_TIMEOUT", 0.5)
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    write_deltalake(tmp_path / "t", plain_rows(id=1))
+    mirrored = Mirrored(t=tmp_path / "t")
+    mirrored.lsn = LSN(0)
+    with ThreadPoolExecutor(1) as pool:
+        comparing = pool.submit(verified, database, slot_name, mirrored, timeout=60)
+        while not asyncio.run(locked(database, "t")):
+            assert not comparing.done()
+        execute(database, "SET statement_timeout = '30s'", "ALTER TABLE t ADD c int")
+        with pytest.raises(SlotError, match=r"waited for 0\.5 s to alter or truncate table public\.t"):
+            comparing.result()
+
+
+async def locked(dsn: str, table: str) -> bool:
+    """Whether a session holds a lock of a table."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::text::regclass AND granted)"
+        return bool(await connection.fetchval(query, table))
+    finally:
+        connection.terminate()
+
+
+def plain_rows(**row: int) -> pa.Table:
+    """A table of one row, as a mirror writes it."""
+    return pa.Table.from_pylist([{**row, "_commit_lsn": 1, "_ordinal": 0}])
 
 
 def test_conditions() -> None:

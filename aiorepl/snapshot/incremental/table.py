@@ -6,8 +6,7 @@ into chunks, so it is read again from the beginning. Whole chunks arrive twice t
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +23,7 @@ from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table_reading import Record, TableReading
 from aiorepl.snapshot.incremental.window_reader import WindowReader
 from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
-from aiorepl.snapshot.reading_transaction import not_locked, translating
+from aiorepl.snapshot.reading_transaction import translating, translating_locked
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.values.registry import Types
 
@@ -55,7 +54,7 @@ async def read_table(
     :raises SlotError: a lock was not granted in time, or the table is altered all the time.
     :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another call continues with the rest.
     """
-    with translating(), _translating_locked(f"table {progress}", source.options.lock_timeout):
+    with translating(), translating_locked(f"table {progress}", source.options.lock_timeout):
         try:
             control = await connections.control()
             chunks = FreshChunks(source, connections, control, counters)
@@ -96,12 +95,3 @@ async def _describe(reading: TableReading) -> DescribedTable:
             f"table {reading.progress} is not published by {', '.join(source.publications)}, or was dropped"
         )
     return (await describe(reading.control, [table], Types(), binary=source.binary))[table.oid]
-
-
-@contextlib.contextmanager
-def _translating_locked(what: str, lock_timeout: float | None) -> Iterator[None]:
-    """Translate the error of a catalog function that could not lock a table in time."""
-    try:
-        yield
-    except asyncpg.LockNotAvailableError:
-        raise not_locked(what, lock_timeout) from None

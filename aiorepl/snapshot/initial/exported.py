@@ -22,6 +22,7 @@ from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import plan_tables
 from aiorepl.snapshot.reading_transaction import (
+    BACKEND,
     SnapshotGone,
     begin_reading,
     lock_table,
@@ -52,6 +53,7 @@ class ExportedSnapshot:
     :ivar name: the name by which other connections import the snapshot.
     :ivar tables: the published tables.
     :ivar time: when it was begun, in microseconds since 2000-01-01 00:00 UTC.
+    :ivar pid: the server process that has the locks.
     """
 
     def __init__(self, connection: Any, publications: tuple[str, ...], options: SnapshotOptions) -> None:
@@ -61,6 +63,8 @@ class ExportedSnapshot:
         self.name = ""
         self.tables: list[PublishedTable] = []
         self.time = 0
+        self.pid = 0
+        self._ended: SnapshotGone | None = None
 
     async def begin(self, snapshot: str, exporter: Queried) -> None:
         """Import the snapshot, lock the tables, and export it again. Afterwards the exporter may be used again.
@@ -74,6 +78,7 @@ class ExportedSnapshot:
         connection, publications = self._connection, self._publications
         with translating(), _translating_missing_tables():
             await begin_reading(connection, snapshot, self._options.lock_timeout)
+            self.pid = await connection.fetchval(BACKEND)
             try:
                 # The comparison opens the tables, too.
                 self.tables = await published_tables(connection, publications)
@@ -119,9 +124,11 @@ class ExportedSnapshot:
     async def verify(self, tables: Iterable[PublishedTable]) -> None:
         """Check that these tables have been locked, and that their rows are those of the snapshot, up to now.
 
-        :raises SnapshotGone: the connection is lost.
+        :raises SnapshotGone: the connection is lost, or ``end`` was called.
         :raises AlteredWhileRead: a partition was attached to one of the tables.
         """
+        if self._ended is not None:
+            raise self._ended
         roots = {table.oid: str(table) for table in tables if table.partitioned}
         try:
             if roots:
@@ -130,6 +137,11 @@ class ExportedSnapshot:
                 await self._connection.execute("SELECT 1")
         except ASYNCPG_ERRORS as error:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
+
+    async def end(self, reason: SnapshotGone) -> None:
+        """End the snapshot before its time, and release the locks. ``verify`` raises the reason from now on."""
+        self._ended = reason
+        await self.close()
 
     async def close(self) -> None:
         """End the snapshot, and release the locks."""

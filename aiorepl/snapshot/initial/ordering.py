@@ -44,6 +44,8 @@ class ChunkOrder:
         # Whether the reader of the chunk that is being released waits for room.
         self._stuck = False
         self._chunks: dict[int, _Reading] = {}
+        # No more rows are added.
+        self._stopped: Exception | None = None
         self._changed = asyncio.Condition()
 
     def wanted(self, number: int) -> bool:
@@ -98,6 +100,12 @@ class ChunkOrder:
                 chunk.ended, chunk.error = True, error
                 self._changed.notify_all()
 
+    async def stop(self, error: Exception) -> None:
+        """Record that no more rows are read. Chunks that were read to their end are still released."""
+        async with self._changed:
+            self._stopped = error
+            self._changed.notify_all()
+
     async def restart(self, number: int) -> None:
         """Drop the rows of a chunk that is read again from its beginning. None of them was released."""
         async with self._changed:
@@ -108,7 +116,7 @@ class ChunkOrder:
     async def release(self, number: int) -> AsyncGenerator[Part]:
         """Yield the rows of a chunk. Call it for the chunks in their order.
 
-        :raises Exception: the error that was given to ``end``.
+        :raises Exception: the error that was given to ``end`` or ``stop``.
         """
         async with self._changed:
             self._turn = number
@@ -117,10 +125,16 @@ class ChunkOrder:
         while True:
             async with self._changed:
                 await self._changed.wait_for(
-                    lambda: chunk.ended or (bool(chunk.parts) and (chunk.begun or self._stuck))
+                    lambda: (
+                        chunk.ended
+                        or self._stopped is not None
+                        or (bool(chunk.parts) and (chunk.begun or self._stuck))
+                    )
                 )
                 if chunk.error is not None:
                     raise chunk.error
+                if self._stopped is not None and not chunk.ended:
+                    raise self._stopped
                 if not chunk.parts:
                     return
                 chunk.begun = True

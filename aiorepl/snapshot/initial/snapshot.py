@@ -30,6 +30,7 @@ from aiorepl.snapshot.copy_rows import CopiedRows
 from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.initial.exported import ExportedSnapshot
 from aiorepl.snapshot.initial.ordering import ChunkOrder
+from aiorepl.snapshot.lock_watch import watch_waiters
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked, translating
 from aiorepl.snapshot.statistics import TableCounters
@@ -83,12 +84,16 @@ class InitialSnapshot:
         self._exported: ExportedSnapshot | None = None
         self._tables: dict[int, DescribedTable] = {}
         self._readers = 0
-        # Whether a chunk is delivered in part.
+        self._reading: dict[asyncio.Task[None], ChunkReader] = {}
+        self._order: ChunkOrder | None = None
+        # Whether a chunk is delivered in part, and whether its rows still have to be verified.
         self._broken = False
+        self._unverified = False
         # Chunks that were read to their end before the tables were last known to be locked.
         self._locked_until_read: set[int] = set()
         # The reason for which the snapshot ends after the current chunk.
         self._locked: TableLocked | None = None
+        self._watching: asyncio.Task[None] | None = None
         # A connection without the snapshot, for the types as they are now.
         self._now: Any = None
 
@@ -105,6 +110,8 @@ class InitialSnapshot:
         self._exported = exported
         await exported.begin(snapshot, exporter)
         self._tables = await exported.describe(self._types, binary=self._binary)
+        watching = watch_waiters(self._connect, self._holders, self._options.lock_timeout, self._give_way)
+        self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
 
     async def plan(self) -> SnapshotPlan:
         """Cut the tables into chunks.
@@ -142,13 +149,15 @@ class InitialSnapshot:
         :raises SlotError: a type was altered during the load.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
+        if self._locked is not None:
+            raise self._locked
         base = plan.base(self._consistent_point) if base is None else base
         self.counters = counters(plan, from_chunk)
         self._locked_until_read = set()
         if truncates and self._tables:
             relations = [described.layout.relation for described in self._tables.values()]
             await emit([truncation(relations, base, self._begun().time)])
-        order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
+        order = self._order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
         numbers = iter(range(from_chunk, len(plan)))
         limit = RateLimit(self._options.max_rows_per_second)
         self._readers = min(self._options.connections, len(plan) - from_chunk)
@@ -164,7 +173,8 @@ class InitialSnapshot:
             while not delivery.done():
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    task.result()
+                    if not task.cancelled():
+                        task.result()
             rows, failed = delivery.result()
         finally:
             await cancel_and_wait(delivery, *readers)
@@ -175,15 +185,41 @@ class InitialSnapshot:
 
     async def close(self) -> None:
         """End the snapshot, and release the locks."""
+        if self._watching is not None:
+            watching, self._watching = self._watching, None
+            await cancel_and_wait(watching)
         if self._exported is not None:
             await self._exported.close()
         if self._now is not None:
             self._now.terminate()
             self._now = None
 
+    def _holders(self) -> list[int]:
+        """Return the server processes that have locks of tables."""
+        readers = [reader.pid for reader in self._reading.values() if reader.pid is not None]
+        return [self._begun().pid, *readers]
+
+    async def _give_way(self, error: TableLocked) -> bool:
+        """Release the locks for a session that waits for them, and end the snapshot.
+
+        :returns: false if the locks have to stay until rows are verified that were delivered already.
+        """
+        self._locked = error
+        if self._unverified:
+            return False
+        readers = list(self._reading)
+        if self._order is not None:
+            await self._order.stop(error)
+        await cancel_and_wait(*readers)
+        await self._begun().end(error)
+        return True
+
     async def _read(self, plan: SnapshotPlan, numbers: Any, order: ChunkOrder, limit: RateLimit) -> None:
         """Read chunks over one connection until there are no more."""
         reader = ChunkReader(self._connect, self.name, self._options.statement_timeout)
+        task = asyncio.current_task()
+        assert task is not None
+        self._reading[task] = reader
         try:
             try:
                 await reader.open()
@@ -211,6 +247,7 @@ class InitialSnapshot:
                 else:
                     await order.end(number)
         finally:
+            del self._reading[task]
             reader.abort()
 
     async def _read_chunk(
@@ -251,7 +288,7 @@ class InitialSnapshot:
             if self._locked is not None:
                 raise self._locked
             if chunk.table.oid not in failed:
-                self._broken = False
+                self._broken = self._unverified = False
                 try:
                     rows += await self._deliver_chunk(emit, chunk, base, order, complete=not failed)
                 except (SnapshotGone, ConnectionFailed, ConnectionLost):
@@ -290,7 +327,7 @@ class InitialSnapshot:
                     if not self._broken and order.ended(chunk.number):
                         await self._require_unaltered(described, chunk.number, order)
                         verified = True
-                    self._broken = True
+                    self._broken, self._unverified = True, not verified
                     await emit([last])
                 changes = CopiedRows(transaction, described.layout, described.kinds, data, count, rows)
                 last = Slice(
@@ -300,6 +337,7 @@ class InitialSnapshot:
                 counters.add(count, len(data), clock())
         if not verified:
             await self._require_unaltered(described, chunk.number, order)
+            self._unverified = False
         end = LSN(commit_lsn + 1)
         if last is None:
             await emit([Slice(transaction, (), True, end, 0)])

@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -30,13 +30,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl.errors import ConfigurationError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.secret import Secret
 from aiorepl.snapshot.chunks import Range, SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.snapshot.initial.exported import ExportedSnapshot
+from aiorepl.snapshot.lock_watch import watch_waiters
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.reading_transaction import TableLocked
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
 from aiorepl.spark.reading.blocks import TableName
@@ -45,6 +49,8 @@ from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot.reader import SnapshotTable
 from aiorepl.spark.snapshot.tasks import MirroredTable, write_chunks
 from aiorepl.values.registry import Types
+
+_log = logger("aiorepl.spark")
 
 T = TypeVar("T")
 
@@ -63,7 +69,8 @@ class Snapshot:
     :param dsn: the database, as ``Source`` takes it. Executors connect to it as well. Spark's plans do not contain it.
     :param slot: the slot of the pipeline that writes the journal.
     :param publication: one name or several.
-    :param options: ``chunk_bytes`` is what one task reads, 64 MiB by default; ``statement_timeout`` and ``lock_timeout``.
+    :param options: ``chunk_bytes`` is what one task reads, 64 MiB by default; ``statement_timeout`` and ``lock_timeout``. If
+        another session waits for ``lock_timeout`` to alter or truncate a table, the snapshot ends, and jobs that read it fail.
     :param unrepresentable: ``"error"``, or ``"null"`` for values that a column's type cannot hold, such as an infinite date.
     :raises ConfigurationError: an option is malformed.
     """
@@ -87,6 +94,7 @@ class Snapshot:
         self._null = unrepresentable == "null"
         self._thread: _LoopThread | None = None
         self._exported: ExportedSnapshot | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._plan = SnapshotPlan(())
         self._tables: dict[int, DescribedTable] = {}
         self._position = LSN(0)
@@ -126,7 +134,7 @@ class Snapshot:
     ) -> None:
         """End the snapshot.
 
-        :raises SnapshotGone: the snapshot was lost before, so a table may have been altered while it was read.
+        :raises SnapshotGone: the snapshot was lost or ended before, so a table may have been altered while it was read.
         :raises AlteredWhileRead: a partition was attached to a table.
         """
         thread, exported = self._thread, self._exported
@@ -137,7 +145,7 @@ class Snapshot:
             if error is None:
                 thread.run(exported.verify(each.table for each in self._tables.values()))
         finally:
-            thread.run(exported.close())
+            thread.run(self._end(exported))
             thread.close()
 
     def read(self, table: str) -> DataFrame:
@@ -181,9 +189,14 @@ class Snapshot:
             parts.append(MirroredTable(self._reading(described, kept), self._ranges(described), files))
         for part in parts:
             part.files.create()
-        written = self._write(parts)
-        # The rows are those of the snapshot only if the tables were locked up to now.
         thread, exported = self._begun()
+        try:
+            written = self._write(parts)
+        except Exception:
+            # If the snapshot has ended, this says why.
+            thread.run(exported.verify(()))
+            raise
+        # The rows are those of the snapshot only if the tables were locked up to now.
         thread.run(exported.verify(self._find(table).table for table in targets))
         for part, found in zip(parts, written, strict=True):
             part.files.commit(found)
@@ -233,7 +246,22 @@ class Snapshot:
             await capture.roll_back()
             raise
         self._exported, self._position = exported, result.created.consistent_point
+        watching = watch_waiters(
+            source.connect_sql, lambda: [exported.pid], self._options.lock_timeout, self._give_way
+        )
+        self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
         await capture.stop()
+
+    async def _give_way(self, error: TableLocked) -> bool:
+        _log.warning("the snapshot has ended, and jobs that read it fail: %s", error)
+        assert self._exported is not None
+        await self._exported.end(error)
+        return True
+
+    async def _end(self, exported: ExportedSnapshot) -> None:
+        if self._watching is not None:
+            await cancel_and_wait(self._watching)
+        await exported.close()
 
     def _begun(self) -> tuple[_LoopThread, ExportedSnapshot]:
         if self._thread is None or self._exported is None:
@@ -335,14 +363,16 @@ class _LoopThread:
     """An event loop in a thread, because a notebook has a running loop in the thread of its cells."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="aiorepl-snapshot")
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="aiorepl-snapshot", daemon=True)
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self._pool.submit(self._runner.run, work).result()
+        """Run a coroutine to its end. The tasks that it leaves behind go on."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
         """End the thread."""
-        self._pool.submit(self._runner.close).result()
-        self._pool.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

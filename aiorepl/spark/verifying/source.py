@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import AioreplError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable, describe
+from aiorepl.snapshot.lock_watch import watch_waiters
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.snapshot.merging.watermarks import emit
-from aiorepl.snapshot.reading_transaction import begin_reading, lock_table, translating
+from aiorepl.snapshot.reading_transaction import (
+    BACKEND,
+    TableLocked,
+    begin_reading,
+    lock_table,
+    translating,
+    translating_locked,
+)
 from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
 from aiorepl.source.capture import Capture
 from aiorepl.source.source import Source
@@ -21,6 +33,8 @@ from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
 from aiorepl.wire.server_errors import missing_slot
 
+LOCK_TIMEOUT: Final = 30.0
+"""How many seconds to wait for the lock of a table, and how many another session may wait for the snapshot's locks."""
 MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
@@ -45,17 +59,19 @@ class SourceSnapshot:
     def __init__(
         self,
         connection: Any,
+        connect: Callable[[], Awaitable[Any]],
         lsn: LSN,
         publications: Sequence[str],
         tables: dict[tuple[str, str], DescribedTable],
     ) -> None:
         self._connection = connection
+        self._connect = connect
         self._publications = publications
         self.lsn = lsn
         self.tables = tables
 
     @classmethod
-    async def take(cls, source: Source, lock_timeout: float | None = None) -> Self:
+    async def take(cls, source: Source) -> Self:
         """Take a snapshot.
 
         :raises ConfigurationError, SlotError: the role may not read a table, or has no right to replicate.
@@ -69,8 +85,8 @@ class SourceSnapshot:
         try:
             assert result.created is not None
             connection = await source.connect_sql()
-            with translating():
-                await begin_reading(connection, result.created.snapshot_name, lock_timeout)
+            with translating(), translating_locked("a published table", LOCK_TIMEOUT):
+                await begin_reading(connection, result.created.snapshot_name, LOCK_TIMEOUT)
                 publications = source.options().publications
                 tables = await published_tables(connection, publications)
                 described = await describe(connection, tables, Types(), binary=False)
@@ -81,13 +97,44 @@ class SourceSnapshot:
         finally:
             await capture.stop()
         named = {(each.table.schema, each.table.name): each for each in described.values()}
-        return cls(connection, result.created.consistent_point, publications, named)
+        return cls(connection, source.connect_sql, result.created.consistent_point, publications, named)
 
     def close(self) -> None:
         """End the snapshot."""
         self._connection.terminate()
 
-    async def lock(self, table: PublishedTable, lock_timeout: float | None = None) -> None:
+    @contextlib.asynccontextmanager
+    async def yielding(self) -> AsyncIterator[None]:
+        """End the snapshot early, and fail the block, if another session waits for its locks for ``LOCK_TIMEOUT`` seconds.
+
+        :raises TableLocked: names the table.
+        """
+        waited: list[TableLocked] = []
+        limit = asyncio.timeout(None)
+
+        async def blocked(error: TableLocked) -> bool:
+            waited.append(error)
+            self.close()
+            limit.reschedule(asyncio.get_running_loop().time())
+            return True
+
+        with translating():
+            pid = await self._connection.fetchval(BACKEND)
+        watching = asyncio.create_task(
+            watch_waiters(self._connect, lambda: [pid], LOCK_TIMEOUT, blocked),
+            name="aiorepl locks of the snapshot",
+        )
+        try:
+            async with limit:
+                yield
+        except (TimeoutError, AioreplError):
+            if waited:
+                raise waited[0] from None
+            raise
+        finally:
+            await cancel_and_wait(watching)
+
+    async def lock(self, table: PublishedTable) -> None:
         """Lock a table against alterations, until the snapshot ends.
 
         :raises ConfigurationError: the role may not read all of its rows.
@@ -95,14 +142,14 @@ class SourceSnapshot:
         """
         with translating():
             role = await self._connection.fetchval("SELECT current_user::text")
-            await lock_table(self._connection, table, role, lock_timeout)
+            await lock_table(self._connection, table, role, LOCK_TIMEOUT)
 
     async def publishes_deletes(self, table: PublishedTable) -> bool:
         """Return whether every delete and truncate of a table is in the stream. Otherwise the lake keeps such rows on purpose.
 
         :raises ConnectionLost, ServerError: the server failed.
         """
-        with translating():
+        with translating(), translating_locked("a published table", LOCK_TIMEOUT):
             ((published,),) = await fetch_published(
                 self._connection, _DELETES, list(self._publications), table.schema, table.name
             )

@@ -193,8 +193,11 @@ class Verification:
                 break
             snapshot = await SourceSnapshot.take(self._source)
             try:
-                await self._round(snapshot, pending)
+                async with snapshot.yielding():
+                    await self._round(snapshot, pending)
                 if ended and not number:
+                    # This reads the journal and the lake only.
+                    snapshot.close()
                     for each in pending:
                         await self._compare_ended(each, snapshot)
             finally:

@@ -1,0 +1,76 @@
+"""Watches for sessions that wait for the locks of a snapshot.
+
+A snapshot locks tables with ACCESS SHARE, which blocks neither readers nor writers. But a session that is going to alter or
+truncate one of them waits for that lock, and everybody else waits behind it. So a snapshot must not last while such a session waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
+
+from aiorepl.errors import loggable, printable
+from aiorepl.loggers import logger
+from aiorepl.snapshot.reading_transaction import TableLocked
+from aiorepl.wire.kept_connection import KeptConnection
+
+_log = logger("aiorepl.snapshot")
+
+_LOOK_SECONDS: Final = 1.0
+# Only ACCESS EXCLUSIVE waits for ACCESS SHARE.
+_WAITING: Final = """
+SELECT DISTINCT w.pid, c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
+  FROM pg_catalog.pg_locks w
+  JOIN pg_catalog.pg_locks h ON h.database = w.database AND h.relation = w.relation
+  JOIN pg_catalog.pg_class c ON c.oid = w.relation
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE w.locktype = 'relation' AND w.mode = 'AccessExclusiveLock' AND NOT w.granted
+   AND h.locktype = 'relation' AND h.granted AND h.pid = ANY ($1)
+   AND w.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+ ORDER BY w.pid, c.oid
+"""
+
+
+async def watch_waiters(
+    connect: Callable[[], Awaitable[Any]],
+    holders: Callable[[], Collection[int]],
+    seconds: float | None,
+    blocked: Callable[[TableLocked], Awaitable[bool]],
+) -> None:
+    """Call ``blocked`` once another session has waited for a lock of a snapshot for too long, until it returns true. Never fails.
+
+    :param connect: opens an asyncpg connection.
+    :param holders: returns the server processes that have the locks.
+    :param seconds: how long a session may wait; ``None``: no limit, so this returns at once.
+    """
+    if seconds is None:
+        return
+    connection, clock = KeptConnection(connect), asyncio.get_running_loop().time
+    since: dict[tuple[int, int], float] = {}
+    failing = False
+    try:
+        while True:
+            await asyncio.sleep(min(_LOOK_SECONDS, seconds))
+            try:
+                rows = await connection.fetch(_WAITING, list(holders()))
+                failing = False
+            except Exception as failed:  # noqa: BLE001 - the snapshot does not depend on it
+                if not failing:
+                    _log.warning(
+                        "cannot look for sessions that wait for the snapshot's locks: %s", loggable(failed)
+                    )
+                rows, failing = [], True
+            now = clock()
+            since = {(row["pid"], row["oid"]): since.get((row["pid"], row["oid"]), now) for row in rows}
+            for row in rows:
+                if now - since[row["pid"], row["oid"]] >= seconds:
+                    error = TableLocked(
+                        f"process {row['pid']} has waited for {seconds:g} s to alter or truncate table {printable(row['name'])}, which "
+                        "the snapshot has locked"
+                    )
+                    if await blocked(error):
+                        return
+                    break
+    finally:
+        connection.drop()
