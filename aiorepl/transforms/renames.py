@@ -7,7 +7,8 @@ selected rows would be missing, the sink stops and the user has to correct the p
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
 column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
 So does a column of a known name, if its number before or after is not known. Where no number is known, the order of the names tells
-whether a hidden column may have been replaced by another one of its name.
+whether a hidden column may have been replaced by another one of its name. Where no number was known before, and now all are, names are
+believed only if no column was ever dropped.
 """
 
 from __future__ import annotations
@@ -113,19 +114,34 @@ def _possible(
         return
     # The numbers of columns that were altered in the transaction of the rows, or later, may be unknown.
     altered = number is None and before.numbers.get(column) is not None and not gone
-    names = list(after.actions)
+    renamed = column not in before.actions and _precedes_known(column, before, after)
+    unproven = number is not None and not _continues(before, after)
     for hidden in before.hidden:
         if hidden.number is not None and hidden.number in after.numbers.values():
             continue
-        # ALTER TABLE adds a column at the end. So if a new name precedes a hidden one, that one may have been added under the name
-        # which the hidden column had before.
-        precedes = (
-            column not in before.actions
-            and hidden not in missing
-            and names.index(column) < names.index(hidden.name)
-        )
-        if altered or (precedes and (number is None or hidden.number is None)):
+        old_name = renamed and hidden not in missing and (number is None or hidden.number is None)
+        if altered or old_name or (unproven and hidden.number is None):
             yield hidden
+
+
+def _precedes_known(column: str, before: TableSelection, after: TableSelection) -> bool:
+    """Whether a new name precedes a known one. ALTER TABLE adds a column at the end, so the column is old, and was renamed."""
+    names = list(after.actions)
+    return any(name in before.actions for name in names[names.index(column) + 1 :])
+
+
+def _continues(before: TableSelection, after: TableSelection) -> bool:
+    """Whether the columns of a description without any number are the first ones of the next description, each under its name.
+
+    If a column may have been dropped, the names prove nothing: a hidden column may have got its name.
+    """
+    if any(number is not None for number in before.numbers.values()):
+        return True
+    count = len(before.actions)
+    numbers = [-1 if number is None else number for number in after.numbers.values()][:count]
+    return list(before.actions) == list(after.actions)[:count] and numbers == list(
+        range(numbers[0], numbers[0] + count)
+    )
 
 
 def _is_there(hidden: HiddenColumn, before: TableSelection, after: TableSelection, moved: set[str]) -> bool:

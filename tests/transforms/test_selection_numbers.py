@@ -209,3 +209,31 @@ def test_a_column_that_is_dropped_without_numbers():
     assert list(filtering.apply(model.row({})).changes)
     model.columns = {2: "c"}
     assert list(filtering.apply(model.row({})).changes)
+
+
+def test_numbers_that_nobody_knew_before():
+    """An older memory has names only: a masked column is shown under no other name after the next start, which has all numbers."""
+    refused = 0
+    for seed in range(500):
+        chance = random.Random(seed)
+        model = Model(chance)
+        for _ in range(chance.randint(0, 4)):
+            model.alter()
+        before = dict(model.published)
+        memory = SelectionMemory(SELECTION.rules)
+        assert list(StreamFilter(SELECTION, "s", TableCatalog(), memory).apply(model.row({})).changes)
+        masked = {number for number, name in before.items() if name in MASKED}
+        for _ in range(chance.randint(0, 4)):
+            model.alter()
+        again = SelectionMemory(SELECTION.rules)
+        again.load(memory.to_json())
+        numbers = {name: number for number, name in model.published.items()}
+        try:
+            (change,) = StreamFilter(SELECTION, "s", TableCatalog(), again).apply(model.row(numbers)).changes
+        except PermanentError:
+            refused += 1
+            assert before != model.published or list(before) != list(range(1, len(before) + 1)), seed
+            continue
+        clear = {int(value) for name, value in change.new.items() if name != "key" and len(value) < 64}
+        assert clear.isdisjoint(masked), (seed, before, model.published)
+    assert 0 < refused < 400
