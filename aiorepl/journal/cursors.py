@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -38,6 +38,7 @@ class Cursor:
     :param reader: the process that registered it last.
     :param moved: when it was registered or moved last, in seconds since 1970.
     :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
+    :param writes: how often the file with the memories had been written then. A file with a lower number is an older copy.
     """
 
     position: Position
@@ -45,20 +46,24 @@ class Cursor:
     reader: Holder
     moved: int
     selects: bool = False
+    writes: int = 0
 
 
 class Cursors:
     """The cursors of one journal. Writing raises OSError; reading raises JournalError.
 
     :param url: a path or URL, or an ``ObjectStore``.
-    :param selects: whether the consumers that this object registers have a selection.
+    :param writes: returns how often the memories of selections were written; ``None``: the consumers that this object registers have no
+        selection.
     """
 
-    def __init__(self, url: Location | Store, *, store: Store | None = None, selects: bool = False) -> None:
+    def __init__(
+        self, url: Location | Store, *, store: Store | None = None, writes: Callable[[], int] | None = None
+    ) -> None:
         self._store = open_store(url) if store is None else store
         self._journal = JournalReader(url, store=self._store)
         self._own = Holder.own()
-        self._selects = selects
+        self._writes = writes
         # The cursors that this object has registered.
         self._held: set[str] = set()
 
@@ -139,7 +144,8 @@ class Cursors:
                         return cursor.position
                     position = position if moved else cursor.position
             now = int(time.time()) if moved or loaded is None else loaded[0].moved
-            data = self._dump(name, Cursor(position, query, self._own, now, self._selects))
+            writes = 0 if self._writes is None else self._writes()
+            data = self._dump(name, Cursor(position, query, self._own, now, self._writes is not None, writes))
             # Somebody else moved, took or dropped it meanwhile: look again.
             with contextlib.suppress(Superseded):
                 self._store.replace(_file(name), data, version)
@@ -182,6 +188,7 @@ class Cursors:
                 Holder.from_json(fields["reader"]),
                 integer(fields, "moved"),
                 "selects" in fields and boolean(fields, "selects"),
+                integer(fields, "writes") if "writes" in fields else 0,
             )
 
         return unseal(data, self._location(name), read, remedy=self._remedy(name)), version
@@ -195,6 +202,7 @@ class Cursors:
                 "reader": cursor.reader.to_json(),
                 "moved": cursor.moved,
                 "selects": cursor.selects,
+                "writes": cursor.writes,
                 "position": cursor.position.to_json(),
             }
         )

@@ -90,7 +90,10 @@ class JournaledFanOut(FanOut):
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         # One object for each sink, from the registration of its cursor on: this object notices if another process takes the cursor over.
-        self._cursors = {name: Cursors(self._store, selects=name in memories) for name in sinks}
+        self._cursors = {
+            name: Cursors(self._store, writes=memories[name].writes if name in memories else None)
+            for name in sinks
+        }
         self._followers: list[JournalFollower] = []
         self._failed: dict[str, Exception] = {}
         # Sinks whose cursor may still move back, because they have not returned their position yet.

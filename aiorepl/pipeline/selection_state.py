@@ -11,7 +11,8 @@ from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.durable import storage_error, transient
 from aiorepl.errors import ConfigurationError, JournalError, PermanentError, TransientError
-from aiorepl.journal.checked_json import seal, text, unseal
+from aiorepl.journal.checked_json import integer, seal, text, unseal
+from aiorepl.journal.cursors import Cursor, Cursors
 from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
@@ -64,6 +65,8 @@ class SelectionState:
         self._tables: dict[str, list[Any]] = {}
         # The version of the file that this object has read or written last; None if there was no file.
         self._version: str | None = None
+        # How often the file was written, also before it was lost.
+        self._writes = 0
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
         for name, selection in self._selections.items():
@@ -74,7 +77,7 @@ class SelectionState:
                     "the exact names"
                 )
             write = None if self._store is None else partial(self._persist, name)
-            self.memories[name] = SelectionMemory(selection.rules, write)
+            self.memories[name] = SelectionMemory(selection.rules, write, lambda: self._writes)
 
     async def begin(self, catalog: TableCatalog, source: str, read: bool) -> None:
         """Check the selections against the published tables, and against what they did before.
@@ -89,9 +92,13 @@ class SelectionState:
         require_matches(self._selections, catalog)
         if self._store is not None:
             await asyncio.to_thread(self._load)
+            cursors = await asyncio.to_thread(self._read_cursors)
             if self._version is None:
                 for name, selection in self._selections.items():
-                    await self._require_new(name, selection, catalog, read=read)
+                    self._require_new(name, selection, catalog, cursors, read=read)
+            else:
+                self._require_newest(cursors)
+            self._writes = max((self._writes, *(cursor.writes for cursor in cursors.values())))
         for name, memory in self.memories.items():
             memory.load(self._tables.get(name, ()))
             try:
@@ -103,8 +110,28 @@ class SelectionState:
                 # acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
 
-    async def _require_new(
-        self, name: str, selection: Selection, catalog: TableCatalog, *, read: bool
+    def _require_newest(self, cursors: Mapping[str, Cursor]) -> None:
+        """Check that the file is no older copy: it must know what was hidden when the sinks' cursors moved.
+
+        :raises ConfigurationError: it is.
+        """
+        assert self._store is not None
+        for name, cursor in cursors.items():
+            if cursor.writes > self._writes and self._selections[name].forgetful:
+                raise ConfigurationError(
+                    f"sink {name}: {self._file} in {self._store.url} is an older copy: it was written {self._writes} times, and "
+                    f"{cursor.writes} times when the sink's cursor moved, so it may not know names that were hidden since. Put the newest "
+                    "file back. Or delete the file: the next start says how to go on without it"
+                )
+
+    def _require_new(
+        self,
+        name: str,
+        selection: Selection,
+        catalog: TableCatalog,
+        cursors: Mapping[str, Cursor],
+        *,
+        read: bool,
     ) -> None:
         """Check that a selection needs no memory, because it has not hidden anything before.
 
@@ -115,7 +142,7 @@ class SelectionState:
             return
         if not self._journaled:
             before = f"slot {self._slot} was read before" if read else None
-        elif await asyncio.to_thread(self._had_selection, name):
+        elif name in cursors and cursors[name].selects:
             before = "the sink has read the journal with a selection"
         else:
             before = None
@@ -129,13 +156,16 @@ class SelectionState:
                 f"writes the file. The patterns hide these names now, compare them with the tables: {listed or 'none'}"
             )
 
-    def _had_selection(self, name: str) -> bool:
-        # Imported here, because only a journal without the file needs it.
-        from aiorepl.journal.cursors import Cursors
+    def _read_cursors(self) -> dict[str, Cursor]:
+        """Read the cursors of the sinks that have a selection; none without a journal.
 
-        assert self._store is not None
-        cursor = Cursors(self._store).read(name)
-        return cursor is not None and cursor.selects
+        :raises JournalError: a cursor is damaged or cannot be read.
+        """
+        if self._store is None or not self._journaled:
+            return {}
+        cursors = Cursors(self._store)
+        found = {name: cursors.read(name) for name in self._selections}
+        return {name: cursor for name, cursor in found.items() if cursor is not None}
 
     def _load(self) -> None:
         assert self._store is not None
@@ -146,20 +176,20 @@ class SelectionState:
                 return
         location = f"{self._file} in {self._store.url}"
 
-        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]]]:
+        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]], int]:
             sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
             for tables in sinks.values():
                 # Also for sinks that are not there now, so that a malformed file is reported as one.
                 SelectionMemory(_NO_RULES).load(tables)
-            return text(fields, "source"), sinks
+            return text(fields, "source"), sinks, integer(fields, "writes") if "writes" in fields else 0
 
-        source, tables = unseal(data, location, parse, remedy=_REMEDY, advice=_ADVICE)
+        source, tables, writes = unseal(data, location, parse, remedy=_REMEDY, advice=_ADVICE)
         if source != self._source:
             raise ConfigurationError(
                 f"{location} is about another cluster or database: use another folder, or delete the file if the targets of all "
                 "sinks are empty"
             )
-        self._tables, self._version = tables, version
+        self._tables, self._version, self._writes = tables, version, writes
 
     async def _persist(self, sink: str, tables: list[Any]) -> None:
         retry: RetryPolicy = self._retries[sink]
@@ -172,7 +202,8 @@ class SelectionState:
     async def _replace(self, sink: str, tables: list[Any]) -> None:
         assert self._store is not None
         changed = {**self._tables, sink: tables}
-        data, place = seal({"source": self._source, "sinks": changed}), f"{self._file} in {self._store.url}"
+        writes, place = self._writes + 1, f"{self._file} in {self._store.url}"
+        data = seal({"source": self._source, "writes": writes, "sinks": changed})
         try:
             version = await asyncio.to_thread(self._store.replace, self._file, data, self._version)
         except Superseded:
@@ -185,7 +216,7 @@ class SelectionState:
             if transient(error):
                 raise TransientError(str(error)) from error
             raise
-        self._tables, self._version = changed, version
+        self._tables, self._version, self._writes = changed, version, writes
 
 
 _NO_RULES: Final[Rules] = Selection().rules

@@ -555,3 +555,29 @@ async def test_names_that_are_used_again_while_the_pipeline_runs(people, pipelin
                 await running.wait()
     assert 1 == len(sink.changes)
     assert SECRET not in values(sink)
+
+
+@pytest.mark.parametrize("pipeline", ["journal"], indirect=True)
+async def test_an_older_copy_of_the_memory(people, pipeline, tmp_path):
+    """A file from a backup does not know the columns that were hidden since: the start is refused, and so is one without the file."""
+    sink, file = MemorySink(), tmp_path / "kept" / f"{people.slot}.selections.json"
+    await people.execute("ALTER TABLE people DROP email", "INSERT INTO people VALUES (1)")
+    await pipeline(sink, mask("*.*.email")).run()
+    copy = file.read_bytes()
+    await people.execute("ALTER TABLE people ADD email text", insert(2))
+    await pipeline(sink, mask("*.*.email")).run()
+    newest = file.read_bytes()
+    await people.execute(RENAME, insert(3, "id, mail"))
+    file.write_bytes(copy)
+    await refused(pipeline(sink, mask("*.*.email")), "is an older copy: it was written ")
+    file.unlink()
+    await refused(pipeline(sink, mask("*.*.email")), "the sink has read the journal with a selection")
+    file.write_bytes(newest)
+    await refused(pipeline(sink, mask("*.*.email")), RENAMED)
+    assert SECRET not in values(sink)
+    file.unlink()
+    exact = ("public.other.email", "public.people.mail")
+    for selection in (mask(*exact), mask(*exact, "*.*.email?")):
+        await pipeline(sink, selection).run()
+    assert SECRET not in values(sink)
+    assert {1, 2, 3} == {change.new["id"] for change in sink.changes}
