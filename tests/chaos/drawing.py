@@ -9,7 +9,7 @@ from typing import Any
 import mirrored
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
-from program import RENAMED, Program, Run
+from program import QUIET, RENAMED, Program, Run
 from strikes import BROKERS, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
@@ -202,6 +202,11 @@ def _published(program: Program) -> Program:
         # The snapshot takes some seconds, and is not interrupted: otherwise the next life reads the rest beside the stream.
         lingers = {"at": "name:initial chunk", "nth": 1, "action": "linger"}
         runs = (Run((lingers,), (), 1.0, chance.choice(["kill", "stop"]), True), *runs)
+    if parents and mixture["children"] and chance.random() < 0.6:
+        # One process sees tables before and after they get a parent, and the writers have changes left for it.
+        mixture |= {"pause": 0.15, "largest": 20, "streamed": 0.0, "child_weight": 3}
+        place = int(mixture["early"])
+        runs = (*runs[:place], QUIET, *runs[place:])
     return replace(
         program,
         mixture=mixture,

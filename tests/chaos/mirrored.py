@@ -66,6 +66,7 @@ _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
 _ENDS = 600.0
+_MAX_BYTES = (5_000, 100_000, 2**28)
 _STATE = ("_checkpoint", "_aiorepl")
 _BUSY = "while True: pass"
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -89,6 +90,8 @@ def _drawn(chance: random.Random) -> dict[str, Any]:
     for _ in range(chance.choice([1, 2, 3])):
         at = chance.choices(["random", FULL, FAILS, chance.choice(POINTS)], [4, 2, 1, 4])[0]
         life: dict[str, Any] = {"at": at, "loss": chance.choice(LOSSES), "load": chance.choice([0, 0, 6])}
+        # A batch that is planned again, after an older copy of the state, should have another end.
+        life["max_bytes"] = chance.choice(_MAX_BYTES)
         if at == FULL:
             life |= {"seconds": round(chance.uniform(0, 5), 1), "left": chance.choice([0, 8_000, 50_000])}
         elif at == FAILS:
@@ -99,13 +102,29 @@ def _drawn(chance: random.Random) -> dict[str, Any]:
         else:
             life |= {"later": int(2 ** chance.uniform(0, 4)) - 1}
         lives.append(life)
+    limit = chance.choice(_MAX_BYTES)
+    if chance.random() < 0.4:
+        # A state to copy, batches that the copy does not know, and other ends of these batches in the next life.
+        lives = [_put_back(chance, "nothing"), _put_back(chance, OLDER)]
+        limit = chance.choice(_MAX_BYTES[1:])
     return {
         "lake": chance.choice(["delta", "delta", "iceberg"]),
         "mode": {f"{SCHEMA}.{table}": chance.choice(MODES) for table in _TABLES},
-        "max_bytes": chance.choice([5_000, 100_000, 2**28]),
+        "max_bytes": limit,
         "partition_bytes": chance.choice([2_000, 2**25]),
         "whole_transactions": chance.random() < 0.3,
         "lives": lives,
+    }
+
+
+def _put_back(chance: random.Random, loss: str) -> dict[str, Any]:
+    """Draw a life that writes a few small batches."""
+    return {
+        "at": chance.choice(POINTS[-4:]),
+        "loss": loss,
+        "load": 0,
+        "max_bytes": _MAX_BYTES[0],
+        "later": chance.choice([1, 2, 3]),
     }
 
 
@@ -211,7 +230,9 @@ class MirrorLives:
     async def _live(self, life: dict[str, Any]) -> None:
         at, victim = life["at"], life.get("victim", "driver")
         point = at if at in POINTS else None
-        process = await self._start(point=point, later=life.get("later", 0), fails=life.get("nth", 0))
+        process = await self._start(
+            point=point, later=life.get("later", 0), fails=life.get("nth", 0), max_bytes=life.get("max_bytes")
+        )
         ended = asyncio.create_task(process.wait())
         started: list[int] = []
         try:
@@ -273,15 +294,22 @@ class MirrorLives:
             self.violations.append(f"it ended while its disk was full: {self._last_error()}")
 
     async def _start(
-        self, *, once: bool = False, point: str | None = None, later: int = 0, fails: int = 0
+        self,
+        *,
+        once: bool = False,
+        point: str | None = None,
+        later: int = 0,
+        fails: int = 0,
+        max_bytes: int | None = None,
     ) -> asyncio.subprocess.Process:
         journal = self._journal
+        options = self._options if max_bytes is None else {**self._options, "max_bytes": max_bytes}
         plan = {
             "journal": {"url": journal.url, "config": journal.config}
             if isinstance(journal, ObjectStore)
             else str(journal),
             "mirror": {
-                **self._options,
+                **options,
                 "tables": [f"{SCHEMA}.*"],
                 "target": str(self._target),
                 "keys": {f"{SCHEMA}.{table}": KEYS[table] for table in _TABLES},

@@ -48,6 +48,10 @@ class Run:
     waits: bool = False
 
 
+QUIET = Run(seconds=6.0, end="stop", waits=True)
+"""A life without faults, long enough for tables to get a parent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A random program.

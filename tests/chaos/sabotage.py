@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from mirrored import OLDER
-from program import RENAMED, Program
+from program import QUIET, RENAMED, Program
 
 
 def no_fsync() -> None:
@@ -478,6 +478,18 @@ def _announces(program: Program) -> bool:
     )
 
 
+def _plans_again(program: Program) -> bool:
+    """Whether a mirror plans batches again with other ends, after an older copy of its state."""
+    lives = program.mirror.get("lives", ())
+    limits = [life.get("max_bytes") for life in lives] + [program.mirror.get("max_bytes")]
+    copied = False
+    for number, life in enumerate(lives):
+        if copied and life["loss"] == OLDER and limits[number] != limits[number + 1]:
+            return True
+        copied |= life["loss"] != OLDER
+    return False
+
+
 # Whether a bug can have an effect in a program; the others are not run.
 SHOWS: dict[str, Callable[[Program], bool]] = {
     "no fsync": lambda program: program.power,
@@ -512,7 +524,7 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
         bool(program.mixture.get("notices")) and program.mixture["streamed"] > 0
     ),
     "forget parents": lambda program: (
-        bool(program.mixture["children"])
+        QUIET in program.runs
         and any(
             "tree.secret" in sink.get("mask", ()) or {"tree", "!tree"} & {*sink.get("tables", ())}
             for sink in program.sinks.values()
@@ -532,9 +544,7 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "announce first only": _announces,
     # Only Delta tables have such statistics.
     "round statistics": lambda program: program.mirror.get("lake") == "delta",
-    "skip batches by number": lambda program: any(
-        life["loss"] == OLDER for life in program.mirror.get("lives", ())[1:]
-    ),
+    "skip batches by number": _plans_again,
 }
 
 

@@ -293,6 +293,8 @@ async def change_child(scope: Scope) -> list[Operation]:
     group = scope.writer * 100 + int(name.rpartition("_")[2])
     step = scope.chance.choice(["write", "write", "toggle", *["drop"] * scope.drops])
     step = "toggle" if attaches and not attached else step
+    if step == "toggle" and not attached and name in scope.loaded and scope.chance.random() < 0.7:
+        step = "write"
     if step == "write" and not attached:
         scope.loaded.setdefault(name, time.monotonic())
     if step == "toggle" and not attached:

@@ -82,6 +82,7 @@ class Mixture:
     :param prepared: whether transactions are prepared.
     :param messages: whether transactional logical messages are emitted; then the consumer must read them, because they have ordinals.
     :param children: whether tables are created, attached to a partitioned or an inherited parent, and detached.
+    :param child_weight: how often such a step is drawn; 1 is a little more often than the other actions.
     :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer gets
         later belong to no known parent, so a consumer that selects or masks by parent refuses them.
     :param detaches: whether such tables are detached. A consumer that first learns of a table after that cannot know its parent; if
@@ -113,6 +114,7 @@ class Mixture:
     prepared: bool = True
     messages: bool = False
     children: bool = False
+    child_weight: int = 1
     drops: bool = False
     detaches: bool = True
     streamed: float = 0.0
@@ -430,7 +432,10 @@ class Writer:
         if self.mixture.messages:
             drawn |= actions.MESSAGES
         for there, more in (
-            (self.mixture.children, actions.CHILDREN),
+            (
+                self.mixture.children,
+                {action: often * self.mixture.child_weight for action, often in actions.CHILDREN.items()},
+            ),
             (self.mixture.renames, actions.RENAMES),
             (self.mixture.guests, actions.GUESTS),
             (self.mixture.traps, actions.TRAPS),
