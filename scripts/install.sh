@@ -44,8 +44,8 @@ test -z "$compiling" || wait "$compiling"
 compiling=
 step "4/4 aiorepl itself"
 AIOREPL_PURE_PYTHON=1 pip --no-deps -e .
-# The paths of an editable install become relative: under a locale that is not installed, as ssh passes them on, Python 3.11 and 3.12
-# read them as ASCII, and no longer start in a folder with another letter.
+# In a folder whose path is not ASCII, the paths of the editable install become relative: under a locale that is not installed, such as
+# ssh passes on, Python 3.11 and 3.12 read them as ASCII, and do not start.
 "$venv/bin/python" - <<'END'
 import os
 import sysconfig
@@ -54,5 +54,5 @@ from pathlib import Path
 site = sysconfig.get_path("purelib")
 for file in Path(site).glob("*editable*aiorepl*.pth"):
     folders = file.read_text(encoding="utf-8").split("\n")
-    file.write_text("\n".join(os.path.relpath(each, site) if os.path.isabs(each) else each for each in folders), encoding="utf-8")
+    file.write_text("\n".join(each if each.isascii() else os.path.relpath(each, site) for each in folders), encoding="utf-8")
 END
