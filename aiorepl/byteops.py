@@ -27,7 +27,7 @@ _INT32: Final = struct.Struct("=i")
 _INT64: Final = struct.Struct("=q")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 
-# The size from which a second copy costs more than a memoryview.
+# Above this size, copying twice takes longer than making a memoryview.
 _LARGE: Final = 64 * 1024
 
 
@@ -162,7 +162,7 @@ def only_bits(data: bytes) -> bool:
 def cut(data: Buffer, start: int, end: int) -> bytes:
     """Return a copy of ``data[start:end]``."""
     if end - start > _LARGE:
-        return bytes(memoryview(data)[start:end])  # a slice of a bytearray is a copy, too
+        return bytes(memoryview(data)[start:end])  # the slice of a bytearray would be a first copy
     return bytes(data[start:end])
 
 

@@ -44,8 +44,8 @@ test -z "$compiling" || wait "$compiling"
 compiling=
 step "4/4 aiorepl itself"
 AIOREPL_PURE_PYTHON=1 pip --no-deps -e .
-# In a folder whose path is not ASCII, the paths of the editable install become relative: under a locale that is not installed, such as
-# ssh passes on, Python 3.11 and 3.12 read them as ASCII, and do not start.
+# Make the paths of the editable install relative if they are not ASCII. Under a locale that is not installed, such as one that ssh
+# passes on, Python 3.11 and 3.12 read these paths as ASCII, and do not start.
 "$venv/bin/python" - <<'END'
 import os
 import sysconfig

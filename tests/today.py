@@ -1,8 +1,9 @@
 """Chooses the cases of a day, where all of them take too long for each run.
 
 A test with cases at the steps 1, 2, 3 and so on takes every third of them, beginning with one chosen by the day: each case runs on
-two or three days of a week. In the same way a run of the whole suite takes every third of the tests with the marker ``by_day``; a
-run of chosen tests takes them all, unless it has the option ``--by-day``. ``AIOREPL_TEST_DAY`` repeats the cases of another day; pytest's header shows it.
+two or three days of a week. In the same way, a run of the whole suite takes every third of the tests with the marker ``by_day``. A
+run of chosen tests takes all of them, unless it has the option ``--by-day``. ``AIOREPL_TEST_DAY`` repeats the cases of another day;
+pytest's header shows the day.
 """
 
 from __future__ import annotations

@@ -50,8 +50,9 @@ class SliceBuffer:
         self._closed = False
         self._has_room = asyncio.Event()
         self._has_room.set()
-        # Whether the last slice ends a transaction; whether the writer has to stop there, and has done so.
+        # Whether the last slice ends a transaction.
         self._between = True
+        # Whether the writer has to stop at the next end of a transaction, and whether it has stopped there.
         self._held = False
         self._stopped = asyncio.Event()
 
@@ -97,7 +98,7 @@ class SliceBuffer:
         await self._has_room.wait()
 
     async def hold(self) -> None:
-        """Stop the writer at the end of a transaction, and wait until it is there, or has closed the buffer."""
+        """Stop the writer at the end of its transaction. Wait until the writer has reached that end, or closed the buffer."""
         self._held = True
         if not (self._between or self._closed):
             self._stopped.clear()
@@ -105,7 +106,7 @@ class SliceBuffer:
 
     @property
     def shared(self) -> bool:
-        """Whether there are several readers."""
+        """Whether the buffer has more than one reader."""
         return len(self._cursors) > 1
 
     def open(self) -> None:
@@ -150,7 +151,7 @@ class Cursor:
     def __init__(self, buffer: SliceBuffer, reader: str) -> None:
         self.reader = reader
         self.skipping = False
-        """Whether to release every slice at once, because the reader will get all of them again."""
+        """Whether each slice is released as soon as it is added, because the reader will get all slices again."""
         self._buffer = buffer
         # The number of slices that this reader has taken and released, since the first slice was added.
         self._released = buffer._base

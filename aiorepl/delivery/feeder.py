@@ -60,8 +60,8 @@ class Feeder:
     async def rewind(self, cursor: Cursor, lsn: LSN) -> bool:
         """Read everything after ``lsn`` again, for the reader of ``cursor``. Other readers drop the repeated slices.
 
-        If there are other readers, the present transaction is first read to its end, because the server may decode it differently the
-        next time: a reader that has a part of it could not tell which changes it has.
+        If there are other readers, the current transaction is first read to its end. The server may decode it differently the next
+        time, and then a reader with a part of the transaction could not tell which of its changes are repeated.
 
         :returns: whether reading continues; false after ``stop`` or an error.
         """

@@ -102,7 +102,7 @@ def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, fir
         culprit = f"sink {sink.name}"
         advice = (
             "if the sink is yours, derive it from SyncSink, or make the blocking call with asyncio.to_thread; if not, the machine "
-            "or its disk is overloaded"
+            "or its disk may be overloaded"
         )
     else:
         culprit = "a callback" if task is None else f"task {task.get_name()!r}"

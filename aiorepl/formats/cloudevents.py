@@ -61,8 +61,9 @@ class CloudEventsFormat(Format):
     def event(self, change: Change) -> bytes:
         """Return a change in structured mode."""
         if isinstance(change, RowChange) and is_large(change):
-            head = orjson.dumps(self.attributes(change))[:-1] + b',"data":'
-            return joined(chain((head,), self._native.event_pieces(change), (b"}",)))
+            return joined(
+                chain((_head(self.attributes(change)),), self._native.event_pieces(change), (b"}",))
+            )
         return _structured(self.attributes(change), self._native.event(change))
 
     def http(self, change: Change) -> tuple[dict[str, str], bytes]:
@@ -118,7 +119,12 @@ class CloudEventsFormat(Format):
 
 
 def _structured(attributes: dict[str, str], data: bytes) -> bytes:
-    return orjson.dumps(attributes)[:-1] + b',"data":' + data + b"}"
+    return _head(attributes) + data + b"}"
+
+
+def _head(attributes: dict[str, str]) -> bytes:
+    """Return a structured event up to its data."""
+    return orjson.dumps(attributes)[:-1] + b',"data":'
 
 
 def _with_content_type(headers: dict[str, str], prefix: str) -> dict[str, str]:

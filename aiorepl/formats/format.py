@@ -16,7 +16,7 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction, to_datetime
 
 _CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
-# Joining larger events with others is not worth the copy.
+# A larger event is written by itself, because joining it with others would copy it.
 _LARGE_EVENT: Final = 1024 * 1024
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
@@ -59,15 +59,15 @@ class Format:
         return b"".join(self._with_line_ends(parts))
 
     def pieces(self, parts: Iterable[Slice]) -> Iterable[Piece]:
-        """Return ``lines`` in pieces, so that a writer of files need not have a large row in memory twice.
+        """Return the text of ``lines`` in pieces, so that a sink that writes files does not copy a large row.
 
-        Iterate over them once or more, until the call of the sink has returned.
+        The pieces can be iterated over more than once. They are valid until the sink's call returns.
         """
-        lines = self._with_line_ends(parts)
-        return lines if any(len(line) > _LARGE_EVENT for line in lines) else (b"".join(lines),)
+        texts = self._with_line_ends(parts)
+        return texts if any(len(text) > _LARGE_EVENT for text in texts) else (b"".join(texts),)
 
     def _with_line_ends(self, parts: Iterable[Slice]) -> list[bytes]:
-        return [piece for event in self.events(parts) for piece in (event, b"\n")]
+        return [text for event in self.events(parts) for text in (event, b"\n")]
 
     def split(self, change: Change) -> tuple[Change, ...]:
         """Split a change into changes with one event each: usually itself, or none if the format has no event for it."""

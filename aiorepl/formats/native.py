@@ -53,7 +53,7 @@ class NativeFormat(Format):
         return pieces.out if pieces.contiguous else joined(pieces)
 
     def pieces(self, parts: Iterable[Slice]) -> Iterable[Piece]:
-        """Return the lines in pieces; a large column is a view of its message."""
+        """Return the text of ``lines`` in pieces; a large string without escapes is a view of its message."""
         return self._pieces(parts)
 
     def _pieces(self, parts: Iterable[Slice]) -> Pieces:
@@ -80,7 +80,7 @@ class NativeFormat(Format):
         raise TypeError(f"no native event for {type(change).__name__}")
 
     def event_pieces(self, change: Change) -> Iterable[Piece]:
-        """Return the event of a change in pieces; a large column is a view of its message."""
+        """Return the event of a change in pieces; a large string without escapes is a view of its message."""
         if not isinstance(change, RowChange):
             return (self.event(change),)
         pieces = Pieces()

@@ -1,8 +1,8 @@
 """Row events of the native format, written straight from the columns' bytes into one buffer.
 
 Labels, and the style or encoder of each column's type, are prepared once per relation. Compiled, a row of eight columns
-takes half a microsecond; joining the results of one encoder call per column took six. Large columns stay within their messages
-(``pieces``).
+takes half a microsecond; joining the results of one encoder call per column took six. Large columns are not copied into the buffer
+(``formats/pieces.py``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NativeRows:
     def row(self, out: bytearray, change: RowChange, pieces: Pieces | None) -> None:
         """Append the event of a row change.
 
-        :param pieces: has ``out``, and gets the large columns; without it, they are copied to ``out``.
+        :param pieces: the owner of ``out``, which takes the large columns; ``None``: they are copied into ``out``.
         """
         table = self._table(change.layout)
         if change.transaction is not self._transaction:
@@ -167,7 +167,7 @@ class _Table:
     ) -> bool:
         """Append columns as a JSON object, without those that were not sent; return whether any was omitted.
 
-        :param pieces: gets the large columns, if there may be any.
+        :param pieces: takes the large columns; ``None``: there are none.
         """
         labels = self._first
         omitted = False

@@ -1,6 +1,6 @@
 """Text in pieces, so that a large column is written straight from its message. Pure.
 
-A row of 100 MB would otherwise be in memory once more for each sink that writes it.
+Without pieces, each sink would copy a row of 100 MB before it writes the row.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import orjson
 from aiorepl.pgoutput.tuples import LargeColumn
 
 Piece = bytes | bytearray | memoryview
-# The number of bytes that are escaped at once.
+# Columns are escaped in parts of this size.
 _ESCAPED_BYTES: Final = 256 * 1024
-# A UTF-8 character has at most four bytes, and the bits 10 begin all but its first.
+# A UTF-8 character has at most four bytes. All of them but the first begin with the bits 10.
 _CONTINUATION_BYTES: Final = 3
 
 
 class Pieces:
-    """A buffer, and the large columns that belong between its bytes. Iterate over it for the pieces, as often as necessary.
+    """A buffer, and the large columns that belong between its bytes. Iterating over this object yields the pieces, any number of times.
 
-    :ivar out: the buffer. Append to it, and insert columns at its end.
+    :ivar out: the buffer. Append bytes to it, and add a column at its end with ``insert``.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Pieces:
     def insert(self, column: LargeColumn, *, escape: bool) -> None:
         """Add a column after the bytes that the buffer has now.
 
-        :param escape: write it as the content of a JSON string. It must be UTF-8.
+        :param escape: whether to escape the column as the content of a JSON string; the column must be UTF-8 then.
         """
         self._columns.append((len(self.out), column, escape))
 
@@ -59,7 +59,7 @@ def joined(pieces: Iterable[Piece]) -> bytes:
     whole = io.BytesIO()
     for piece in pieces:
         whole.write(piece)
-    return whole.getvalue()  # of the same memory
+    return whole.getvalue()  # shares the memory of ``whole``
 
 
 def is_utf8(column: LargeColumn) -> bool:

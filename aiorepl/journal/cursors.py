@@ -38,7 +38,8 @@ class Cursor:
     :param reader: the process that registered it last.
     :param moved: when it was registered or moved last, in seconds since 1970.
     :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
-    :param writes: how often the file with the memories had been written then. A file with a lower number is an older copy.
+    :param writes: how often the file with the memories had been written at that time. A file with a lower number is an
+        older copy.
     """
 
     position: Position
@@ -53,17 +54,21 @@ class Cursors:
     """The cursors of one journal. Writing raises OSError; reading raises JournalError.
 
     :param url: a path or URL, or an ``ObjectStore``.
-    :param writes: returns how often the memories of selections were written; ``None``: the consumers that this object registers have no
-        selection.
+    :param count_writes: returns how often the file with the memories of selections was written; ``None``: the consumers that this object
+        registers have no selection.
     """
 
     def __init__(
-        self, url: Location | Store, *, store: Store | None = None, writes: Callable[[], int] | None = None
+        self,
+        url: Location | Store,
+        *,
+        store: Store | None = None,
+        count_writes: Callable[[], int] | None = None,
     ) -> None:
         self._store = open_store(url) if store is None else store
         self._journal = JournalReader(url, store=self._store)
         self._own = Holder.own()
-        self._writes = writes
+        self._count_writes = count_writes
         # The cursors that this object has registered.
         self._held: set[str] = set()
 
@@ -144,8 +149,10 @@ class Cursors:
                         return cursor.position
                     position = position if moved else cursor.position
             now = int(time.time()) if moved or loaded is None else loaded[0].moved
-            writes = 0 if self._writes is None else self._writes()
-            data = self._dump(name, Cursor(position, query, self._own, now, self._writes is not None, writes))
+            writes = 0 if self._count_writes is None else self._count_writes()
+            data = self._dump(
+                name, Cursor(position, query, self._own, now, self._count_writes is not None, writes)
+            )
             # Somebody else moved, took or dropped it meanwhile: look again.
             with contextlib.suppress(Superseded):
                 self._store.replace(_file(name), data, version)

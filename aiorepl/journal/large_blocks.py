@@ -1,7 +1,7 @@
-"""Reads large blocks message by message, and shares them among the readers of this process.
+"""Reads large blocks message by message, and shares the messages among the readers of this process.
 
-A block is large because it has a large row. Cutting its messages out of its bytes would copy that row, and each sink has a reader of
-its own: three sinks would have it in memory six times.
+A block is large because it has a large row. Reading the whole block and then cutting out its messages would copy that row, and each
+sink has its own reader: with three sinks, the row would be in memory six times.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from aiorepl.journal.store import Store
 
 LARGE_BLOCK: Final = 4 * 1024 * 1024
 """The size from which a block is large, in bytes."""
-# Messages that do not fit in so many bytes are read by themselves.
+# The small messages of a block are read together, in windows of this size; each large message is read by itself.
 _WINDOW_BYTES: Final = 1024 * 1024
 _LENGTH_BYTES: Final = 4
 
 
 class LargeBlock:
-    """The verified messages of a block, which are read once for all readers that hold this object."""
+    """The verified messages of a block. They are read once for all readers that hold this object."""
 
     __slots__ = ("__weakref__", "_lock", "_payloads")
 
@@ -34,7 +34,7 @@ class LargeBlock:
     def payloads(self, read: Callable[[], list[bytes]]) -> list[bytes]:
         """Return the messages.
 
-        :param read: reads and verifies them. If it raises, the next call reads again.
+        :param read: reads and verifies the messages. If it raises an error, the next call reads again.
         """
         with self._lock:
             if self._payloads is None:
@@ -69,7 +69,7 @@ def read_payloads(store: Store, file: str, block: Block) -> list[bytes] | None:
         length = int.from_bytes(head, "big")
         if at == end or (whole and (len(head) < _LENGTH_BYTES or length < _WINDOW_BYTES // 2)):
             continue
-        # The next message is large, or does not fit the block.
+        # The next message is large, or its length exceeds the block.
         if len(head) < _LENGTH_BYTES or at + _LENGTH_BYTES + length > end:
             return None
         payloads.append(store.read(file, at + _LENGTH_BYTES, length))
@@ -79,7 +79,7 @@ def read_payloads(store: Store, file: str, block: Block) -> list[bytes] | None:
 
 
 def _append_whole(payloads: list[bytes], window: bytes) -> int:
-    """Append the messages that are whole in the bytes, and return where they end."""
+    """Append the messages that are complete in the window, and return the offset of their end."""
     at = 0
     while (start := at + _LENGTH_BYTES) <= len(window):
         end = start + int.from_bytes(window[at:start], "big")

@@ -46,7 +46,7 @@ _REMEDY: Final = (
     "segments that are kept"
 )
 _NAMED_TABLES: Final = 5
-# Blocks are read together up to this size, as it counts in buffers.
+# Blocks are read together until their slices have this size.
 _TOGETHER_BYTES: Final = 1024 * 1024
 
 
@@ -225,7 +225,7 @@ class JournalReader:
     def _contents(
         self, segment: Segment, blocks: Iterable[Block]
     ) -> Iterator[tuple[Block, bytes | LargeBlock]]:
-        """Read and verify blocks as ``read_all``; large blocks, each when its messages are decoded."""
+        """Read and verify blocks as ``read_all`` does. A large block is read and verified only when its messages are decoded."""
         for large, together in groupby(blocks, key=lambda block: block.length >= LARGE_BLOCK):
             if large:
                 yield from ((block, large_block(self._store, segment.file, block)) for block in together)
@@ -361,7 +361,7 @@ class JournalReader:
             except ProtocolError as error:
                 raise self.damaged(segment, block, error) from None
             if isinstance(contents, LargeBlock):
-                # Readers that get to this block before the slices are delivered use the same messages.
+                # A reader that reaches this block while these slices exist uses the same messages.
                 slices = [part.keeping(contents) for part in slices]
             return slices
         return None
@@ -392,7 +392,7 @@ class JournalReader:
 
 
 class _Together:
-    """Reads small blocks together, because each call in a thread costs more than a block of one row.
+    """Reads small blocks together, because a call in a thread costs more than reading a block of one row.
 
     :param blocks: yields the slices of one block at a time.
     """
@@ -402,9 +402,9 @@ class _Together:
         self._error: Exception | None = None
 
     def next(self) -> list[Slice]:
-        """Return the slices of the next blocks; empty if there are none.
+        """Return the slices of the next blocks; an empty list at the end.
 
-        :raises JournalError: the next block is damaged, or cannot be read; those before it were returned.
+        :raises JournalError: the next block is damaged or cannot be read; the slices of the blocks before it were returned.
         """
         found: list[Slice] = []
         size = 0
@@ -423,6 +423,7 @@ class _Together:
 
 
 def _end_of(slices: list[Slice], after: LSN) -> LSN:
+    """Return the end of the last transaction that ends in the slices, or ``after``."""
     return max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])
 
 

@@ -106,7 +106,7 @@ class LargeColumn:
 def columns_of(payload: bytes, position: int, most: int = sys.maxsize) -> list[Any]:
     """Return the columns of the tuple at ``position``: the bytes sent, ``None`` for NULL, or ``UNCHANGED``.
 
-    :param most: a column of more bytes is not copied: it becomes a ``LargeColumn``.
+    :param most: a longer column is not copied, but returned as a ``LargeColumn``; in bytes.
     :raises ProtocolError: the tuple ends early. The decoder has validated its tuples, but others pass bytes as well.
     """
     size = len(payload)

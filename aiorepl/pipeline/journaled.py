@@ -91,7 +91,7 @@ class JournaledFanOut(FanOut):
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         # One object for each sink, from the registration of its cursor on: this object notices if another process takes the cursor over.
         self._cursors = {
-            name: Cursors(self._store, writes=memories[name].writes if name in memories else None)
+            name: Cursors(self._store, count_writes=memories[name].count_writes if name in memories else None)
             for name in sinks
         }
         self._followers: list[JournalFollower] = []

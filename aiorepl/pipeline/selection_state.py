@@ -65,7 +65,7 @@ class SelectionState:
         self._tables: dict[str, list[Any]] = {}
         # The version of the file that this object has read or written last; None if there was no file.
         self._version: str | None = None
-        # How often the file was written, also before it was lost.
+        # How often the file was written, including the writes before a loss of the file.
         self._writes = 0
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
@@ -111,17 +111,17 @@ class SelectionState:
                 await self._persist(name, memory.to_json())
 
     def _require_newest(self, cursors: Mapping[str, Cursor]) -> None:
-        """Check that the file is no older copy: it must know what was hidden when the sinks' cursors moved.
+        """Check that the file is not older than the sinks' cursors, because an older copy does not know what was hidden since.
 
-        :raises ConfigurationError: it is.
+        :raises ConfigurationError: the file is an older copy.
         """
         assert self._store is not None
         for name, cursor in cursors.items():
             if cursor.writes > self._writes and self._selections[name].forgetful:
                 raise ConfigurationError(
-                    f"sink {name}: {self._file} in {self._store.url} is an older copy: it was written {self._writes} times, and "
-                    f"{cursor.writes} times when the sink's cursor moved, so it may not know names that were hidden since. Put the newest "
-                    "file back. Or delete the file: the next start says how to go on without it"
+                    f"sink {name}: {self._file} in {self._store.url} is an older copy, which may not know names that were hidden since: "
+                    f"it counts {self._writes} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
+                    "the next start says how to go on without it"
                 )
 
     def _require_new(

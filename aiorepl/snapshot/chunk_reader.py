@@ -69,7 +69,7 @@ class ChunkReader:
     :param connect: opens a connection.
     :param snapshot: the name of the exported snapshot.
     :param timeout: the most seconds to wait for the server's data of one chunk; ``None``: no limit.
-    :ivar pid: the server process, which has the locks of the tables that were read; ``None``: not connected.
+    :ivar pid: the server process, which holds the locks of the tables that it has read; ``None``: not connected.
     """
 
     def __init__(self, connect: Connect, snapshot: str, timeout: float | None) -> None:

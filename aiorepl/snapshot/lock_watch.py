@@ -1,7 +1,7 @@
 """Watches for sessions that wait for the locks of a snapshot.
 
-A snapshot locks tables with ACCESS SHARE, which blocks neither readers nor writers. But a session that is going to alter or
-truncate one of them waits for that lock, and everybody else waits behind it. So a snapshot must not last while such a session waits.
+A snapshot locks tables with ACCESS SHARE, which blocks neither readers nor writers. But a session that alters or truncates one of
+these tables waits for the snapshot, and all later readers and writers of the table wait behind that session. So the snapshot has to end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiorepl.wire.kept_connection import KeptConnection
 _log = logger("aiorepl.snapshot")
 
 _LOOK_SECONDS: Final = 1.0
-# Only ACCESS EXCLUSIVE waits for ACCESS SHARE.
+# Only ACCESS EXCLUSIVE conflicts with ACCESS SHARE.
 _WAITING: Final = """
 SELECT DISTINCT w.pid, c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
   FROM pg_catalog.pg_locks w
@@ -38,11 +38,14 @@ async def watch_waiters(
     seconds: float | None,
     blocked: Callable[[TableLocked], Awaitable[bool]],
 ) -> None:
-    """Call ``blocked`` once another session has waited for a lock of a snapshot for too long, until it returns true. Never fails.
+    """Call ``blocked`` whenever another session has waited too long for a lock of a snapshot. Return once ``blocked`` returns true.
+
+    An error of the server, or of ``connect``, is logged, and the watch goes on.
 
     :param connect: opens an asyncpg connection.
-    :param holders: returns the server processes that have the locks.
+    :param holders: returns the server processes that hold the locks.
     :param seconds: how long a session may wait; ``None``: no limit, so this returns at once.
+    :param blocked: gets the error that names the process and the table. Returns false if the snapshot cannot end yet.
     """
     if seconds is None:
         return

@@ -20,8 +20,8 @@ class SnapshotOptions:
     :param in_flight_bytes: how many bytes of rows may wait in memory until the chunks before them were delivered.
     :param max_rows_per_second: the most rows that are read per second, by all connections together; ``None``: no limit.
     :param statement_timeout: the most seconds that reading one chunk may take; ``None``: no limit.
-    :param lock_timeout: the most seconds to wait for the lock of a table. If another session waits as long for a lock of the initial
-        snapshot, to alter or truncate a table, that snapshot ends early; ``None``: no limit.
+    :param lock_timeout: the most seconds to wait for the lock of a table. The initial snapshot also ends early if another session,
+        which alters or truncates a table, waits that long for a lock of the snapshot; ``None``: no limit for either.
     :param max_wal_bytes: how many bytes of WAL the exported snapshot may make the server keep. Past it the rest is read under
         snapshots of its own; ``None``: no limit.
     :param state: the folder for the plan of the snapshot. Needed without a journal.

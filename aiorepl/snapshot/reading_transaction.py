@@ -24,16 +24,16 @@ SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 SET LOCAL search_path = '';
 """
 BACKEND: Final = "SELECT pg_catalog.pg_backend_pid()"
-"""A query for the connection's server process. A pooler would tell asyncpg another one."""
+"""A query for the server process of the connection. Behind a pooler, asyncpg's own number may be another one."""
 _NO_SUCH_SNAPSHOT: Final = ("22023", "0A000", "42704")
 
 
 class SnapshotGone(SlotError):
-    """The exported snapshot cannot be imported any more: the connection that kept it is lost."""
+    """The exported snapshot cannot be imported any more: it has ended, or the connection that kept it is lost."""
 
 
 class TableLocked(SnapshotGone):
-    """Another session is going to alter a table. It waits for the snapshot's lock of the table, so the snapshot has to end."""
+    """Another session waits for the snapshot's lock of a table, to alter or truncate it. So the snapshot has to end."""
 
 
 async def begin_reading(

@@ -46,11 +46,11 @@ _log = logger("aiorepl.capture")
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 
 
-def _may_come_of_streaming(error: Exception, source: Source) -> bool:
+def _may_be_due_to_streaming(error: Exception, source: Source) -> bool:
     """Whether the server may send the same transactions without an error if it decodes them after their commit.
 
-    While a transaction is in progress, the server's view of the catalog may be wrong if the transaction alters publications or tables:
-    it then does not find the publication, or fails with an internal error.
+    While a transaction is in progress that alters publications or tables, the server may see a wrong catalog. Then it does not find the
+    publication, or fails with an internal error.
     """
     if source.temporary or source.streaming == "off":
         return False
@@ -235,10 +235,12 @@ class Capture:
             except Exception as error:
                 # Reconnect first: only another connection sends the messages again that this session has consumed.
                 await self._abandon(error)
-                if _may_come_of_streaming(error, self.source):
+                if _may_be_due_to_streaming(error, self.source):
                     # Streaming stays off until the end of the process, because such transactions tend to recur.
                     self.source = replace(self.source, streaming="off")
-                    _log.warning("transactions are received without streaming from now on")
+                    _log.warning(
+                        "streaming is off until the next start, because the server may be unable to decode a transaction in progress"
+                    )
                 elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
                 pause = self._interruptions.pause(error, self._progress.furthest, monotonic())

@@ -47,7 +47,7 @@ class Source:
     :param temporary: create the slot for this connection only.
     :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
     :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server fails to
-        decode one of them, nothing is streamed until the next start.
+        decode such a transaction, streaming is off until the next start; with a temporary slot, the failure is an error.
     :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
         it; such a slot sends them so in any case.
     :param binary: the server sends columns in binary form where their types support it.

@@ -22,7 +22,7 @@ from aiorepl.transactions.transaction import Transaction
 # A change keeps its columns if its message has at most this size. The columns of a larger message are cut out at each use: otherwise
 # the row would be in memory twice while its last sink writes it.
 _MOST_KEPT: Final = 1 << 20
-# The size from which ``uncut`` leaves a column within its message.
+# ``uncut`` does not copy columns above this size.
 _LARGE_COLUMN: Final = 256 * 1024
 
 
@@ -352,12 +352,12 @@ def change_of(
 
 
 def is_large(change: RowChange) -> bool:
-    """Whether the message is so large that its columns should not be copied, see ``uncut``."""
+    """Whether the message of a change is so large that columns should not be copied out of it; see ``uncut``."""
     return len(change.message.payload) > _MOST_KEPT
 
 
 def uncut(change: RowChange) -> tuple[list[Any] | None, list[Any] | None]:
-    """Return ``raw_new`` and ``raw_old`` with large columns as ``LargeColumn``, which stay within the message."""
+    """Return ``raw_new`` and ``raw_old``; each large column is a ``LargeColumn``, which refers to the message."""
     message = change.message
     new = columns_of(message.payload, message.new_at, _LARGE_COLUMN) if message.new_at else None
     old = columns_of(message.payload, message.old_at, _LARGE_COLUMN) if message.old_kind else None

@@ -29,7 +29,7 @@ class Slice:
     :param size: bytes of the messages as the budgets count them, plus the bytes by which the values' text is longer than
         their binary form.
     :param two_phase: the message of two-phase commit that ends this slice; else ``None``.
-    :param kept: an object that lives as long as the slice.
+    :param kept: an object that the slice keeps alive, such as the block of the journal that it was read from.
     """
 
     transaction: Transaction | None
@@ -46,7 +46,7 @@ class Slice:
         return self.end_lsn is not None
 
     def keeping(self, kept: object) -> Slice:
-        """Return the same slice, which keeps an object alive."""
+        """Return a copy of this slice that keeps an object alive."""
         return Slice(
             self.transaction, self.changes, self.first, self.end_lsn, self.size, self.two_phase, kept
         )

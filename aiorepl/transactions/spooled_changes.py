@@ -24,7 +24,7 @@ from aiorepl.transactions.transaction import Transaction
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
 _MESSAGE: Final = ord("M")
-# A chunk of more bytes has a large row, which all sinks share: otherwise each sink would have its own.
+# A chunk of more bytes has a large row. Its changes are kept for all sinks, because each sink would otherwise read a copy of the row.
 _LARGE_CHUNK: Final = 4 * 1024 * 1024
 
 
@@ -89,7 +89,7 @@ class Chunk:
 
 
 class SpooledChanges(LazyChanges):
-    """Changes that each iteration reads from the spool; none is kept in memory, unless the chunk has a large row."""
+    """Changes that each iteration reads from the spool. They are kept in memory only if the chunk has a large row."""
 
     __slots__ = ("_chunk", "_kept", "_layout_of", "_skip", "_stop", "_transaction")
 

@@ -53,17 +53,17 @@ class SelectionMemory:
     """The last description of each table that one sink's selection was applied to.
 
     :param write: makes the output of ``to_json`` durable; ``None``: a restart forgets it.
-    :ivar writes: returns how often the file with the memories was written.
+    :param count_writes: returns how often the file with the memories was written.
     """
 
     def __init__(
         self,
         rules: Rules,
         write: Callable[[list[Any]], Awaitable[None]] | None = None,
-        writes: Callable[[], int] = lambda: 0,
+        count_writes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._rules = rules
-        self.writes = writes
+        self.count_writes = count_writes
         self._write = write
         # In the order in which they were described.
         self._tables: dict[int, Remembered] = {}

@@ -7,8 +7,8 @@ selected rows would be missing, the sink stops and the user has to correct the p
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
 column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
 So does a column of a known name, if its number before or after is not known. Where no number is known, the order of the names tells
-whether a hidden column may have been replaced by another one of its name. Where no number was known before, and now all are, names are
-believed only if no column was ever dropped.
+whether a hidden column may have been replaced by another one of its name. Where no number was known before, and all are now, names
+count only if all of them are as before and their numbers have no gap: after a gap, a hidden column may have got another name.
 """
 
 from __future__ import annotations
@@ -125,15 +125,16 @@ def _possible(
 
 
 def _precedes_known(column: str, before: TableSelection, after: TableSelection) -> bool:
-    """Whether a new name precedes a known one. ALTER TABLE adds a column at the end, so the column is old, and was renamed."""
+    """Whether a column with a new name precedes one with a known name. ALTER TABLE adds columns at the end, so the column was renamed."""
     names = list(after.actions)
     return any(name in before.actions for name in names[names.index(column) + 1 :])
 
 
 def _continues(before: TableSelection, after: TableSelection) -> bool:
-    """Whether the columns of a description without any number are the first ones of the next description, each under its name.
+    """Whether the names prove that the columns are the same. True if any number was known before, because the numbers decide then.
 
-    If a column may have been dropped, the names prove nothing: a hidden column may have got its name.
+    Otherwise the next description must begin with the same names, and with numbers that follow each other. If a number is missing, a
+    column was dropped, and a hidden column may have got its name.
     """
     if any(number is not None for number in before.numbers.values()):
         return True

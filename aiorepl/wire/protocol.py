@@ -302,7 +302,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         if self.state is not State.CLOSED:
             self.send(frames.TERMINATE)
             self._end()
-        # Up to Python 3.11.3, a TLS transport that is closed again after its end can no longer be aborted.
+        # Up to Python 3.11.3, abort() fails on a TLS transport that was closed again after its end.
         if not self._transport.is_closing():
             self._transport.close()
         try:

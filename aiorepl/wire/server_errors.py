@@ -51,7 +51,7 @@ def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
 
 
 class MissingPublication(ConfigurationError):
-    """A publication did not exist at the decoded position of the WAL, or the server did not find it there."""
+    """A publication does not exist at the decoded position of the WAL, or the server does not find it there."""
 
 
 def missing_publication(message: str) -> MissingPublication:

@@ -1,4 +1,4 @@
-"""Large columns are written straight from their messages, and read as if they had been copied."""
+"""Large columns are written straight from their messages, with the same result as a copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT, JSON, JSONB, BYTEA, TEXT_ARRAY = 25, 114, 3802, 17, 1009
 COLUMNS = {
     "plain": (TEXT, "x" * SIZE),
     "quotes": (TEXT, '"\\\n\x00'.replace("\x00", "\x01") * (SIZE // 4)),
-    # The parts that are escaped at once end within characters of two, three and four bytes.
+    # Without care, the parts that are escaped at once would end within characters of two, three and four bytes.
     "two": (TEXT, "a" + "é" * (SIZE // 2)),
     "three": (TEXT, "ab" + "€" * (SIZE // 3)),
     "four": (TEXT, "abc" + "🐘" * (SIZE // 4)),
@@ -30,7 +30,7 @@ COLUMNS = {
 @pytest.mark.parametrize("values", ["typed", "text"])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_large_column(stream, name, values):
-    """Its event has the JSON of its encoder, whole and in pieces."""
+    """The event has the JSON of the column's encoder, whole and in pieces."""
     oid, text = COLUMNS[name]
     table = stream.table("t", column("id", 23, key=True), column("note", oid), column("end"))
     stream.transaction(table.insert("1", text, "z"))
@@ -48,7 +48,7 @@ def test_a_large_column(stream, name, values):
 
 
 def test_rows_with_old_columns(stream):
-    """The old row, its key, and values that an update did not send."""
+    """Large columns are right in a new row, in an old row, and if an update did not send them."""
     note = "x" * SIZE
     table = stream.table("t", column("id"), column("note"), replica_identity="f")
     stream.transaction(table.insert("é" * SIZE, note), table.update("2", UNCHANGED, old=("1", note)))
@@ -64,7 +64,7 @@ def test_rows_with_old_columns(stream):
 
 
 def test_bytes_that_are_no_text(stream):
-    """A large column that is not UTF-8 raises before anything is written."""
+    """A large column that is not UTF-8 is an error before anything is written."""
     table = stream.table("t", column("id", 23, key=True), column("note"))
     stream.transaction(table.insert("1", b"\xff" * SIZE))
 
@@ -74,7 +74,7 @@ def test_bytes_that_are_no_text(stream):
 
 @pytest.mark.parametrize("name", ["native", "debezium", "cloudevents", "wal2json"])
 def test_every_format(stream, name):
-    """Pieces are the same text as lines, also beside small rows."""
+    """The pieces have the text of the lines, even if small rows are beside the large one."""
     table = stream.table("t", column("id", 23, key=True), column("note"))
     stream.transaction(table.insert("1", "a"), table.insert("2", '"' * SIZE), table.insert("3", "b"))
     parts = stream.slices()
@@ -86,7 +86,7 @@ def test_every_format(stream, name):
 
 
 def test_a_view_of_the_message(stream):
-    """A column without characters to escape is not copied, if the hot path is compiled; escaped ones are small pieces."""
+    """A large string without characters to escape is a view of its message; every other piece is small."""
     table = stream.table("t", column("id", 23, key=True), column("note"))
     stream.transaction(table.insert("1", "x" * SIZE))
     (part,) = stream.slices()

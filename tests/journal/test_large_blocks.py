@@ -15,7 +15,7 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.slices import Slice
 
-# Messages of every size around those that are read by themselves.
+# Sizes of messages, around the size from which a message is read by itself.
 SIZES = (10, 400_000, 600_000, 5_000_000, 20, 1_048_572, 1_048_571, 1_500_000, 30, 4)
 
 
@@ -39,8 +39,8 @@ async def stream(tmp_path, tools) -> Stream:
     return stream
 
 
-async def test_what_is_read(tmp_path, tools, stream):
-    """A reader gets what was written."""
+async def test_contents(tmp_path, tools, stream):
+    """A reader gets the changes that were written."""
     read = await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1])
 
     assert tools.flat(stream.again()) == tools.flat(read)
@@ -48,7 +48,7 @@ async def test_what_is_read(tmp_path, tools, stream):
 
 
 async def test_readers_share(tmp_path, tools, stream):
-    """Readers have the same bytes, for as long as one of them keeps the slices."""
+    """Readers have the same message objects, as long as one of them keeps its slices."""
     one, other = [await tools.read(JournalReader(tmp_path), LSN(0), stream.ends[-1]) for _ in range(2)]
 
     assert [id(payload) for payload in payloads(one)] == [id(payload) for payload in payloads(other)]
@@ -60,7 +60,7 @@ async def test_readers_share(tmp_path, tools, stream):
 
 @pytest.mark.parametrize("place", ["length", "first", "window", "large", "last"])
 async def test_damage(tmp_path, tools, stream, place):
-    """One changed bit is found wherever it is, and named."""
+    """One changed bit anywhere in the block is an error that names the block."""
     reader = JournalReader(tmp_path)
     (segment,) = reader.segments()
     (block,) = reader.index(segment).blocks

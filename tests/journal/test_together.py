@@ -11,15 +11,17 @@ from aiorepl.transactions.slices import Slice
 
 
 def block(end: int, size: int) -> list[Slice]:
+    """Return the slices of a block."""
     return [Slice(None, (), True, LSN(end), size)]
 
 
 def ends(slices: list[Slice]) -> list[int]:
+    """Return the end of each slice."""
     return [int(part.end_lsn or 0) for part in slices]
 
 
 def test_small_blocks():
-    """As many as fit, and one more; at the end an empty list."""
+    """Blocks are joined until they reach the limit. At the end, the list is empty."""
     half = _TOGETHER_BYTES // 2
     together = _Together(
         iter([block(1, 10), block(2, half), block(3, half), block(4, 2 * half), block(5, 1)])
@@ -28,8 +30,8 @@ def test_small_blocks():
     assert [[1, 2, 3], [4], [5], [], []] == [ends(together.next()) for _ in range(5)]
 
 
-def test_what_precedes_damage_is_delivered():
-    """An error comes after the blocks before it."""
+def test_blocks_before_damage():
+    """The blocks before a damaged one are returned before the error is raised."""
 
     def blocks():
         yield block(1, 10)

@@ -1,8 +1,9 @@
-"""A process that delivers a row of 100 MB to sinks at once, and says how many times its peak memory holds the row.
+"""Delivers a row of 100 MB to several sinks at once, and prints the peak of its memory as a multiple of the row's size.
 
 python large_row.py DSN SLOT FOLDER COLUMN SINK,SINK… [JOURNAL]
 
-COLUMN is the SQL of a column of $1 bytes. A SINK is ``file``, or ``whole``, which keeps each event in memory while it writes it, as sinks with client libraries do.
+COLUMN is SQL for a value of $1 bytes. A SINK is ``file``, which writes a file, or ``whole``, which has each event in memory while it
+writes the event, like sinks with client libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def memory(field: str) -> int:
 
 
 class Files(JsonLinesSink):
-    """Tells when a row is written."""
+    """Releases ``written`` for each row that it has written."""
 
     def __init__(self, path: str, _: asyncio.Barrier) -> None:
         super().__init__(path)
@@ -41,7 +42,7 @@ class Files(JsonLinesSink):
 
 
 class Whole(Sink):
-    """Keeps whole events until all such sinks have theirs."""
+    """Keeps each event until all sinks of this class have theirs."""
 
     def __init__(self, _: str, together: asyncio.Barrier) -> None:
         self.written = asyncio.Semaphore(0)

@@ -90,10 +90,10 @@ async def test_rows_come_before_the_stream(filled, options, keeps_position):
     assert [("insert", 101)] == rows(again)
 
 
-async def test_one_look_at_the_locks_for_many_chunks(filled, options, monkeypatch):
-    """The chunks that were read before the tables were last known to be locked need no round trip of their own."""
+async def test_one_check_of_the_locks_for_many_chunks(filled, options, monkeypatch):
+    """Chunks that had been read before the last check of the locks need no check of their own."""
     await filled.execute(*(f"CREATE TABLE t{number} AS SELECT 1 AS id" for number in range(10)))
-    read, looks = set(), []
+    read, checks = set(), []
     all_read = asyncio.Event()
     end, verify = ChunkOrder.end, ExportedSnapshot.verify
 
@@ -103,17 +103,17 @@ async def test_one_look_at_the_locks_for_many_chunks(filled, options, monkeypatc
         if read >= set(range(10)):
             all_read.set()
 
-    async def look(exported, tables):
-        looks.append(tables)
+    async def check(exported, tables):
+        checks.append(tables)
         await verify(exported, tables)
         await all_read.wait()
 
     monkeypatch.setattr(ChunkOrder, "end", ended)
-    monkeypatch.setattr(ExportedSnapshot, "verify", look)
+    monkeypatch.setattr(ExportedSnapshot, "verify", check)
     await Pipeline(filled.source(), [MemorySink()], until="now", **options).run()
 
-    # One for the first chunk, one for those that were read during it, and one for the last chunks.
-    assert len(looks) <= 4
+    # One check for the first chunk, one for the chunks that were read during it, and one or two for the last chunks.
+    assert len(checks) <= 4
 
 
 async def test_options_of_sinks_hold(filled, options):
@@ -424,7 +424,7 @@ async def test_an_alteration_of_a_table_that_is_not_read_yet(
 
 @pytest.mark.parametrize("table", ["empty", "items"])
 async def test_a_table_is_altered_while_the_sinks_stand_still(filled, options, table):
-    """Another session waits for the snapshot's locks for ``lock_timeout``, and not until the sinks go on. No row is lost."""
+    """An ALTER TABLE waits for the snapshot only until ``lock_timeout``, even if the sinks stand still. No row is lost."""
     sink, hang = MemorySink(), Hang()
     held = FaultySink(sink, write=[hang])
     snapshot = replace(options["snapshot"], lock_timeout=0.5, connections=1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 WORKER = Path(__file__).with_name("large_row.py")
-# TOAST compresses the first one, so the server sends it at once. It streams the other one, which is too large for
-# logical_decoding_work_mem, and the spool keeps it until its commit.
+# TOAST compresses the value of PLAIN, so the server sends the row after the commit. The value of STREAMED exceeds
+# logical_decoding_work_mem, so the server streams the row, and the spool keeps it until the commit.
 PLAIN = "repeat(md5('x'), $1 / 32)"
 STREAMED = "(SELECT string_agg(md5(n::text), '\"') FROM generate_series(1, $1 / 33) n)"
 
@@ -22,16 +22,16 @@ STREAMED = "(SELECT string_agg(md5(n::text), '\"') FROM generate_series(1, $1 / 
 @pytest.mark.parametrize(
     ("column", "sinks", "most"),
     [
-        # The message, and the buffer that it was received in.
+        # The message, and the read buffer.
         (PLAIN, "file,file,file", 3),
         (STREAMED, "file,file,file", 3),
-        # The message, and the event of each sink that needs it whole.
+        # The message, and an event for each sink that needs the event whole.
         (PLAIN, "file,whole,whole", 4),
     ],
     ids=["files", "streamed", "events"],
 )
 def test_a_large_row(published, tmp_path, column, sinks, most, journal):
-    """The sinks share the message, also if each has a reader of the journal, and files are written straight from it."""
+    """The sinks share the message, even if each reads the journal by itself, and files are written straight from the message."""
     command = [sys.executable, WORKER, published.dsn, published.slot, tmp_path, column, sinks]
     if journal:
         command.append(tmp_path / "journal")

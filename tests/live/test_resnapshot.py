@@ -96,7 +96,7 @@ async def test_all_rows(large, small, options):
 
 
 async def test_tables_share_connections(published, small, monkeypatch):
-    """Tables that are read one after the other use the same connections, which are closed once no table is left."""
+    """Tables that are read one after the other share connections. The connections are closed once no table is left."""
     tables = [f"t{number}" for number in range(4)]
     await published.execute(
         *(f"CREATE TABLE {table} AS SELECT 1 AS id" for table in tables),

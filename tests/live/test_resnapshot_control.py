@@ -217,7 +217,7 @@ async def test_a_sink_that_loses_chunks(filled, small):
 
 
 async def terminate(database: Any, backend_type: str) -> int:
-    """Terminate the pipeline's connections of this type. Return how many there were."""
+    """Terminate the pipeline's server processes of a type. Return their number."""
     found = await database.connection.fetch(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = $1 AND application_name = 'aiorepl' "
         "AND datname = current_database()",
@@ -246,7 +246,7 @@ async def test_lost_connections(filled, small, victim):
 
 @pytest.mark.parametrize("event", ["lost", "paused"])
 async def test_an_end_after_the_last_chunk(filled, small, monkeypatch, event):
-    """A table is complete if its reader loses the connection, or is paused, after its last chunk was delivered."""
+    """A table is complete even if its connection is lost, or reading is paused, after its last chunk was delivered."""
     sink, happened = MemorySink(), 0
     mark = TableReading.mark
 

@@ -71,7 +71,7 @@ EMPTY = (
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 @pytest.mark.parametrize("root", [False, True])
 async def test_a_partitioned_table_without_partitions(published, pipeline, root):
-    """It matches patterns like one that has partitions: only if its rows come under its name, or under those of partitions."""
+    """It matches patterns like one with partitions: unless its rows will come under its root's name."""
     await published.execute(
         *EMPTY, f"CREATE PUBLICATION p FOR TABLE people WITH (publish_via_partition_root = {root})"
     )

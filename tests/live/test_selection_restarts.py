@@ -559,7 +559,7 @@ async def test_names_that_are_used_again_while_the_pipeline_runs(people, pipelin
 
 @pytest.mark.parametrize("pipeline", ["journal"], indirect=True)
 async def test_an_older_copy_of_the_memory(people, pipeline, tmp_path):
-    """A file from a backup does not know the columns that were hidden since: the start is refused, and so is one without the file."""
+    """A file from a backup does not know the columns that were hidden since, so the start is refused. A start without the file is refused, too."""
     sink, file = MemorySink(), tmp_path / "kept" / f"{people.slot}.selections.json"
     await people.execute("ALTER TABLE people DROP email", "INSERT INTO people VALUES (1)")
     await pipeline(sink, mask("*.*.email")).run()
@@ -569,7 +569,10 @@ async def test_an_older_copy_of_the_memory(people, pipeline, tmp_path):
     newest = file.read_bytes()
     await people.execute(RENAME, insert(3, "id, mail"))
     file.write_bytes(copy)
-    await refused(pipeline(sink, mask("*.*.email")), "is an older copy: it was written ")
+    await refused(
+        pipeline(sink, mask("*.*.email")),
+        r"is an older copy, .*: it counts \d+ writes, and the sink's cursor \d+\.",
+    )
     file.unlink()
     await refused(pipeline(sink, mask("*.*.email")), "the sink has read the journal with a selection")
     file.write_bytes(newest)

@@ -1,4 +1,4 @@
-"""A sink loses what it has accepted while another sink has a part of a transaction."""
+"""A sink loses accepted data while another sink has a part of a transaction."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ COMMIT = Data(build.commit(commit_lsn=0x100, end_lsn=0x108), 0x108)
 
 
 def rows(*rows: tuple[int, int]) -> list[Data]:
-    """The beginning of a transaction: the LSN and the key of each row."""
+    """Return the messages of a transaction, without its commit.
+
+    :param rows: the LSN and the key of each row.
+    """
     relation = build.relation(oid=7, name="t", columns=[build.column("id", key=True)])
     inserts = [Data(build.insert(relation=7, new=[str(key)]), lsn) for lsn, key in rows]
     return [Data(build.begin(final_lsn=0x100, xid=3)), Data(relation), *inserts]
 
 
 class Forgetful(MemorySink):
-    """Loses everything once."""
+    """Loses its first batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lost = asyncio.Event()
 
     async def write(self, batch) -> None:
-        """Lose the first batch."""
+        """Keep a batch, except the first one."""
         await super().write(batch)
         if not self.lost.is_set():
             self.lost.set()
@@ -45,11 +48,12 @@ class Forgetful(MemorySink):
 
 
 async def test_decoded_differently():
-    """The other sink gets each change once, although the server leaves out a change the next time."""
+    """The other sink gets each change once, although the server omits a change when it decodes the transaction again."""
     kept, forgetful = MemorySink(), Forgetful()
     again = [*rows((32, 1), (48, 3), (56, 4), (64, 5)), COMMIT]
     scripts = [
-        # The status comes after the loss; then the transaction is received to its end, and after that again for the forgetful sink.
+        # The statuses come after the loss. The second connection sends the transaction to its end; the third one sends it again for the
+        # forgetful sink.
         [*rows((32, 1), (40, 2), (48, 3)), AwaitStatus(flushed=0), AwaitStatus(flushed=0), Cut()],
         again,
         [*again, AwaitStatus(flushed=0x108)],

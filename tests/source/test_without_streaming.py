@@ -1,4 +1,4 @@
-"""Transactions that the server cannot decode while they are in progress."""
+"""The server cannot decode a transaction while the transaction is in progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMMITTED = [
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("reconnect", [SOON, None], ids=["reconnects", "never reconnects"])
 async def test_received_without_streaming(name, reconnect):
-    """The transaction is received again after its commit, whether or not the user wants reconnects."""
+    """The transaction is received again after its commit, even if the user wants no reconnects."""
     failure, _, _ = FAILURES[name]
     sink = MemorySink()
     scripts = [[*IN_PROGRESS, failure], [*COMMITTED, AwaitStatus(flushed=0x108)]]
@@ -71,7 +71,7 @@ async def test_received_without_streaming(name, reconnect):
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("streaming", ["on", "off"])
 async def test_an_error_without_streaming(name, streaming):
-    """An error that does not come of streaming ends the pipeline."""
+    """An error that also occurs without streaming ends the pipeline."""
     failure, kind, text = FAILURES[name]
     scripts = [[*IN_PROGRESS, failure], [failure]] if streaming == "on" else [[failure]]
     async with ScriptedWalsender(*scripts, [Cut()], answers=_QUICK) as server:

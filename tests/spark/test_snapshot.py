@@ -141,7 +141,7 @@ def test_every_type_reads_as_in_the_stream(spark, database, slot_name, tmp_path)
 
 
 def test_another_session_waits_for_the_locks(spark, database, slot_name, tmp_path) -> None:
-    """A table can be altered while a snapshot is open and nobody reads it; afterwards the snapshot says why it has ended."""
+    """An open snapshot ends for an ALTER TABLE that waits, even if no job reads it. Its next use raises the reason."""
     setup = "CREATE TABLE things (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE things"
     asyncio.run(run(database, setup))
     options = SnapshotOptions(lock_timeout=0.5)

@@ -475,7 +475,7 @@ def test_what_cannot_be_compared(database, slot_name, tmp_path) -> None:
 
 
 def test_another_session_waits_for_the_locks(database, slot_name, tmp_path, monkeypatch) -> None:
-    """A table is altered while the comparison waits for the mirror. The comparison ends with an error that names the table."""
+    """If a table is altered while the comparison waits for the mirror, the comparison ends with an error that names the table."""
     monkeypatch.setattr(verifying_source, "LOCK_TIMEOUT", 0.5)
     execute(
         database,

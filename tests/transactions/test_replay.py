@@ -256,7 +256,7 @@ def spooled(tmp_path: Path):
 
 
 def test_a_large_row_in_the_spool(tmp_path: Path):
-    """All readers of its slice share it; other slices are read each time."""
+    """All readers of its slice share the message; other slices are read from the spool each time."""
     decoder = Decoder(Streaming.ON)
     assembler = Assembler(Types(), spool=Spool(tmp_path), budget=1)
     rows = ["a", "b" * 5_000_000, "c", "d" * 2_000_000]

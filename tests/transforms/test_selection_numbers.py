@@ -212,7 +212,10 @@ def test_a_column_that_is_dropped_without_numbers():
 
 
 def test_numbers_that_nobody_knew_before():
-    """An older memory has names only: a masked column is shown under no other name after the next start, which has all numbers."""
+    """An older memory has only names. After the next start, which knows all numbers, a masked column is shown under no other name.
+
+    The first column of the model is never dropped.
+    """
     refused = 0
     for seed in range(500):
         chance = random.Random(seed)

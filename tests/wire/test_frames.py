@@ -157,7 +157,7 @@ def test_a_huge_frame(backend, size):
 
 
 def test_a_huge_frame_while_a_view_is_held(backend):
-    """A transport may keep the memory that it was given for longer; then the buffer gets other memory."""
+    """If the transport still holds a view of the memory, the buffer takes other memory to grow."""
     buffer, payload = FrameBuffer(), b"0123456789abcdef" * MIB
     views = [buffer.space()]
     data = backend.xlog(payload, 1, 2)

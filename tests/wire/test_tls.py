@@ -278,7 +278,7 @@ async def test_check_warns_of_tls_that_is_not_verified(relay, ca, source, mode, 
 
 @pytest.mark.both_loops
 async def test_closed_after_an_abort(relay, ca):
-    """A connection that was dropped can be closed, more than once."""
+    """A connection that was aborted can be closed more than once."""
     async with listening(relay.listener):
         connection = await ReplicationConnection.open(relay(sslmode="verify-full", sslrootcert=ca))
         connection.abort()

@@ -1,4 +1,4 @@
-"""The two connections that read tables beside the stream. Tables that are read one after the other share them."""
+"""The two connections for tables that are read beside the stream. Tables that are read one after the other share both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
 
 class ReadingConnections:
-    """Opens each connection when it is needed, or when the one before is closed. A new backend would first load its catalog cache."""
+    """Opens each connection at its first use, and again after it was closed.
+
+    Tables share the connections, because each new backend has to fill its catalog caches first.
+    """
 
     def __init__(self, source: SnapshotSource) -> None:
         self._source = source
@@ -18,9 +21,9 @@ class ReadingConnections:
         self._reader: Any = None
 
     async def control(self) -> Any:
-        """Return a connection without a snapshot, which looks at the catalog and writes messages.
+        """Return the connection without a snapshot. It reads the catalog and emits logical messages.
 
-        :raises ConfigurationError: the server cannot write logical messages.
+        :raises ConfigurationError: the server cannot emit logical messages.
         :raises ConnectionFailed: no connection can be opened.
         """
         if self._control is None or self._control.is_closed():
@@ -31,7 +34,7 @@ class ReadingConnections:
         return self._control
 
     async def reader(self) -> Any:
-        """Return a connection without a transaction, which reads rows.
+        """Return the connection that reads rows. It has no open transaction.
 
         :raises ConnectionFailed: no connection can be opened.
         """

@@ -148,7 +148,7 @@ class FreshTransaction:
 class FreshChunks:
     """Reads chunks of one table.
 
-    :param control: the connection without a snapshot, which looks at the catalog.
+    :param control: the connection without a snapshot, which reads the catalog.
     :param counters: count the rows that are read.
     """
 
@@ -179,5 +179,5 @@ class FreshChunks:
             raise
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection that reads rows."""
         self._connections.close_reader()

@@ -44,7 +44,7 @@ async def read_table(
 ) -> None:
     """Read a table, and insert its chunks into the stream. The ledger has all of them on return; they may not be durable yet.
 
-    :param connections: stay open, unless this fails or is cancelled.
+    :param connections: stay open for the next table; they are closed if this call fails or is cancelled.
     :param progress: what the ledger has about the table.
     :param update: changes the ledger's entry, durably.
     :param record: tries once to change the ledger's entry, because the stream waits meanwhile.

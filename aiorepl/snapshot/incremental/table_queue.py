@@ -97,7 +97,7 @@ class TableQueue:
         return all(table.status != "failed" for table in self.ledger.tables)
 
     def is_delivered(self, number: int) -> bool:
-        """Whether every chunk of a table was delivered. Once all of them are durable, the ledger has forgotten the table."""
+        """Whether every chunk of a table was delivered. The ledger drops a table once all of its chunks are durable."""
         known = self.ledger.table(number)
         return not self.is_cancelled(number) and (
             known is None or (known.plan is not None and not known.left)

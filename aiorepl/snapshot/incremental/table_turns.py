@@ -69,7 +69,7 @@ class TableTurns:
         self._source = source
         self._durable = durable
         self._delivered = delivered
-        # Closed when no table can be read at once.
+        # Closed while no table can be read.
         self._connections = ReadingConnections(source)
         self._attempts: dict[int, _Attempts] = {}
         self._running: tuple[int, asyncio.Task[None]] | None = None
@@ -167,7 +167,8 @@ class TableTurns:
             self._running = None
             await cancel_and_wait(task)
         if self._queue.is_delivered(table.id):
-            # Even if a connection was lost or the reading was paused after the last chunk: nothing is left to be read.
+            # The table is complete even if its task failed or was cancelled: a connection was lost, or reading was paused, after its last
+            # chunk.
             self._attempts.pop(table.id, None)
             counters.error, counters.state = None, "delivered"
             self._delivered()

@@ -53,7 +53,7 @@ class ExportedSnapshot:
     :ivar name: the name by which other connections import the snapshot.
     :ivar tables: the published tables.
     :ivar time: when it was begun, in microseconds since 2000-01-01 00:00 UTC.
-    :ivar pid: the server process that has the locks.
+    :ivar pid: the server process that holds the locks.
     """
 
     def __init__(self, connection: Any, publications: tuple[str, ...], options: SnapshotOptions) -> None:
@@ -139,7 +139,7 @@ class ExportedSnapshot:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
 
     async def end(self, reason: SnapshotGone) -> None:
-        """End the snapshot before its time, and release the locks. ``verify`` raises the reason from now on."""
+        """End the snapshot early, and release the locks. From then on, ``verify`` raises ``reason``."""
         self._ended = reason
         await self.close()
 

@@ -44,7 +44,7 @@ class ChunkOrder:
         # Whether the reader of the chunk that is being released waits for room.
         self._stuck = False
         self._chunks: dict[int, _Reading] = {}
-        # No more rows are added.
+        # Why no more rows are read; None while rows are read.
         self._stopped: Exception | None = None
         self._changed = asyncio.Condition()
 
@@ -61,7 +61,7 @@ class ChunkOrder:
         return self._chunk(number).ended
 
     def ended_chunks(self) -> set[int]:
-        """Return the chunks that were read to their end and are not released."""
+        """Return the chunks that were read to their end and are not released yet."""
         return {number for number, chunk in self._chunks.items() if chunk.ended}
 
     def received(self, number: int) -> int:
@@ -101,7 +101,7 @@ class ChunkOrder:
                 self._changed.notify_all()
 
     async def stop(self, error: Exception) -> None:
-        """Record that no more rows are read. Chunks that were read to their end are still released."""
+        """Record why no more rows are read. Chunks that were read to their end are still released."""
         async with self._changed:
             self._stopped = error
             self._changed.notify_all()

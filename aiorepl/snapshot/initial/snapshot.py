@@ -86,10 +86,10 @@ class InitialSnapshot:
         self._readers = 0
         self._reading: dict[asyncio.Task[None], ChunkReader] = {}
         self._order: ChunkOrder | None = None
-        # Whether a chunk is delivered in part, and whether its rows still have to be verified.
+        # Whether the current chunk is delivered in part, and whether its delivered rows still have to be verified.
         self._broken = False
         self._unverified = False
-        # Chunks that were read to their end before the tables were last known to be locked.
+        # The chunks that had been read to their end when the locks were last checked.
         self._locked_until_read: set[int] = set()
         # The reason for which the snapshot ends after the current chunk.
         self._locked: TableLocked | None = None
@@ -195,14 +195,14 @@ class InitialSnapshot:
             self._now = None
 
     def _holders(self) -> list[int]:
-        """Return the server processes that have locks of tables."""
+        """Return the server processes that hold locks of tables."""
         readers = [reader.pid for reader in self._reading.values() if reader.pid is not None]
         return [self._begun().pid, *readers]
 
     async def _give_way(self, error: TableLocked) -> bool:
         """Release the locks for a session that waits for them, and end the snapshot.
 
-        :returns: false if the locks have to stay until rows are verified that were delivered already.
+        :returns: false if rows of the current chunk were delivered and are not verified yet: the locks stay until they are.
         """
         self._locked = error
         if self._unverified:
@@ -349,12 +349,12 @@ class InitialSnapshot:
     async def _require_unaltered(self, described: DescribedTable, number: int, order: ChunkOrder) -> None:
         """Check that the rows up to now were read from the table as the snapshot knows it.
 
-        :param number: the chunk, which was read to its end.
+        :param number: the number of a chunk that was read to its end.
         :raises SnapshotGone: the tables are not locked any more.
         :raises AlteredWhileRead: a type was altered, or a partition was attached.
         """
         if not described.table.partitioned and not described.types:
-            # The locks suffice. What holds now holds for every chunk that was read to its end, too.
+            # The locks suffice. If the tables are locked now, one check covers every chunk that was read to its end before.
             if number not in self._locked_until_read:
                 ended = order.ended_chunks()
                 await self._begun().verify(())

@@ -24,9 +24,10 @@ from aiorepl.wire.commands import literals
 Name = tuple[str, str]
 """Schema and table."""
 
-# pg_publication_tables does not name a partitioned table that has no partitions yet. Those of all publications are added:
-# patterns may name one, and pg_publication_namespace, which would tell, exists since PostgreSQL 15 only. Not so below a
-# partitioned table that is named: later rows come under that name (publish_via_partition_root).
+# pg_publication_tables does not name a partitioned table that has no partitions yet, but patterns may. So every such table of
+# the database is added, because pg_publication_namespace, which would tell whether it is published, exists since PostgreSQL 15
+# only. A descendant of a published partitioned table is not added: its rows come under the name of that table
+# (publish_via_partition_root).
 _SELECT_PUBLISHED: Final = """
   SELECT p.oid FROM published p
    UNION

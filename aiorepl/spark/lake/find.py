@@ -113,5 +113,5 @@ def _may_be_in(column: Any, wanted: pa.Array) -> np.ndarray:
 
 def _last_bits(values: Any) -> np.ndarray:
     numbers = values.to_numpy()
-    # A smallint has fewer bits, and one of them is the sign.
+    # A smallint has 16 bits with its sign, too few for the mask.
     return (numbers if numbers.itemsize >= 4 else numbers.astype(np.int32)) & (_BITS - 1)  # type: ignore[no-any-return]

@@ -70,7 +70,7 @@ class Snapshot:
     :param slot: the slot of the pipeline that writes the journal.
     :param publication: one name or several.
     :param options: ``chunk_bytes`` is what one task reads, 64 MiB by default; ``statement_timeout`` and ``lock_timeout``. If
-        another session waits for ``lock_timeout`` to alter or truncate a table, the snapshot ends, and jobs that read it fail.
+        another session waits longer than ``lock_timeout`` to alter or truncate a table, the snapshot ends, and jobs that read it fail.
     :param unrepresentable: ``"error"``, or ``"null"`` for values that a column's type cannot hold, such as an infinite date.
     :raises ConfigurationError: an option is malformed.
     """
@@ -193,7 +193,7 @@ class Snapshot:
         try:
             written = self._write(parts)
         except Exception:
-            # If the snapshot has ended, this says why.
+            # If the snapshot has ended, verify raises the reason.
             thread.run(exported.verify(()))
             raise
         # The rows are those of the snapshot only if the tables were locked up to now.
@@ -368,7 +368,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end. The tasks that it leaves behind go on."""
+        """Run a coroutine to its end. Tasks that it has created continue to run after it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:

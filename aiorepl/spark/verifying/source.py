@@ -34,7 +34,7 @@ from aiorepl.wire.commands import identifier
 from aiorepl.wire.server_errors import missing_slot
 
 LOCK_TIMEOUT: Final = 30.0
-"""How many seconds to wait for the lock of a table, and how many another session may wait for the snapshot's locks."""
+"""The most seconds to wait for the lock of a table, and for another session to wait for the snapshot's locks."""
 MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
@@ -104,10 +104,10 @@ class SourceSnapshot:
         self._connection.terminate()
 
     @contextlib.asynccontextmanager
-    async def yielding(self) -> AsyncIterator[None]:
-        """End the snapshot early, and fail the block, if another session waits for its locks for ``LOCK_TIMEOUT`` seconds.
+    async def giving_way(self) -> AsyncIterator[None]:
+        """Watch the snapshot's locks during the block. If another session waits ``LOCK_TIMEOUT`` seconds for one, end the snapshot.
 
-        :raises TableLocked: names the table.
+        :raises TableLocked: the snapshot was ended; the message names the table.
         """
         waited: list[TableLocked] = []
         limit = asyncio.timeout(None)

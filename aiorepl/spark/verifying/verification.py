@@ -193,10 +193,10 @@ class Verification:
                 break
             snapshot = await SourceSnapshot.take(self._source)
             try:
-                async with snapshot.yielding():
+                async with snapshot.giving_way():
                     await self._round(snapshot, pending)
                 if ended and not number:
-                    # This reads the journal and the lake only.
+                    # The comparison of ended rows reads only the journal and the lake.
                     snapshot.close()
                     for each in pending:
                         await self._compare_ended(each, snapshot)

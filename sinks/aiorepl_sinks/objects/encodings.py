@@ -104,10 +104,10 @@ class JsonLinesEncoding(Encoding):
 
     def pieces(self, partition: Partition, changes: Sequence[Change]) -> Iterator[Piece]:
         split, event = self._format.split, self._format.event
-        lines = [piece for change in changes for part in split(change) for piece in (event(part), b"\n")]
-        if lines:
-            count, data = len(lines) // 2, b"".join(lines)
-            del lines  # a large event must not be in memory twice
+        texts = [text for change in changes for part in split(change) for text in (event(part), b"\n")]
+        if texts:
+            count, data = len(texts) // 2, b"".join(texts)
+            del texts  # a large event must not be in memory twice
             first, last = identity(changes[0]), identity(changes[-1])
             yield Piece(partition, None, [data], len(data), count, first, last)
 

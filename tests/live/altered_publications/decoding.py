@@ -1,4 +1,7 @@
-"""Reads pgoutput messages with a parser of its own: the transactions that one connection was sent, whole or in part."""
+"""Decodes the pgoutput messages that the server sent to one connection into transactions, whole or in part.
+
+The parser is not aiorepl's, so that an error of aiorepl's parser cannot hide a change.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ Event = tuple[Any, ...]
 
 @dataclass
 class Decoded:
-    """A transaction as one connection was sent it.
+    """A transaction as the server sent it to one connection.
 
     :param form: ``plain``, ``streamed`` or ``prepared``.
-    :param commit_lsn: for a prepared transaction, known once its outcome was sent.
-    :param events: its changes, each with the LSN of its WAL record.
-    :param whole: whether its commit was sent.
+    :param commit_lsn: 0 for a prepared transaction without an outcome.
+    :param events: the changes, each with the LSN of its WAL record.
+    :param whole: whether the server sent the end of the transaction, its commit or its PREPARE, and aiorepl does not receive it again.
     """
 
     xid: int
@@ -33,11 +36,12 @@ class Decoded:
 
 @dataclass
 class Connection:
-    """What one connection was sent.
+    """Everything that the server sent to one connection.
 
-    :param prepared: whole prepared transactions by gid and the LSN of the PREPARE's end, with or without an outcome.
-    :param outcomes: of COMMIT PREPARED: gid, LSN of the end of the PREPARE if it is known, and the header.
-    :param messages: those that are not transactional, by LSN.
+    :param transactions: plain and streamed transactions.
+    :param prepared: prepared transactions, each with its gid; whether they committed is in ``outcomes``.
+    :param outcomes: the header of each COMMIT PREPARED, with its gid; its ``events`` are empty.
+    :param messages: logical messages that are not transactional, by LSN.
     """
 
     transactions: list[Decoded] = field(default_factory=list)
@@ -119,17 +123,17 @@ class _Decoder:
                 self._content(kind, lsn, data)
 
     def _roll_back(self, xid: int, sub: int) -> None:
-        """Drop the changes of a subtransaction, and everything after its first one: that is its own, too."""
+        """Drop the changes of a subtransaction, and all changes after its first one: they belong to it, or to its own subtransactions."""
         events = self._streams.get(xid, [])
         first = next((at for at, one in enumerate(events) if one[0] == sub), len(events))
         if first and events[first - 1][2][0] == "M":
-            # Messages have the xid of the whole transaction, so this one may be the subtransaction's.
+            # A message has the xid of the top-level transaction, so this one may belong to the subtransaction.
             self._doubtful.add(xid)
         del events[first:]
 
     def _streamed(self, one: Decoded) -> Decoded:
         one.events = [(lsn, event) for _, lsn, event in self._streams.pop(one.xid, [])]
-        # A doubtful one is received again without streaming.
+        # aiorepl receives a doubtful transaction again, without streaming.
         one.whole = one.xid not in self._doubtful
         return one
 
@@ -168,7 +172,7 @@ class _Decoder:
             if letter == "N":
                 new = row
                 if old is not None and len(old) == len(new):
-                    # An unchanged value is in the old row, if that is whole.
+                    # If the old row is whole, it has the unchanged values.
                     pairs = zip(new, old, strict=True)
                     new = tuple(before if one[1] == UNCHANGED else one for one, before in pairs)
             elif letter == "O":

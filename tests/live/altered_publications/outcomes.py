@@ -1,7 +1,8 @@
-"""What a pipeline may deliver, by the messages that its walsenders have sent it. Pure.
+"""Compares the changes that a pipeline delivered with the messages that its walsenders sent. Pure.
 
-Two connections may decode a transaction differently: it is then delivered as one of them has it. One that was received in part begins as
-the one connection has it, and continues, after the LSN of its last change, as the next one has it.
+Two walsenders may decode a transaction differently. Then the pipeline may deliver either version. If it received only a part of the
+transaction on one connection, the delivered transaction begins with that part, and continues with the changes of the next connection
+whose LSNs are behind the last change of the part.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Events = tuple[tuple[int, Event], ...]
 
 @dataclass
 class Delivered:
-    """What a sink got from one pipeline.
+    """Everything that a sink got from one pipeline.
 
     :param transactions: the events of each transaction by its commit LSN.
-    :param complete: the commit LSNs of those that ended.
-    :param messages: those that are not transactional, by LSN.
-    :param wrong: ordinals that do not follow each other.
+    :param complete: the commit LSNs of the transactions that were delivered to their end.
+    :param messages: logical messages that are not transactional, by LSN.
+    :param wrong: descriptions of ordinals that do not follow each other.
     """
 
     transactions: dict[int, list[Event]] = field(default_factory=dict)
@@ -37,9 +38,9 @@ class Delivered:
 
 
 class Sent:
-    """What the walsenders have sent to all pipelines of one slot.
+    """Everything that the walsenders have sent to the pipelines of one slot.
 
-    :param journaled: whether what one pipeline received may be delivered by the next.
+    :param journaled: whether a pipeline may deliver transactions that an earlier pipeline received.
     """
 
     def __init__(self, connections: list[Recorded], *, journaled: bool) -> None:
@@ -55,7 +56,7 @@ class Sent:
             for one in connection.transactions:
                 self._chains[one.commit_lsn].append((number, one))
             for gid, outcome in connection.outcomes:
-                # It was perhaps received by an earlier connection, and is kept in the journal.
+                # An earlier connection may have received the prepared transaction, and a journal may have kept it.
                 for before in prepared[gid, outcome.xid]:
                     if before.whole:
                         whole = Decoded(
@@ -74,10 +75,10 @@ class Sent:
         return sum(_differ([one for _, one in chain]) for chain in self._chains.values())
 
     def problems(self, delivered: list[Delivered], *, until: int | None) -> Iterator[str]:
-        """Compare a sink with it, and describe each difference.
+        """Compare the transactions that a sink got with the transactions that were sent. Yield a description of each difference.
 
-        :param delivered: by pipeline.
-        :param until: a commit LSN; what committed before it must be delivered. ``None``: the run ended early.
+        :param delivered: one item for each pipeline, in the order of their starts.
+        :param until: a commit LSN; every transaction that committed before it must be delivered. ``None``: the run ended early.
         """
         for incarnation, got in enumerate(delivered):
             yield from got.wrong
@@ -108,7 +109,7 @@ class Sent:
     def _allowed(
         self, commit_lsn: int, incarnation: int | None
     ) -> tuple[set[tuple[Event, ...]], set[tuple[Event, ...]]]:
-        """Return the whole contents and all contents that a transaction may have."""
+        """Return the contents that a complete transaction may have, and those that an incomplete one may have."""
         chains = defaultdict[int, list[Decoded]](list)
         for number, one in self._chains[commit_lsn]:
             chains[self._connections[number].incarnation].append(one)
@@ -136,7 +137,7 @@ class Sent:
                 yield f"message at {lsn:X} is lost"
 
     def _sent_nothing_later(self, number: int, end_lsn: int) -> bool:
-        """Whether a later connection decoded a transaction again, and found nothing to send. Its start had not confirmed it."""
+        """Whether a later connection decoded a transaction again and sent nothing of it, although it was not confirmed when it began."""
         return any(
             max(one.start, one.confirmed) < end_lsn <= one.seen for one in self._connections[number + 1 :]
         )
@@ -159,11 +160,11 @@ class Sent:
 
 
 def _outcomes(chain: list[Decoded]) -> tuple[set[Events], set[Events]]:
-    """Return the contents with which the transaction may end, and those that it may have in between."""
+    """Return the contents that the transaction may have at its end, and those that it may have before."""
     states: set[Events] = {()}
     ends: set[Events] = set()
     for one in chain:
-        # A message has the LSN of the row that follows it, and comes before it.
+        # A message and the row after it have the same LSN; the message comes first.
         events = sorted(one.events, key=lambda event: (event[0], event[1][0] != "M"))
         reached = set[Events]()
         for state in states:
@@ -177,7 +178,7 @@ def _outcomes(chain: list[Decoded]) -> tuple[set[Events], set[Events]]:
 
 
 def _differ(chain: list[Decoded]) -> bool:
-    """Whether two decodings disagree as far as both go."""
+    """Whether two decodings differ within the part that both have."""
     contents = [[event for _, event in one.events] for one in chain]
     for one, events in zip(chain, contents, strict=True):
         for another, others in zip(chain, contents, strict=True):
@@ -190,7 +191,7 @@ def _differ(chain: list[Decoded]) -> bool:
 
 
 def _new(state: Events, events: list[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
-    """Return the events that were not received before."""
+    """Yield the events that are not in ``state`` yet."""
     last = state[-1][0] if state else -1
     same = Counter(event for lsn, event in state if lsn == last)
     for lsn, event in events:

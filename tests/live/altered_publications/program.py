@@ -1,6 +1,6 @@
-"""Two pipelines read the same random transactions, one directly and one through a journal; their connections are cut all the time.
+"""Two pipelines read the same random transactions, one directly and one through a journal. Their connections are cut all the time.
 
-python -m tests.live.altered_publications.program 18 4      # the server's version, and seeds
+python -m tests.live.altered_publications.program 18 4      # the server's version, and one seed or more
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ SETTINGS = {"max_prepared_transactions": "20", "logical_decoding_work_mem": "64k
 _WRITERS = 3
 _SOON = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.1)
 _CATCHES_UP = 120.0
-# The value of the last transaction's row.
+# The value in the row of the last transaction.
 END = "end"
-# Servers fail with it where a relation was rewritten or dropped, in SQL functions as well (``ReorderBufferProcessTXN``).
+# The server itself fails with this message after a relation was rewritten or dropped, in SQL functions as well
+# (``ReorderBufferProcessTXN``).
 _OF_SERVERS = "could not map filenumber"
 
 
 class Collected(Sink):
-    """Keeps what it gets from each pipeline."""
+    """Keeps the changes that it gets from each pipeline."""
 
     def __init__(self) -> None:
         self.delivered: list[Delivered] = []
         self.ended: int | None = None
-        """The commit LSN of the last transaction, once it is here."""
+        """The commit LSN of the last transaction, once it was delivered."""
 
     async def write(self, batch: Batch) -> None:
         """Keep the changes."""
@@ -87,10 +88,10 @@ def _value(raw: Any) -> Any:
 
 @dataclass
 class Reader:
-    """One slot with its pipelines, one after the other.
+    """One slot, and its pipelines, which run one after the other.
 
-    :param options: of the sources of all its pipelines.
-    :param streaming: the choices of each pipeline.
+    :param options: the options of the source of every pipeline.
+    :param streaming: the values of ``streaming`` from which each pipeline takes one.
     """
 
     recorder: Recorder
@@ -103,7 +104,7 @@ class Reader:
     task: asyncio.Task[Any] = field(init=False)
 
     async def start(self, chance: random.Random) -> None:
-        """Start the next pipeline; again if its connection is cut, or the server has not noticed an earlier cut."""
+        """Start the next pipeline. Try again if its connection is cut, or if the server has not noticed an earlier cut."""
         source = Source(**self.options, streaming=chance.choice(self.streaming))
         while True:
             for sink in self.sinks.values():
@@ -126,7 +127,7 @@ class Reader:
         self.recorder.incarnation += 1
 
     def problems(self) -> Iterator[str]:
-        """Compare what the sinks have with what the walsenders have sent."""
+        """Compare the sinks with the messages of the walsenders. Yield the differences."""
         sent = Sent(self.recorder.connections, journaled=self.journal is not None)
         if self.failure is not None and _OF_SERVERS not in str(self.failure):
             yield f"{self.options['slot']} ended: {self.failure!r}"
@@ -136,9 +137,10 @@ class Reader:
 
 
 class Program:
-    """The program of a seed, in a new database.
+    """A random program in a new database.
 
-    :param transactions: how many each writer begins.
+    :param seed: determines all choices.
+    :param transactions: how many transactions each writer begins.
     """
 
     def __init__(self, server: EmbeddedServer, seed: int, transactions: int = 150) -> None:
@@ -149,7 +151,7 @@ class Program:
         self.readers: list[Reader] = []
 
     async def run(self) -> list[str]:
-        """Run it, and return what is wrong."""
+        """Run the program, and return the differences."""
         async with AsyncExitStack() as stack:
             client = await self._database(stack)
             proxy = await stack.enter_async_context(CuttingProxy("127.0.0.1", self._server.port))
@@ -167,7 +169,7 @@ class Program:
 
     @property
     def summary(self) -> str:
-        """How much was compared."""
+        """The numbers of changes, connections and pipelines that were compared."""
         counts = []
         for reader in self.readers:
             sink = next(iter(reader.sinks.values()))
@@ -199,7 +201,7 @@ class Program:
         chance, version = self._chance, self._server.version
         dsn = self._server.dsn_for(self._name).replace(f":{self._server.port}", f":{recorder.port}")
         options: dict[str, Any] = {
-            # The recorder understands no TLS.
+            # The recorder cannot read TLS.
             "dsn": f"{dsn}{'&' if '?' in dsn else '?'}sslmode=disable",
             "slot": f"{self._name}_{kind}",
             "publication": "p",
@@ -215,7 +217,7 @@ class Program:
         return Reader(recorder, sinks, options, _streaming(version), folder / "journal")
 
     async def _write(self, proxy: CuttingProxy) -> None:
-        """Run the writers, and cut connections and start pipelines again meanwhile."""
+        """Run the writers. Meanwhile, cut connections and restart pipelines."""
         chance, dsn = self._chance, self._server.dsn_for(self._name)
         seeds = [chance.random() for _ in range(_WRITERS)]
         writers = [
@@ -240,7 +242,7 @@ class Program:
         await asyncio.gather(writing, return_exceptions=True)
 
     async def _catch_up(self, client: asyncpg.Connection) -> None:
-        """Write a last transaction, and wait until all sinks have it."""
+        """Write a last transaction, and wait until every sink has it, or its pipeline has ended."""
         for (gid,) in await client.fetch(
             "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
         ):
@@ -280,7 +282,7 @@ async def _drop(admin: asyncpg.Connection, dsn: str, name: str) -> None:
 
 
 def main() -> int:
-    """Run programs from the command line, and return 1 if something is wrong."""
+    """Run programs from the command line. Return 1 if there is a difference."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("version", type=int)
     parser.add_argument("seeds", type=int, nargs="+")

@@ -1,6 +1,6 @@
-"""A TCP proxy that records what a walsender sends to one pipeline, and what the pipeline confirms.
+"""A TCP proxy that records the messages of a walsender to one pipeline, and the LSNs that the pipeline confirms.
 
-It has its own parser, so that an error of aiorepl's cannot hide a message.
+The parser is not aiorepl's, so that an error of aiorepl's parser cannot hide a message.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Recorded:
     :param start: the LSN of the command.
     :param incarnation: the number of the pipeline.
     :param confirmed: the largest LSN that the pipeline had confirmed before the command.
-    :param frames: the WAL position and the message of each XLogData that was forwarded whole.
-    :param seen: the largest position of the server's that was forwarded.
+    :param frames: the LSN and the payload of each XLogData that was forwarded whole.
+    :param seen: the largest LSN of the server that was forwarded.
     """
 
     start: int
@@ -38,7 +38,11 @@ class Recorded:
 
 
 class Recorder:
-    """Listens on a free port, and forwards to a port of 127.0.0.1. Use it in an ``async with`` statement."""
+    """Listens on a free port, and forwards to ``port`` of 127.0.0.1. Use it in an ``async with`` statement.
+
+    :ivar incarnation: the number of the pipeline whose connections are recorded.
+    :ivar confirmed: the largest LSN that a pipeline has confirmed.
+    """
 
     def __init__(self, port: int) -> None:
         self.incarnation = 0
@@ -49,7 +53,7 @@ class Recorder:
 
     @property
     def port(self) -> int:
-        """The port."""
+        """The port on which it listens."""
         return self._listener.port
 
     async def __aenter__(self) -> Self:
@@ -78,7 +82,7 @@ class Recorder:
 
 
 class _Link:
-    """Understands the messages of one connection."""
+    """Records the messages of one connection."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

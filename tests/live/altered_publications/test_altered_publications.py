@@ -1,4 +1,4 @@
-"""Publications and tables that are altered while transactions are open."""
+"""Publications and tables are altered while transactions are open."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.live.altered_publications.program import SETTINGS, Program  # noqa: TID251 - helpers, and no tests
 from tests.today import day  # noqa: TID251 - a helper, and no test
 
-# So that the seeds of two days differ.
-_PROGRAMS = 10
+# The distance between the first seeds of two days.
+_STRIDE = 10
 _TRANSACTIONS = 60
 
 pytestmark = [pytest.mark.server, pytest.mark.by_day, pytest.mark.timeout(600)]
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.server, pytest.mark.by_day, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("version", [16, 18])
 def test_what_was_sent_is_delivered(version, servers):
-    """Every change that a walsender has sent is delivered once, as one of the connections was sent it; nothing else is."""
+    """Every change that a walsender has sent is delivered once, in the version of one connection, and nothing else is delivered."""
     with servers.new(version, **SETTINGS) as server:
-        for seed in range(day() * _PROGRAMS, day() * _PROGRAMS + 2):
+        for seed in range(day() * _STRIDE, day() * _STRIDE + 2):
             program = Program(server, seed, _TRANSACTIONS)
             found = asyncio.run(program.run())
             assert [] == found, f"again: python -m tests.live.altered_publications.program {version} {seed}"
@@ -28,7 +28,7 @@ def test_what_was_sent_is_delivered(version, servers):
 
 @pytest.mark.parametrize(("version", "seed"), [(16, 204), (18, 101)])
 def test_a_publication_that_is_not_found(version, seed, servers):
-    """The server does not find the publication while it decodes a transaction that is in progress; the pipelines go on."""
+    """The pipelines go on if the server does not find the publication while it decodes a transaction in progress."""
     with servers.new(version, **SETTINGS) as server:
         program = Program(server, seed, _TRANSACTIONS)
 

@@ -1,4 +1,4 @@
-"""What the comparison finds, without a server."""
+"""The comparison finds losses, duplicates and inventions. No server is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ COMMIT_LSN, END_LSN = 0x100, 0x108
 
 
 def frames(*rows: tuple[int, str], whole: bool = True) -> list[tuple[int, bytes]]:
-    """A plain transaction: the LSN and the key of each row."""
+    """Return the messages of a plain transaction.
+
+    :param rows: the LSN and the key of each row.
+    """
     relation = build.relation(oid=7, name="t", columns=[build.column("id", key=True)])
     return [
         (0, build.begin(final_lsn=COMMIT_LSN, xid=3)),
@@ -23,7 +26,7 @@ def frames(*rows: tuple[int, str], whole: bool = True) -> list[tuple[int, bytes]
 
 
 def delivered(*keys: str, complete: bool = True) -> Delivered:
-    """The transaction as a sink has it."""
+    """Return the transaction as a sink has it."""
     events = [("I", "public.t", 7, None, (("id", key.encode()),)) for key in keys]
     return Delivered({COMMIT_LSN: events} if keys else {}, {COMMIT_LSN} if complete else set())
 
@@ -33,29 +36,29 @@ AGAIN = frames((0x20, "1"), (0x28, "9"), (0x30, "2"), (0x40, "3"))
 
 
 def problems(connections: list[Recorded], *got: Delivered, journaled: bool = False) -> list[str]:
-    """Compare them."""
+    """Return the differences between the connections and the deliveries."""
     return list(Sent(connections, journaled=journaled).problems(list(got), until=0x1000))
 
 
 @pytest.mark.parametrize("keys", ["1 2 3", "1 9 2 3"])
 def test_allowed(keys):
-    """A transaction that was received in part may continue after any of its changes, as the next connection has it."""
+    """A transaction that was received in part may continue after any of its changes, with the changes of the next connection."""
     assert [] == problems([Recorded(0, 0, 0, FIRST), Recorded(0, 0, 0, AGAIN)], delivered(*keys.split()))
 
 
 @pytest.mark.parametrize("keys", ["1 2", "1 3", "2 3", "1 2 2 3", "1 9 9 2 3", "1 2 9 3", "1 2 3 4", ""])
 def test_not_allowed(keys):
-    """A loss, a duplicate, another order, an invention."""
+    """A loss, a duplicate, another order and an invention are each reported."""
     assert 1 == len(problems([Recorded(0, 0, 0, FIRST), Recorded(0, 0, 0, AGAIN)], delivered(*keys.split())))
 
 
 @pytest.mark.parametrize(
     ("start", "confirmed", "lost"),
     [(0, 0, False), (END_LSN, 0, True), (0, END_LSN, True)],
-    ids=["decoded again to nothing", "not asked for", "confirmed"],
+    ids=["decoded again to nothing", "start is later", "confirmed"],
 )
 def test_lost(start, confirmed, lost):
-    """A transaction that was sent may be missing only if the server was asked again, and sent nothing."""
+    """A transaction that was sent may be missing only if the server decoded it again for a later connection, and sent nothing."""
     second = Recorded(start, 1, confirmed, [], seen=0x1000)
 
     found = problems([Recorded(0, 0, 0, AGAIN, seen=END_LSN), second], delivered(complete=False), Delivered())
@@ -64,7 +67,7 @@ def test_lost(start, confirmed, lost):
 
 
 def test_other_contents_from_a_journal():
-    """A journal delivers a transaction again as before."""
+    """A journal that delivers a transaction again delivers the same changes."""
     once, again = Recorded(0, 0, 0, frames((0x20, "1"))), Recorded(0, 1, 0, frames((0x20, "2")))
 
     assert [] == problems([once, again], delivered("1"), delivered("2"))

@@ -1,4 +1,7 @@
-"""Random transactions that alter the publication ``p`` and its tables while others are open, with savepoints, messages, origins and two-phase commit."""
+"""Random transactions that alter the publication ``p`` and its tables while other transactions are open.
+
+They have savepoints, logical messages, origins and two-phase commit.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ PUBLISHED = "anchor, t0, t1 WHERE (a > 3), t2 (id, a), x, y WHERE (id > 5), othe
 
 
 class Writer:
-    """One client, whose choices depend on the seed.
+    """One client of the database.
 
-    :param name: names its origin and its prepared transactions.
+    :param chance: makes its choices.
+    :param name: the name of its origin, and the prefix of its gids.
     """
 
     def __init__(self, chance: random.Random, name: str, version: int) -> None:
@@ -32,7 +36,10 @@ class Writer:
         self._count = 0
 
     async def write(self, dsn: str, transactions: int) -> None:
-        """Begin as many transactions; some fail, and some are rolled back."""
+        """Run transactions; some of them fail, and some are rolled back.
+
+        :param transactions: the number of transactions.
+        """
         chance = self._chance
         connection = await asyncpg.connect(dsn)
         try:
@@ -47,7 +54,7 @@ class Writer:
                 if has_origin:
                     with contextlib.suppress(asyncpg.PostgresError):
                         await connection.execute("SELECT pg_replication_origin_session_reset()")
-                # The other writers and the pipelines get a turn, within transactions as well.
+                # Let the other writers and the pipelines run.
                 await asyncio.sleep(0)
         finally:
             await connection.close()
