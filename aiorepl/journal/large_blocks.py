@@ -12,11 +12,10 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from aiorepl.journal.index import Block
-from aiorepl.journal.segment_format import checksum
+from aiorepl.journal.segment_format import MAGIC, checksum
 from aiorepl.journal.store import Store
+from aiorepl.journal.stored_blocks import require_magic, unless_missing, wrong_checksum
 
-LARGE_BLOCK: Final = 4 * 1024 * 1024
-"""The size from which a block is large, in bytes."""
 # The small messages of a block are read together, in windows of this size; each large message is read by itself.
 _WINDOW_BYTES: Final = 1024 * 1024
 _LENGTH_BYTES: Final = 4
@@ -53,11 +52,23 @@ def large_block(store: Store, file: str, block: Block) -> LargeBlock:
         return _blocks.setdefault(key, LargeBlock())
 
 
-def read_payloads(store: Store, file: str, block: Block) -> list[bytes] | None:
-    """Read the messages of a block, with one copy of each in memory; ``None`` if the block is damaged.
+def read_payloads(store: Store, file: str, block: Block) -> list[bytes]:
+    """Read and verify the messages of a block, with one copy of each in memory.
 
+    :raises DamagedJournal: the block is damaged or missing; the message names file and block.
     :raises OSError: the file cannot be read.
     """
+    with unless_missing(store, file):
+        if block.offset == len(MAGIC):
+            require_magic(store, file, store.read(file, 0, len(MAGIC)))
+        payloads = _read_payloads(store, file, block)
+    if payloads is None:
+        raise wrong_checksum(store, file, block)
+    return payloads
+
+
+def _read_payloads(store: Store, file: str, block: Block) -> list[bytes] | None:
+    """Read the messages of a block; ``None`` if the block is damaged."""
     payloads: list[bytes] = []
     found, at, end = 0, block.offset, block.offset + block.length
     while at < end:

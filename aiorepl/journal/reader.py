@@ -19,12 +19,14 @@ from aiorepl.errors import DamagedJournal, JournalError, ProtocolError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Appearance, Incomplete
 from aiorepl.journal.index import Block, SegmentIndex
-from aiorepl.journal.large_blocks import LARGE_BLOCK, LargeBlock, large_block, read_payloads
+from aiorepl.journal.large_blocks import LargeBlock, large_block, read_payloads
 from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index, pruned
-from aiorepl.journal.segment_format import MAGIC, checksum, frames
+from aiorepl.journal.segment_format import frames
 from aiorepl.journal.segments import Segment, Table, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.store import Location, Store, open_store, reading
+from aiorepl.journal.stored_blocks import LARGE_BLOCK, adjacent, location, read_blocks
+from aiorepl.journal.together import Together
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
@@ -46,8 +48,6 @@ _REMEDY: Final = (
     "segments that are kept"
 )
 _NAMED_TABLES: Final = 5
-# Blocks are read together until their slices have this size.
-_TOGETHER_BYTES: Final = 1024 * 1024
 
 
 class JournalReader:
@@ -207,7 +207,7 @@ class JournalReader:
 
         :raises JournalError: as ``read``.
         """
-        for together in _adjacent(blocks, self._store.range_bytes):
+        for together in adjacent(blocks, self._store.range_bytes):
             with self._unless_pruned(segment), reading(self._store):
                 read = read_blocks(self._store, segment.file, together)
                 for block in together:
@@ -233,17 +233,8 @@ class JournalReader:
                 yield from self.read_all(segment, together)
 
     def _read_large(self, segment: Segment, block: Block) -> list[bytes]:
-        with (
-            self._unless_pruned(segment),
-            reading(self._store),
-            _unless_missing(self._store, segment.file),
-        ):
-            if block.offset == len(MAGIC):
-                _require_magic(self._store, segment.file, self._store.read(segment.file, 0, len(MAGIC)))
-            payloads = read_payloads(self._store, segment.file, block)
-            if payloads is None:
-                raise _wrong_checksum(self._store, segment.file, block)
-            return payloads
+        with self._unless_pruned(segment), reading(self._store):
+            return read_payloads(self._store, segment.file, block)
 
     def _messages(self, segment: Segment, block: Block, contents: bytes | LargeBlock) -> Iterator[AnyMessage]:
         index = self.index(segment)
@@ -285,7 +276,7 @@ class JournalReader:
             self._tell(chain, after)
             segments = groups(chain.walk(after))
             while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
-                read = _Together(self._planned(planned, after))
+                read = Together(self._planned(planned, after))
                 while slices := await to_thread.run_sync(read.next):
                     after = _end_of(slices, after)
                     yield slices
@@ -388,38 +379,7 @@ class JournalReader:
 
     def damaged(self, segment: Segment, block: Block, error: Exception) -> DamagedJournal:
         """Make the error for a block with invalid contents."""
-        return DamagedJournal(f"{_location(self._store, segment.file, block)} is damaged: {error}")
-
-
-class _Together:
-    """Reads small blocks together, because a call in a thread costs more than reading a block of one row.
-
-    :param blocks: yields the slices of one block at a time.
-    """
-
-    def __init__(self, blocks: Iterator[list[Slice]]) -> None:
-        self._blocks = blocks
-        self._error: Exception | None = None
-
-    def next(self) -> list[Slice]:
-        """Return the slices of the next blocks; an empty list at the end.
-
-        :raises JournalError: the next block is damaged or cannot be read; the slices of the blocks before it were returned.
-        """
-        found: list[Slice] = []
-        size = 0
-        if self._error is not None:
-            raise self._error
-        try:
-            while size < _TOGETHER_BYTES and (slices := next(self._blocks, None)) is not None:
-                found += slices
-                size += sum(part.size for part in slices)
-                slices.clear()  # the generator keeps the list until its next step
-        except Exception as error:
-            if not found:
-                raise
-            self._error = error
-        return found
+        return DamagedJournal(f"{location(self._store, segment.file, block)} is damaged: {error}")
 
 
 def _end_of(slices: list[Slice], after: LSN) -> LSN:
@@ -436,78 +396,6 @@ def listed(tables: Sequence[Incomplete | Appearance]) -> str:
 
 def _reopen(store: Store) -> JournalReader:
     return JournalReader("", store=store)
-
-
-def _adjacent(blocks: Iterable[Block], most: int) -> Iterator[list[Block]]:
-    """Group blocks that follow each other in their file, up to ``most`` bytes together; at least one."""
-    group: list[Block] = []
-    for block in blocks:
-        if group:
-            first, last = group[0], group[-1]
-            follows = block.offset == last.offset + last.length
-            if not follows or block.offset + block.length - first.offset > most:
-                yield group
-                group = []
-        group.append(block)
-    if group:
-        yield group
-
-
-def read_block(store: Store, file: str, block: Block) -> bytes:
-    """Read and verify the bytes of a block; errors as ``read_blocks``."""
-    return next(read_blocks(store, file, (block,)))
-
-
-def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[bytes]:
-    """Read adjacent blocks at once, and yield the bytes of each, verified. Keeps no reference to the last one.
-
-    :raises JournalError: the block is damaged or missing; the message names file and block.
-    :raises OSError: the file cannot be read.
-    """
-    first, last = blocks[0], blocks[-1]
-    begins = first.offset == len(MAGIC)
-    # The first block is read together with the magic number before it, unless it is large: removing the number copies the block.
-    together = begins and first.length < LARGE_BLOCK
-    start = 0 if together else first.offset
-    with _unless_missing(store, file):
-        data = store.read(file, start, last.offset + last.length - start)
-        if together:
-            _require_magic(store, file, data[: len(MAGIC)])
-        elif begins:
-            _require_magic(store, file, store.read(file, 0, len(MAGIC)))
-    for block in blocks:
-        offset = block.offset - start
-        content = data[offset : offset + block.length]
-        if len(content) != block.length or checksum(content) != block.checksum:
-            raise _wrong_checksum(store, file, block)
-        if block is last:
-            del data
-        ready = [content]
-        del content
-        yield ready.pop()
-
-
-@contextmanager
-def _unless_missing(store: Store, file: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DamagedJournal(f"{file} in the journal {store.url} is missing") from error
-
-
-def _require_magic(store: Store, file: str, begin: bytes) -> None:
-    if begin != MAGIC:
-        raise DamagedJournal(
-            f"{file} in the journal {store.url} is damaged: it does not start like a segment"
-        )
-
-
-def _wrong_checksum(store: Store, file: str, block: Block) -> DamagedJournal:
-    return DamagedJournal(f"{_location(store, file, block)} is damaged: its checksum does not match")
-
-
-def _location(store: Store, file: str, block: Block) -> str:
-    return f"the block at {block.offset} of {file} in the journal {store.url}"
 
 
 def block_decoder(index: SegmentIndex, block: Block) -> Decoder:

@@ -8,7 +8,8 @@ import pytest
 
 from aiorepl.errors import DamagedJournal
 from aiorepl.journal import JournalReader
-from aiorepl.journal.large_blocks import LARGE_BLOCK, _blocks
+from aiorepl.journal.large_blocks import _blocks
+from aiorepl.journal.stored_blocks import LARGE_BLOCK
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.testing.messages import column

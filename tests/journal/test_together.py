@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.errors import JournalError
-from aiorepl.journal.reader import _TOGETHER_BYTES, _Together
+from aiorepl.journal.together import _TOGETHER_BYTES, Together
 from aiorepl.lsn import LSN
 from aiorepl.transactions.slices import Slice
 
@@ -23,9 +23,7 @@ def ends(slices: list[Slice]) -> list[int]:
 def test_small_blocks():
     """Blocks are joined until they reach the limit. At the end, the list is empty."""
     half = _TOGETHER_BYTES // 2
-    together = _Together(
-        iter([block(1, 10), block(2, half), block(3, half), block(4, 2 * half), block(5, 1)])
-    )
+    together = Together(iter([block(1, 10), block(2, half), block(3, half), block(4, 2 * half), block(5, 1)]))
 
     assert [[1, 2, 3], [4], [5], [], []] == [ends(together.next()) for _ in range(5)]
 
@@ -38,7 +36,7 @@ def test_blocks_before_damage():
         yield block(2, 10)
         raise JournalError("damaged")
 
-    together = _Together(blocks())
+    together = Together(blocks())
 
     assert [1, 2] == ends(together.next())
     for _ in range(2):
