@@ -9,17 +9,11 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.walsender import AwaitStatus, Cut, Data, ScriptedWalsender
+from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
 
 SOON_FLUSHED = BatchPolicy(flush_seconds=0.01)
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)
 OIDS = {"a": 7, "b": 8}
-# The server asks for a status three times a second.
-_QUICK = {
-    "pg_settings": [
-        {"name": "wal_level", "setting": "logical"},
-        {"name": "wal_sender_timeout", "setting": "900"},
-    ]
-}
 # The xid of a transaction that is sent whole on the last connection.
 _LAST = 9
 
@@ -75,7 +69,7 @@ async def deliver(*connections: list[Data], **options) -> list[tuple[int, str]]:
     last = [*connections[-1], *plain("a9@700", commit_lsn=0x300, xid=_LAST), AwaitStatus(flushed=0x308)]
     scripts = [[*sent, Cut()] for sent in connections[:-1]]
     sink = MemorySink()
-    async with ScriptedWalsender(*scripts, last, answers=_QUICK) as server:
+    async with ScriptedWalsender(*scripts, last, answers=QUICK) as server:
         source = Source(server.dsn, slot="s", publication="p", streaming="on", **options)
         async with Pipeline(source, [sink], reconnect=SOON, batches=SOON_FLUSHED) as pipeline:
             await server.status(lambda status: status.flushed >= 0x308)

@@ -9,15 +9,9 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.walsender import AwaitStatus, Cut, Data, ScriptedWalsender
+from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
 
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)
-# The server asks for a status three times a second.
-_QUICK = {
-    "pg_settings": [
-        {"name": "wal_level", "setting": "logical"},
-        {"name": "wal_sender_timeout", "setting": "900"},
-    ]
-}
 COMMIT = Data(build.commit(commit_lsn=0x100, end_lsn=0x108), 0x108)
 
 
@@ -58,7 +52,7 @@ async def test_decoded_differently():
         again,
         [*again, AwaitStatus(flushed=0x108)],
     ]
-    async with ScriptedWalsender(*scripts, answers=_QUICK) as server:
+    async with ScriptedWalsender(*scripts, answers=QUICK) as server:
         source = Source(server.dsn, slot="s", publication="p")
         sinks = {"kept": kept, "forgetful": forgetful}
         batches = BatchPolicy(max_bytes=1, flush_seconds=0.01)

@@ -11,15 +11,9 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.walsender import AwaitStatus, Cut, Data, Error, Notice, ScriptedWalsender
+from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
 
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)
-# The server asks for a status three times a second.
-_QUICK = {
-    "pg_settings": [
-        {"name": "wal_level", "setting": "logical"},
-        {"name": "wal_sender_timeout", "setting": "900"},
-    ]
-}
 _RELATION = {"oid": 7, "name": "t", "columns": [build.column("id", key=True)]}
 _MISSING = 'publication "p" does not exist'
 _SKIPPED = 'skipped loading publication "p"'
@@ -57,7 +51,7 @@ async def test_received_without_streaming(name, reconnect):
     failure, _, _ = FAILURES[name]
     sink = MemorySink()
     scripts = [[*IN_PROGRESS, failure], [*COMMITTED, AwaitStatus(flushed=0x108)]]
-    async with ScriptedWalsender(*scripts, answers=_QUICK) as server:
+    async with ScriptedWalsender(*scripts, answers=QUICK) as server:
         source = Source(server.dsn, slot="s", publication="p", streaming="on")
         # Without a second connection, no status ever comes.
         async with asyncio.timeout(60), Pipeline(source, [sink], reconnect=reconnect):
@@ -74,7 +68,7 @@ async def test_an_error_without_streaming(name, streaming):
     """An error that also occurs without streaming ends the pipeline."""
     failure, kind, text = FAILURES[name]
     scripts = [[*IN_PROGRESS, failure], [failure]] if streaming == "on" else [[failure]]
-    async with ScriptedWalsender(*scripts, [Cut()], answers=_QUICK) as server:
+    async with ScriptedWalsender(*scripts, [Cut()], answers=QUICK) as server:
         source = Source(server.dsn, slot="s", publication="p", streaming=streaming)
         with pytest.raises(kind, match=text):
             await Pipeline(source, [MemorySink()], reconnect=SOON).run()
