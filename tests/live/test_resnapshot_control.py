@@ -13,7 +13,9 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, PermanentError, TransientError
 from aiorepl.journal.store import LocalStore
+from aiorepl.snapshot.incremental.table_queue import TableQueue
 from aiorepl.snapshot.incremental.table_reading import TableReading
+from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
@@ -269,6 +271,33 @@ async def test_an_end_after_the_last_chunk(filled, small, monkeypatch, event):
         await filled.until(lambda: asyncio.sleep(0, happened), bool)
         await reading
     assert 1 == happened
+    assert list(range(1, 13)) == keys(sink)
+
+
+async def test_a_pause_while_a_table_without_a_key_is_recorded(filled, small, monkeypatch):
+    """Its rows are delivered if reading is paused while the ledger is written that has them."""
+    await filled.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    sink, pauses = MemorySink(), []
+    record, write = TableQueue.record, LedgerFile._write
+
+    async def write_and_pause(*arguments: Any) -> None:
+        pauses.append(asyncio.create_task(pipeline.snapshots.pause()))
+        await asyncio.sleep(0)
+        await write(*arguments)
+
+    async def record_and_pause(*arguments: Any) -> bool:
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerFile, "_write", write_and_pause)
+            return await record(*arguments)
+
+    monkeypatch.setattr(TableQueue, "record", record_and_pause)
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline, asyncio.timeout(60):
+        reading = asyncio.create_task(pipeline.resnapshot("t"))
+        await filled.until(lambda: asyncio.sleep(0, pauses), bool)
+        await asyncio.gather(*pauses)
+        await pipeline.snapshots.resume()
+        await reading
+    assert 1 == len(pauses)
     assert list(range(1, 13)) == keys(sink)
 
 

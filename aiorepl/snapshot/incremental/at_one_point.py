@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable
@@ -51,9 +52,14 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
     header = reading.header(table, point, 1, last=True)
     content = Transaction(0, LSN(point - 1), transaction.time, snapshot=header)
     change = delivered(1, content.commit_lsn, complete=True)
-    recorded = await reading.record(change)
-    source.merge.release(
-        rows.slices(content, point, first=(truncate(content, (described.layout.relation,)),))
-    )
+
+    async def deliver() -> bool:
+        recorded = await reading.record(change)
+        first = truncate(content, (described.layout.relation,))
+        source.merge.release(rows.slices(content, point, first=(first,)))
+        return recorded
+
+    # Not cancelled in between: the ledger would have rows that were never delivered.
+    recorded = await uninterrupted(deliver())
     if not recorded:
         await reading.update(change)
