@@ -38,8 +38,7 @@ class Cursor:
     :param reader: the process that registered it last.
     :param moved: when it was registered or moved last, in seconds since 1970.
     :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
-    :param writes: how often the file with the memories had been written at that time. A file with a lower number is an
-        older copy.
+    :param writes: how often the sink's memory had been written at that time. A file with a lower number is an older copy.
     """
 
     position: Position
@@ -54,7 +53,7 @@ class Cursors:
     """The cursors of one journal. Writing raises OSError; reading raises JournalError.
 
     :param url: a path or URL, or an ``ObjectStore``.
-    :param count_writes: returns how often the file with the memories of selections was written; ``None``: the consumers that this object
+    :param count_writes: returns how often the memory of the sink's selection was written; ``None``: the consumers that this object
         registers have no selection.
     """
 

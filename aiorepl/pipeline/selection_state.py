@@ -65,8 +65,8 @@ class SelectionState:
         self._tables: dict[str, list[Any]] = {}
         # The version of the file that this object has read or written last; None if there was no file.
         self._version: str | None = None
-        # How often the file was written, including the writes before a loss of the file.
-        self._writes = 0
+        # How often each sink's memory was written, including the writes before a loss of the file.
+        self._writes: dict[str, int] = {}
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
         for name, selection in self._selections.items():
@@ -77,7 +77,7 @@ class SelectionState:
                     "the exact names"
                 )
             write = None if self._store is None else partial(self._persist, name)
-            self.memories[name] = SelectionMemory(selection.rules, write, lambda: self._writes)
+            self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
 
     async def begin(self, catalog: TableCatalog, source: str, read: bool) -> None:
         """Check the selections against the published tables, and against what they did before.
@@ -98,7 +98,8 @@ class SelectionState:
                     self._require_new(name, selection, catalog, cursors, read=read)
             else:
                 self._require_newest(cursors)
-            self._writes = max((self._writes, *(cursor.writes for cursor in cursors.values())))
+            for name, cursor in cursors.items():
+                self._writes[name] = max(self._written(name), cursor.writes)
         for name, memory in self.memories.items():
             memory.load(self._tables.get(name, ()))
             try:
@@ -110,17 +111,22 @@ class SelectionState:
                 # acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
 
+    def _written(self, sink: str) -> int:
+        return self._writes.get(sink, 0)
+
     def _require_newest(self, cursors: Mapping[str, Cursor]) -> None:
         """Check that the file is not older than the sinks' cursors, because an older copy does not know what was hidden since.
+
+        Each sink has a number of its own. One number for all would grow again while only other sinks run, and then prove nothing.
 
         :raises ConfigurationError: the file is an older copy.
         """
         assert self._store is not None
         for name, cursor in cursors.items():
-            if cursor.writes > self._writes and self._selections[name].forgetful:
+            if cursor.writes > self._written(name) and self._selections[name].forgetful:
                 raise ConfigurationError(
                     f"sink {name}: {self._file} in {self._store.url} is an older copy, which may not know names that were hidden since: "
-                    f"it counts {self._writes} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
+                    f"it counts {self._written(name)} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
                     "the next start says how to go on without it"
                 )
 
@@ -176,12 +182,14 @@ class SelectionState:
                 return
         location = f"{self._file} in {self._store.url}"
 
-        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]], int]:
+        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]], dict[str, int]]:
             sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
             for tables in sinks.values():
                 # Also for sinks that are not there now, so that a malformed file is reported as one.
                 SelectionMemory(_NO_RULES).load(tables)
-            return text(fields, "source"), sinks, integer(fields, "writes") if "writes" in fields else 0
+            # Earlier versions did not count.
+            counted = fields.get("writes", {})
+            return text(fields, "source"), sinks, {name: integer(counted, name) for name in counted}
 
         source, tables, writes = unseal(data, location, parse, remedy=_REMEDY, advice=_ADVICE)
         if source != self._source:
@@ -202,7 +210,7 @@ class SelectionState:
     async def _replace(self, sink: str, tables: list[Any]) -> None:
         assert self._store is not None
         changed = {**self._tables, sink: tables}
-        writes, place = self._writes + 1, f"{self._file} in {self._store.url}"
+        writes, place = {**self._writes, sink: self._written(sink) + 1}, f"{self._file} in {self._store.url}"
         data = seal({"source": self._source, "writes": writes, "sinks": changed})
         try:
             version = await asyncio.to_thread(self._store.replace, self._file, data, self._version)

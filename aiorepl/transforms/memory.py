@@ -53,7 +53,7 @@ class SelectionMemory:
     """The last description of each table that one sink's selection was applied to.
 
     :param write: makes the output of ``to_json`` durable; ``None``: a restart forgets it.
-    :param count_writes: returns how often the file with the memories was written.
+    :param count_writes: returns how often this memory was written.
     """
 
     def __init__(

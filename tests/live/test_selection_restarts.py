@@ -584,3 +584,30 @@ async def test_an_older_copy_of_the_memory(people, pipeline, tmp_path):
         await pipeline(sink, selection).run()
     assert SECRET not in values(sink)
     assert {1, 2, 3} == {change.new["id"] for change in sink.changes}
+
+
+@pytest.mark.parametrize("older", [True, False])
+@pytest.mark.parametrize("pipeline", ["journal"], indirect=True)
+async def test_an_older_copy_while_another_sink_runs(people, pipeline, tmp_path, older):
+    """What another sink writes into an older or new file does not make that file know what this sink has hidden."""
+    sink, other, file = MemorySink(), MemorySink(), tmp_path / "kept" / f"{people.slot}.selections.json"
+    masked = Delivery(sink, selection=mask("*.*.email"))
+    patterns = ("*.*.email",) if older else ("public.people.email", "public.other.email")
+    others = {"other": Delivery(other, selection=mask(*patterns))}
+    await people.execute("ALTER TABLE people DROP email", "INSERT INTO people VALUES (1)")
+    await pipeline({"sink": masked, "other": Delivery(other, selection=mask("*.*.email"))}).run()
+    copy = file.read_bytes()
+    await people.execute("ALTER TABLE people ADD email text", insert(2))
+    await pipeline({"sink": masked}).run()
+    if older:
+        file.write_bytes(copy)
+    else:
+        file.unlink()
+    for number in range(3):
+        await people.execute(
+            f"CREATE TABLE more{number} (email text)", f"INSERT INTO more{number} VALUES ('')"
+        )
+        await pipeline(others).run()
+    await people.execute(RENAME, insert(3, "id, mail"))
+    await refused(pipeline({"sink": masked}), "sink sink: .* is an older copy")
+    assert SECRET not in values(sink)
