@@ -8,7 +8,8 @@ A column keeps its number in the catalog as long as it exists, and no other colu
 column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
 So does a column of a known name, if its number before or after is not known. Where no number is known, the order of the names tells
 whether a hidden column may have been replaced by another one of its name. Where no number was known before, and all are now, names
-count only if all of them are as before and their numbers have no gap: after a gap, a hidden column may have got another name.
+count only if all of them are as before and their numbers are 1, 2 and so on: before or after a gap, a hidden column may have got
+another name.
 """
 
 from __future__ import annotations
@@ -133,16 +134,14 @@ def _precedes_known(column: str, before: TableSelection, after: TableSelection) 
 def _continues(before: TableSelection, after: TableSelection) -> bool:
     """Whether the names prove that the columns are the same. True if any number was known before, because the numbers decide then.
 
-    Otherwise the next description must begin with the same names, and with numbers that follow each other. If a number is missing, a
-    column was dropped, and a hidden column may have got its name.
+    Otherwise the next description must begin with the same names and with the numbers 1, 2 and so on. If a number is missing, a
+    column was dropped or is not published, and a hidden column may have got its name.
     """
     if any(number is not None for number in before.numbers.values()):
         return True
     count = len(before.actions)
-    numbers = [-1 if number is None else number for number in after.numbers.values()][:count]
-    return list(before.actions) == list(after.actions)[:count] and numbers == list(
-        range(numbers[0], numbers[0] + count)
-    )
+    numbers = list(after.numbers.values())[:count]
+    return list(before.actions) == list(after.actions)[:count] and numbers == list(range(1, count + 1))
 
 
 def _is_there(hidden: HiddenColumn, before: TableSelection, after: TableSelection, moved: set[str]) -> bool:

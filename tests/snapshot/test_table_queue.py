@@ -131,7 +131,7 @@ async def test_cancelled_while_it_is_looked_up(queue, monkeypatch):
             assert {5} == await queue.add([A], None)
         return {name: [found] for name in names}
 
-    async def read_table(source, progress, update, *rest: Any) -> None:
+    async def read_table(source, connections, progress, update, *rest: Any) -> None:
         read.append(str(progress))
         await update(delivered)
         done.set()
@@ -159,7 +159,7 @@ async def test_cancelled_while_it_is_looked_up(queue, monkeypatch):
 async def test_a_ledger_that_cannot_be_written(queue, store, monkeypatch):
     """An error of the ledger that will not pass ends the reading; no table has failed, so the next start reads them."""
 
-    async def read_table(source, progress, update, *rest: Any) -> None:
+    async def read_table(source, connections, progress, update, *rest: Any) -> None:
         store.errors = [PermanentError("Input/output error", fatal=True)]
         await update(delivered)
 
@@ -177,7 +177,7 @@ async def test_turns(queue, monkeypatch):
     left = {"public.a": 6}
     complete = asyncio.Event()
 
-    async def read(source, progress, update, *rest: Any) -> None:
+    async def read(source, connections, progress, update, *rest: Any) -> None:
         attempts.append(str(progress))
         if left.get(str(progress)):
             left[str(progress)] -= 1

@@ -26,7 +26,7 @@ DDL = ("rename", "rename", "add", "drop", "hide", "show")
 
 
 class Model:
-    """A table whose columns change. A value is the number of its column.
+    """A table whose columns change. A value is the number of its column. In the catalog all numbers are one higher: the key has 1.
 
     :ivar columns: the names by number, in the order of the numbers.
     :ivar listed: the numbers of the published columns.
@@ -67,7 +67,11 @@ class Model:
         """What a start finds."""
         columns = {0: "key", **self.columns}
         return TableCatalog(
-            [CatalogTable(16385, "public", "t", tuple(columns.values()), numbers=tuple(columns))]
+            [
+                CatalogTable(
+                    16385, "public", "t", tuple(columns.values()), numbers=tuple(each + 1 for each in columns)
+                )
+            ]
         )
 
     def row(self, numbers: Mapping[str, int]) -> Slice:
@@ -78,7 +82,7 @@ class Model:
         part = self._stream.slices()[-1]
         relation = part.changes[0].relation
         relation.attributes.update(
-            {name: Attribute(number) for name, number in {"key": 0, **numbers}.items() if numbers}
+            {name: Attribute(number + 1) for name, number in {"key": 0, **numbers}.items() if numbers}
         )
         return part
 
@@ -170,7 +174,7 @@ def test_names_that_were_altered_in_the_same_transaction():
     model.columns = {1: "c", 2: "a"}
     assert list(filtering.apply(model.row({"c": 1, "a": 2})).changes)
     part = model.row({})
-    part.changes[0].relation.attributes["key"] = Attribute(0)
+    part.changes[0].relation.attributes["key"] = Attribute(1)
     with pytest.raises(PermanentError, match=r"public\.t\.c .* may be public\.t\.a"):
         filtering.apply(part)
 
@@ -195,7 +199,7 @@ def test_a_number_that_is_unknown_on_one_side(before, after):
     model = Model(random.Random(0))
     filtering = StreamFilter(SELECTION, "s")
     part = model.row(before)
-    part.changes[0].relation.attributes["key"] = Attribute(0)
+    part.changes[0].relation.attributes["key"] = Attribute(1)
     assert list(filtering.apply(part).changes)
     model.columns = {1: "c"}
     with pytest.raises(PermanentError, match=r"public\.t\.\w+ is new and may be public\.t\.a"):
@@ -212,10 +216,7 @@ def test_a_column_that_is_dropped_without_numbers():
 
 
 def test_numbers_that_nobody_knew_before():
-    """An older memory has only names. After the next start, which knows all numbers, a masked column is shown under no other name.
-
-    The first column of the model is never dropped.
-    """
+    """An older memory has only names. After the next start, which knows all numbers, a masked column is shown under no other name."""
     refused = 0
     for seed in range(500):
         chance = random.Random(seed)
@@ -240,3 +241,25 @@ def test_numbers_that_nobody_knew_before():
         clear = {int(value) for name, value in change.new.items() if name != "key" and len(value) < 64}
         assert clear.isdisjoint(masked), (seed, before, model.published)
     assert 0 < refused < 400
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_dropped_first_column(dropped):
+    """An older memory has only names. DROP key, then renames: every name is there, and names the column after the one that it named."""
+    model = Model(random.Random(0))
+    model.columns = {1: "c", 2: "a", 3: "d"}
+    model.listed = {1, 2, 3, 4}
+    memory = SelectionMemory(SELECTION.rules)
+    assert list(StreamFilter(SELECTION, "s", TableCatalog(), memory).apply(model.row({})).changes)
+    again = SelectionMemory(SELECTION.rules)
+    again.load(memory.to_json())
+    part = model.row({"c": 1, "a": 2, "d": 3})
+    if dropped:
+        numbers = {"key": 2, "c": 3, "a": 4, "d": 5}
+        part.changes[0].relation.attributes.update({name: Attribute(each) for name, each in numbers.items()})
+    filtering = StreamFilter(SELECTION, "s", TableCatalog(), again)
+    if dropped:
+        with pytest.raises(PermanentError, match=r"is new and may be public\.t\.a"):
+            filtering.apply(part)
+    else:
+        assert list(filtering.apply(part).changes)
