@@ -32,7 +32,8 @@ from aiorepl.pgoutput.tuples import BINARY, TEXT, UNCHANGED
 from aiorepl.snapshot.chunk_query import keys_condition
 from aiorepl.snapshot.chunks import TablePlan, block_ranges
 from aiorepl.snapshot.described import DescribedTable
-from aiorepl.snapshot.incremental import stream_source, table, table_reading, window_reader
+from aiorepl.snapshot.incremental import connections, stream_source, table, table_reading, window_reader
+from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.fresh_chunks import Altered
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table import read_table
@@ -399,6 +400,7 @@ class World:
         self.readers = 0
         self._options = SnapshotOptions(in_flight_bytes=limit)
         self._merge = ChunkMerge(SLOT)
+        self._connections: ReadingConnections | None = None
         self._progress = TableProgress(1, OID, "public", "t")
         # How much of the stream was delivered, and what of it is durable.
         self._at = 0
@@ -447,7 +449,10 @@ class World:
         source = SnapshotSource(
             SLOT, ("p",), connect, _no_slot, self._merge, self.server.spool, self._options, None
         )
-        await read_table(source, self._progress, self._update, self._record, lambda: True, None)
+        if self._connections is None:
+            self._connections = ReadingConnections(source)
+        arguments = self._connections, self._progress, self._update, self._record
+        await read_table(source, *arguments, lambda: True, None)
 
     async def _stop(self, reader: asyncio.Future[None]) -> None:
         reader.cancel()
@@ -577,6 +582,7 @@ class Connection:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._closed = False
 
     async def execute(self, _: str) -> None:
         """Set something."""
@@ -585,14 +591,19 @@ class Connection:
         """Whether all updates are in the stream."""
         return [(self.world.all_updates,)]
 
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def terminate(self) -> None:
         """Close it."""
+        self._closed = True
 
 
 class Chunks:
     """Stands for FreshChunks."""
 
-    def __init__(self, _source: object, control: Connection, _counters: object) -> None:
+    def __init__(self, _source: object, _connections: object, control: Connection, _counters: object) -> None:
         self._world = control.world
 
     def close(self) -> None:
@@ -699,7 +710,7 @@ def _simulated() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_source, "published_tables", published)
         patch.setattr(table, "describe", describe)
-        patch.setattr(table, "require_messages", require_messages)
+        patch.setattr(connections, "require_messages", require_messages)
         patch.setattr(table, "FreshChunks", Chunks)
         patch.setattr(window_reader, "_KEYS", 2)
         patch.setattr(window_reader, "plan_tables", plan_tables)
