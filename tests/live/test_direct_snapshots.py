@@ -444,3 +444,22 @@ async def test_a_table_is_altered_while_the_sinks_stand_still(filled, options, t
         await filled.until(lambda: asyncio.sleep(0, {key for _, key in rows(sink)}), lambda keys: 100 in keys)
         await pipeline.snapshots.completed()
     assert {*range(1, ROWS + 1), 100} == {key for _, key in rows(sink)}
+
+
+async def test_a_snapshot_again_that_ends_before_its_first_chunk(filled, options, monkeypatch):
+    """Its truncate is delivered even if another session's ALTER TABLE ends the snapshot before anything was delivered."""
+    sink, run = MemorySink(keeps_position=True), InitialSnapshot.run
+    await Pipeline(filled.source(), [sink], until="now", batches=SOON).run()
+    await filled.connection.fetch("SELECT pg_drop_replication_slot($1)", filled.slot)
+    await filled.execute("DELETE FROM items WHERE id > 2")
+
+    async def run_late(*arguments, **named):
+        await filled.execute("ALTER TABLE items ADD extra int")
+        return await run(*arguments, **named)
+
+    monkeypatch.setattr(InitialSnapshot, "run", run_late)
+    options["snapshot"] = replace(options["snapshot"], lock_timeout=0.5)
+    async with asyncio.timeout(60):
+        async with Pipeline(filled.source(), [sink], resnapshot=True, **options) as pipeline:
+            await pipeline.snapshots.completed()
+    assert [("truncate", None), *READ[:2]] == [_of(change) for change in sink.changes]

@@ -149,14 +149,15 @@ class InitialSnapshot:
         :raises SlotError: a type was altered during the load.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
-        if self._locked is not None:
-            raise self._locked
         base = plan.base(self._consistent_point) if base is None else base
         self.counters = counters(plan, from_chunk)
         self._locked_until_read = set()
         if truncates and self._tables:
             relations = [described.layout.relation for described in self._tables.values()]
             await emit([truncation(relations, base, self._begun().time)])
+        if self._locked is not None:
+            # Only now: the truncate belongs to the rows that are read while the stream runs, too.
+            raise self._locked
         order = self._order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
         numbers = iter(range(from_chunk, len(plan)))
         limit = RateLimit(self._options.max_rows_per_second)
