@@ -137,8 +137,8 @@ class JsonLinesSink(Sink):
                 size += len(view)
                 while view:
                     view = view[file.write(view) or 0 :]
-        except OSError:
-            # Remove the part of the batch, which will be written again.
+        except BaseException:
+            # Remove the part of the batch, also if a piece could not be made: the batch may never be written again.
             file.truncate(self._written)
             raise
         self._written += size
