@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ class UnsyncedLines(JsonLinesSink):
         super().__init__(*arguments, **options)
         self._unsynced = bytearray()
 
-    def _put(self, file: Any, lines: bytes | bytearray) -> None:
+    def _put(self, file: Any, pieces: Iterable[Any]) -> None:
+        lines = b"".join(pieces)
         self._unsynced += lines
         self._written += len(lines)
 
@@ -44,7 +45,7 @@ class UnsyncedLines(JsonLinesSink):
         lines, written = self._unsynced, self._written
         self._written = written - len(lines)
         try:
-            super()._put(file, lines)
+            super()._put(file, (lines,))
         finally:
             self._written = written
         super()._make_durable(file)

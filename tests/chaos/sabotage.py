@@ -5,7 +5,7 @@ docs/faults.md lists which of them the suite finds, and how soon.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -33,9 +33,9 @@ def lose_a_change() -> None:
 
     write, number = UnsyncedLines._put, count(1)
 
-    def put(self: Any, file: Any, lines: bytes | bytearray) -> None:
-        kept = [line for line in lines.splitlines(keepends=True) if next(number) % 100]
-        write(self, file, b"".join(kept))
+    def put(self: Any, file: Any, pieces: Iterable[Any]) -> None:
+        lines = b"".join(pieces).splitlines(keepends=True)
+        write(self, file, [line for line in lines if next(number) % 100])
 
     UnsyncedLines._put = put
 
