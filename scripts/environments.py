@@ -123,14 +123,15 @@ class Environment:
             )
         try:
             yield
-            running.send_signal(signal.SIGINT)
+            # A process that was started in the background ignores SIGINT.
+            running.send_signal(signal.SIGTERM)
             code = running.wait(60)
         except BaseException as error:
             raise Failed(f"{error}\n{log.read_text()}") from error
         finally:
             running.kill()
             running.wait()
-        if code not in (0, 130):
+        if code not in (0, 143):
             raise Failed(f"aiorepl run: exit code {code}\n{log.read_text()}")
 
     def delivers(self, sink: str, count: Callable[[], int], *options: str, journal: bool = False) -> None:

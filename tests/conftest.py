@@ -342,6 +342,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     every = config.option.by_day
     if every or os.environ[today.WHOLE]:
         by_day = [item for item in items if every or item.get_closest_marker("by_day") is not None]
+        # Each group is thinned out for itself: otherwise several of the longest programs may fall on one day.
+        by_day.sort(key=_group)
         left_out = {*by_day}.difference(today.of_today(by_day))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -349,6 +351,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         grouped = vars(item).get("_nodeid")
         if grouped is not None and grouped != item.nodeid:
             item._id = type(item._id).parse(grouped)
+
+
+def _group(item: pytest.Item) -> str:
+    """The name of the item's ``xdist_group``."""
+    marker = item.get_closest_marker("xdist_group")
+    return "" if marker is None else str(marker.args[0])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,8 +12,6 @@ from aiorepl import BatchPolicy, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
 from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
-pytestmark = pytest.mark.by_day
-
 LOADED = [*range(100)]
 STREAMED = [1000, *range(2000, 2200), 1001]
 BATCHES = BatchPolicy(flush_seconds=0)

@@ -24,8 +24,6 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
-pytestmark = pytest.mark.by_day
-
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 # In the order of their commits: a plain one, one of several slices, a prepared one that commits behind the next.
 EXPECTED = [1, *range(10, 30), 2, *range(40, 45), 3]

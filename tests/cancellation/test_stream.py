@@ -14,8 +14,6 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from tests.today import of_today  # noqa: TID251 - a helper, and no test
 
-pytestmark = pytest.mark.by_day
-
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 WAYS = {
     "walsender": {},

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aiorepl import Pipeline
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
+
+pytestmark = pytest.mark.by_day
 
 SECRET = "test-secret"
 

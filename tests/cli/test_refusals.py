@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 FLAGS = ["--slot", "s", "--publication", "p"]
 NOWHERE = ["--dsn", "postgresql://u:s3cret@127.0.0.1:1/d", *FLAGS]
 

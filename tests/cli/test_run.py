@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 COMMAND = (Path(sys.executable).with_name("aiorepl"), "--verbose", "run")
 DEADLINE = 90.0
 

@@ -26,6 +26,8 @@ from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
+pytestmark = pytest.mark.by_day
+
 SMALL = BatchPolicy(max_bytes=2000, flush_seconds=0.01)
 QUICK = RetryPolicy(timeout=60, wait_initial=0.001, wait_max=0.005)
 LOST = TransientError("the connection was lost", rewind=True)

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 # Slots belong to the whole server, and an example's name is in the example.
-pytestmark = pytest.mark.xdist_group("examples")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("examples")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOP = "CREATE PUBLICATION shop FOR ALL TABLES"

@@ -15,6 +15,8 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "s3.py"
 RUN = ("-c", "from aiorepl.cli import main; main()", "run", "s3.toml")
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_REGION": "us-east-1"}

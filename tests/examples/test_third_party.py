@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 # Slots belong to the whole server, and an example's name is in the example.
-pytestmark = pytest.mark.xdist_group("examples")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("examples")]
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "aiorepl-sink-sqlite"
 COMMAND = Path(sys.executable).with_name("aiorepl")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 HERE = Path(__file__).parent
 RUNS = 30_000
 # What libFuzzer takes for its memory is the peak that the kernel knows, and that begins with what the process was forked

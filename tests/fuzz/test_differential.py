@@ -9,6 +9,8 @@ import pytest
 
 from aiorepl import compiled
 
+pytestmark = pytest.mark.by_day
+
 PROGRAM = runpy.run_path(str(Path(__file__).with_name("differential.py")))
 
 

@@ -25,6 +25,8 @@ from aiorepl.position import Timelines
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
+pytestmark = pytest.mark.by_day
+
 KEY = column("id", 23, key=True)
 DAY = 86_400
 

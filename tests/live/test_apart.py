@@ -11,6 +11,8 @@ from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, Syn
 from aiorepl.errors import AioreplError, DamagedJournal, PermanentError, TransientError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 
+pytestmark = pytest.mark.by_day
+
 SOON = BatchPolicy(flush_seconds=0.1)
 
 

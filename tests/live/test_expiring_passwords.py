@@ -16,7 +16,7 @@ from aiorepl.monitoring import Watch
 from aiorepl.wire.opening import connect_sql
 from aiorepl_sinks.postgres import PostgresSink
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.by_day, pytest.mark.server]
 
 READ = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text())"
 

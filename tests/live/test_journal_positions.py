@@ -13,6 +13,8 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.sink import JournalSink
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
+pytestmark = pytest.mark.by_day
+
 SOON = BatchPolicy(flush_seconds=0.1)
 
 

@@ -9,6 +9,8 @@ import pytest
 from aiorepl import BatchPolicy, Pipeline
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 SOON = BatchPolicy(flush_seconds=0.1)
 
 

@@ -19,6 +19,8 @@ from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
+pytestmark = pytest.mark.by_day
+
 SLOW = BatchPolicy(max_rows=1, flush_seconds=0.05)
 
 

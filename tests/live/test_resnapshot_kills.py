@@ -14,6 +14,8 @@ from aiorepl.errors import AioreplError, PermanentError
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 80)"
 TABLES = ("t", "u")
 

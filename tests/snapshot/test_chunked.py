@@ -15,6 +15,8 @@ from aiorepl.snapshot.initial.snapshot import SnapshotFailed
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import SnapshotGone
 
+pytestmark = pytest.mark.by_day
+
 SMALL = SnapshotOptions(chunk_bytes=16384, connections=3)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 VERSIONS = [15, 16, 18]
 # What COPY escapes, what looks like its own signs, and what is easily taken for something else.
 TEXTS = [

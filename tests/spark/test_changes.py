@@ -33,7 +33,7 @@ from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
 from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 ID, NOTE = column("id", 23, key=True), column("note")
 PRICE = column("price", 1700, type_modifier=(12 << 16 | 2) + 4)

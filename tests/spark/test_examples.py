@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,6 +6,8 @@ import pytest
 
 from .interruptions import Run
 
+pytestmark = pytest.mark.by_day
+
 
 @pytest.mark.parametrize("seed", [105, 111, 112, 113])
 def test_interruptions(tmp_path, seed) -> None:

@@ -18,7 +18,7 @@ from aiorepl.spark import apply_changes
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 BOOL, INT4, TEXT, NUMERIC, TIMESTAMPTZ, INT4_ARRAY = 16, 23, 25, 1700, 1184, 1007
 ID, NOTE = column("id", INT4, key=True), column("note")

@@ -15,7 +15,7 @@ from aiorepl.spark import Mirror, MirroredTables, mirror
 from aiorepl.spark.mirroring import large, table_batch
 from aiorepl.testing.messages import column
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 INT4 = 23
 ID, NOTE = column("id", INT4, key=True), column("note")

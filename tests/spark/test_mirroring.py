@@ -38,6 +38,8 @@ from aiorepl.testing.messages import column
 
 from .batches import Killed, Lake
 
+pytestmark = pytest.mark.by_day
+
 INT4 = 23
 ID, NOTE = column("id", INT4, key=True), column("note")
 
@@ -679,7 +681,6 @@ def test_a_table_put_back(lake, journal, tmp_path) -> None:
 @pytest.mark.parametrize("mode", ["current", "history", "soft_delete", "changelog"])
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("most", [2**62, 1], ids=["longer", "shorter"])
-@pytest.mark.by_day
 def test_state_and_checkpoint_put_back(journal, tmp_path, caplog, kind, mode, most) -> None:
     """If both are older than the tables, batches with numbers that the tables have are applied by position, and nothing is lost."""
 

@@ -15,7 +15,7 @@ from aiorepl.spark import changes
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 SECRET = "test-secret"
 

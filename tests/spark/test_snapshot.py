@@ -18,7 +18,7 @@ from aiorepl.spark import Snapshot, apply_changes
 
 from .test_live import COLUMNS, LOAD, SETUP, run
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 SMALL = SnapshotOptions(chunk_bytes=64 * 1024)
 WRITES = [

@@ -18,7 +18,7 @@ from aiorepl.spark.reading.table_options import with_options, without_options
 from aiorepl.testing.messages import Binary, column
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
 FLOAT4, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 700, 701, 1082, 1114, 1184, 1700

@@ -26,7 +26,7 @@ from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.schema import spark_type
 from aiorepl_sinks.parquet import ParquetSink
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
 SECTION = (
     (Path(__file__).parents[2] / "docs/spark/reading.md")

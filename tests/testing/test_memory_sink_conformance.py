@@ -11,6 +11,8 @@ from aiorepl.testing import MemorySink
 from aiorepl.testing.conformance import Event, SinkConformance
 from aiorepl.testing.conformance.event import identity
 
+pytestmark = pytest.mark.by_day
+
 
 class TestMemorySink(SinkConformance):
     """At least once, in order."""

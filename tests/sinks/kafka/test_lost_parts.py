@@ -10,7 +10,7 @@ from aiorepl import Batch, BatchPolicy, Delivery, PermanentError, Pipeline, Retr
 from aiorepl.testing.faults import FaultySink
 from aiorepl_sinks.kafka import KafkaSink
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("kafka")]
 
 
 class Losing(FaultySink):

@@ -11,7 +11,7 @@ import pytest
 from aiorepl import ConfigurationError, PermanentError, TransientError
 from aiorepl_sinks.kafka import KafkaSink
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("kafka")]
 
 SECRET = "s3cr3t"
 

@@ -20,6 +20,8 @@ from aiorepl import (
 )
 from aiorepl_sinks.nats import NatsSink
 
+pytestmark = pytest.mark.by_day
+
 
 async def events(target, name):
     """The events in a stream."""

@@ -17,6 +17,8 @@ from aiorepl import LSN, Batch, BatchPolicy, PermanentError, Position, SinkConte
 from aiorepl.testing import CuttingProxy
 from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject
 
+pytestmark = pytest.mark.by_day
+
 WORKER = Path(__file__).with_name("worker.py")
 LOG = "CREATE TABLE log (id int, line text)"
 SMALL = BatchPolicy(max_bytes=20_000)
@@ -54,7 +56,6 @@ class Load:
 
 
 @pytest.mark.parametrize("transactions", ["batch", "source"])
-@pytest.mark.by_day
 async def test_killed_at_random(pair, transactions, fork_server):
     """SIGKILL under load, many times, wherever it is."""
     await pair.both(LOG)

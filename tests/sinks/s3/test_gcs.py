@@ -28,6 +28,8 @@ from aiorepl.journal.remote_store import RemoteStore
 from aiorepl.journal.store import Superseded
 from aiorepl_sinks.s3 import S3Sink
 
+pytestmark = pytest.mark.by_day
+
 KEYS = Credentials("test", "test-secret")
 ACCOUNT = "writer@tests.example"
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 WORKER = Path(__file__).with_name("large.py")
 
 
@@ -28,7 +30,6 @@ def limit(tmp_path_factory, files):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-@pytest.mark.by_day
 def test_one_huge_object(tmp_path, read, files, limit):
     """80 MiB in one object: they are never in memory at once, and the object is complete."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=1073741824")
@@ -52,7 +53,6 @@ def test_one_huge_object(tmp_path, read, files, limit):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-@pytest.mark.by_day
 def test_many_tables(tmp_path, read, files, limit):
     """200 open tables take as little memory as one, and each is one object."""
     peak = delivered(tmp_path, files, 200, 40_000)
@@ -66,7 +66,6 @@ def test_many_tables(tmp_path, read, files, limit):
 
 
 @pytest.mark.parametrize("files", ["jsonl", "parquet"])
-@pytest.mark.by_day
 def test_a_huge_transaction_in_small_objects(tmp_path, read, files, limit):
     """Objects are uploaded as they fill, memory does not grow with their number, and the manifest lists all of them."""
     peak = delivered(tmp_path, files, 1, 40_000, "object_bytes=4194304")
