@@ -481,7 +481,7 @@ def test_an_environment_of_another_folder(tmp_path, change) -> None:
     shutil.copy(ROOT / "Makefile", made)
     (made / ".venv" / "bin").mkdir(parents=True)
     python = made / ".venv" / "bin" / "python"
-    # Not a link: the system's Python, which a link would start, may lack pip.
+    # A link would start the system's Python, which may lack pip.
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     # As pip writes it if the path has a space.

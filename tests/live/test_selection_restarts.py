@@ -589,7 +589,7 @@ async def test_an_older_copy_of_the_memory(people, pipeline, tmp_path):
 @pytest.mark.parametrize("older", [True, False])
 @pytest.mark.parametrize("pipeline", ["journal"], indirect=True)
 async def test_an_older_copy_while_another_sink_runs(people, pipeline, tmp_path, older):
-    """What another sink writes into an older or new file does not make that file know what this sink has hidden."""
+    """Another sink's writes into an older or new file do not tell the file what this sink has hidden."""
     sink, other, file = MemorySink(), MemorySink(), tmp_path / "kept" / f"{people.slot}.selections.json"
     masked = Delivery(sink, selection=mask("*.*.email"))
     patterns = ("*.*.email",) if older else ("public.people.email", "public.other.email")

@@ -245,7 +245,7 @@ def test_numbers_that_nobody_knew_before():
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_dropped_first_column(dropped):
-    """An older memory has only names. DROP key, then renames: every name is there, and names the column after the one that it named."""
+    """An older memory has only names. After DROP key and renames, each name belongs to the next column, and no name is missing."""
     model = Model(random.Random(0))
     model.columns = {1: "c", 2: "a", 3: "d"}
     model.listed = {1, 2, 3, 4}

@@ -25,9 +25,8 @@ Name = tuple[str, str]
 """Schema and table."""
 
 # pg_publication_tables does not name a partitioned table that has no partitions yet, but patterns may. So every such table of
-# the database is added, because pg_publication_namespace, which would tell whether it is published, exists since PostgreSQL 15
-# only. A descendant of a published partitioned table is not added: its rows come under the name of that table
-# (publish_via_partition_root).
+# the database is added, published or not: only pg_publication_namespace tells that, and PostgreSQL has it from version 15 on. A
+# descendant of a published partitioned table is not added: its rows come under the name of that table (publish_via_partition_root).
 _SELECT_PUBLISHED: Final = """
   SELECT p.oid FROM published p
    UNION

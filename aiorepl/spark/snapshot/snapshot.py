@@ -196,7 +196,7 @@ class Snapshot:
             # If the snapshot has ended, verify raises the reason.
             thread.run(exported.verify(()))
             raise
-        # The rows are those of the snapshot only if the tables were locked up to now.
+        # If a table was not locked all the time, its rows may not be those of the snapshot.
         thread.run(exported.verify(self._find(table).table for table in targets))
         for part, found in zip(parts, written, strict=True):
             part.files.commit(found)
