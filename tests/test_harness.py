@@ -119,13 +119,13 @@ def test_a_process_that_forks_has_one_thread() -> None:
 
 @pytest.mark.parametrize("first", range(7))
 def test_a_week_takes_every_case(monkeypatch, first):
-    """Each case of a test that takes the cases of a day runs on at least two days of any seven."""
+    """Each case of a test that takes the cases of a day runs on at least one day of any seven."""
     ran = Counter()
     for day in range(first, first + 7):
         monkeypatch.setenv(today.VARIABLE, str(day))
         ran.update(today.of_today(range(50)))
     assert [*range(50)] == sorted(ran)
-    assert {2, 3} == set(ran.values())
+    assert {1, 2} == set(ran.values())
 
 
 def test_no_case_is_chosen_twice() -> None:

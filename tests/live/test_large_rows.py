@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.by_day
+
 WORKER = Path(__file__).with_name("large_row.py")
 # TOAST compresses the value of PLAIN, so the server sends the row after the commit. The value of STREAMED exceeds
 # logical_decoding_work_mem, so the server streams the row, and the spool keeps it until the commit.

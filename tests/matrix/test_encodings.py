@@ -17,6 +17,8 @@ from aiorepl.formats.native import NativeFormat
 from aiorepl.source.diagnose.check import check
 from aiorepl.testing.faults import MemorySink
 
+pytestmark = pytest.mark.by_day
+
 TABLE = {"schema": "public", "table": "Ärger"}
 ROW = {"id": 1, "naïve": "Ça coûte 5 £", "g": "groß", "js": {"é": ["ü"]}, "many": ["ä", None, "ß"], "c": "§"}
 

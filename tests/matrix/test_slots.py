@@ -16,6 +16,8 @@ from aiorepl.pgoutput.options import Options
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
 
+pytestmark = pytest.mark.by_day
+
 DEADLINE = 90.0
 ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
 
