@@ -98,7 +98,7 @@ class ReplicationConnection:
 
         A pooler in any mode gives a replication connection its own server process.
 
-        :param told: the number of the server process in the startup; a pooler invents it.
+        :param told: the process number that the server sent when the session began; a pooler sends an invented number.
         :raises ConnectionFailed: the session does not keep a setting, or a pooler has opened an ordinary connection.
         """
         with parsing("the settings of the session"):
@@ -327,6 +327,6 @@ class ReplicationConnection:
 
 
 def _log_notice(notice: ServerNotice) -> None:
-    # For example, that the server waits for a standby that is not connected.
+    # For example, a notice says that the server waits for a standby that is not connected.
     level = logging.WARNING if notice.severity == "WARNING" else logging.INFO
     _log.log(level, "%s: %s", notice.severity or "NOTICE", notice.text)

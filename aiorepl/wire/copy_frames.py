@@ -1,7 +1,7 @@
 """Splits the bytes of a connection that runs COPY … TO STDOUT: the copied data, and all other frames. Pure.
 
-The content of CopyData frames is gathered in one buffer, also of frames that have not arrived whole, because their boundaries
-mean nothing to the format of the data.
+The content of CopyData frames is gathered in one buffer as it arrives, even before a frame is complete: frame boundaries mean
+nothing to the format of the data.
 
 Source: "COPY Operations" and "Message Formats" in the PostgreSQL documents.
 """
@@ -27,7 +27,7 @@ class CopyFrames:
     def __init__(self) -> None:
         self.data = bytearray()
         self._memory = bytearray(_MEMORY)
-        # The bytes in memory of a frame that is not CopyData and not complete.
+        # The number of bytes in memory of an incomplete frame that is not CopyData.
         self._end = 0
         # The missing bytes of the current CopyData frame, and of a message that was cut at its limit.
         self._left = 0

@@ -1,9 +1,9 @@
 """Runs COPY … TO STDOUT on a connection of asyncpg's, with as little work per byte as possible.
 
-While the command runs, ``CopyOut`` takes the place of asyncpg's protocol. asyncpg would wake the caller for every send of the
-server, of 8 KiB, and would stop and restart reading for each.
+While the command runs, ``CopyOut`` takes the place of asyncpg's protocol. The server sends 8 KiB at a time. For each send asyncpg
+would wake the caller, and stop and restart reading.
 
-The data is bounded: while as many bytes wait as the caller wants, the transport does not read, and TCP holds the server back.
+The buffer is bounded: once it has as many bytes as the caller wants, the transport stops reading, and TCP holds the server back.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class CopyOut(asyncio.BufferedProtocol):
 
     def start(self, sql: str) -> None:
         """Send the command."""
-        with contextlib.suppress(AttributeError, NotImplementedError, OSError):  # not every system has one
+        with contextlib.suppress(AttributeError, NotImplementedError, OSError):  # not on every system
             self._timer = Timer(self._loop, _PAUSE_SECONDS, self._resume_after_pause)
         self._transport.write(frames.query(sql))
 

@@ -112,7 +112,7 @@ class FrameBuffer:
         """Process the frames that are complete after ``count`` more bytes, up to an invalid one (``damage``).
 
         :param inbox: XLogData and keepalives are appended. XLogData that follow XLogData extend its last list.
-        :returns: all frames except XLogData, each with the length that the inbox had before it.
+        :returns: all frames except XLogData, each with the inbox's length at the frame's arrival.
         """
         self._end += count
         others: list[tuple[int, Keepalive | Frame]] = []
@@ -232,7 +232,7 @@ class FrameBuffer:
             self._memory = bytearray(size)
 
     def _keeps_capacity(self) -> bool:
-        """Return whether a buffer that has grown keeps its size: growing copies each large frame several times."""
+        """Return whether a grown buffer keeps its size. Growing it again would copy each large frame several times."""
         return self._large and len(self._memory) <= _LARGEST_KEPT
 
 

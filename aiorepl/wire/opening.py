@@ -1,7 +1,7 @@
 """Opens connections with asyncpg: verified settings, one timeout per host, and errors that say what to do.
 
-asyncpg applies one timeout to all hosts of a DSN together, so a host that drops packets would keep it from trying the
-next. Here each host has its own timeout.
+asyncpg applies one timeout to all hosts of a DSN together, so if one host drops packets, asyncpg never tries the next host. Here
+each host has its own timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GRANT: Final = "ALTER ROLE … REPLICATION on the source, or connect as a role t
 # asyncpg's query for target_session_attrs.
 _STANDBY: Final = "SELECT pg_catalog.pg_is_in_recovery()"
 
-# Errors of asyncpg on an open connection. It calls an error "internal" if the connection was lost just before the command.
+# Errors of asyncpg on an open connection. asyncpg calls an error "internal" if the connection was lost just before the command.
 _ENDED: Final = (
     asyncpg.ConnectionDoesNotExistError,
     asyncpg.AdminShutdownError,
@@ -76,7 +76,7 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
-        """As asyncpg's; rewrites its standby query, which a walsender before PostgreSQL 14 would refuse."""
+        """As asyncpg's method, but replaces asyncpg's query for standbys. A walsender before PostgreSQL 14 refuses it."""
         if query != _STANDBY or "replication" not in self._params.server_settings:
             return await super().fetchval(query, *args, **kwargs)
         # A walsender accepts only the simple protocol, for which asyncpg returns no rows, but reports changed settings.
@@ -94,9 +94,9 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
 
 
 async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTINGS, **kwargs: Any) -> Any:
-    """Open an ordinary asyncpg connection that has the text settings, verified, and not the server's timeouts for idle clients and
-    for transactions. Its search_path is empty. It reads no views except those of the system, if the server can refuse them
-    (``restrict_nonsystem_relation_kind``). A pooler has to be in session mode.
+    """Open an ordinary asyncpg connection, with verified text settings, an empty search_path, and without the server's timeouts
+    for idle clients and transactions. Where the server supports ``restrict_nonsystem_relation_kind``, the connection can read no
+    views except the system's. A pooler has to be in session mode.
 
     :param kwargs: for ``asyncpg.connect``; ``timeout`` applies to each host, in seconds.
     :raises ConnectionFailed: the server cannot be reached, refuses the connection, or does not keep a setting; says what to do.
@@ -193,7 +193,7 @@ async def disable_conversion(connection: Any) -> None:
 
 
 def _connect_timeout(dsn: str | None) -> tuple[str | None, float | None]:
-    """Return the DSN without libpq's ``connect_timeout``, which asyncpg would send to the server, and that timeout."""
+    """Return the DSN without libpq's ``connect_timeout``, and the timeout itself. asyncpg would send the option to the server."""
     given = os.environ.get("PGCONNECT_TIMEOUT")
     if dsn is not None and "connect_timeout" in dsn:
         parts = urlsplit(dsn)
@@ -297,12 +297,12 @@ def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exc
     """
     pg = asyncpg.exceptions
     if isinstance(error, pg.TargetServerAttributeNotMatched):
-        # Transient during a failover. It is an InternalClientError, too.
+        # Transient during a failover. The class is also an InternalClientError, so this check comes first.
         return ConnectionFailed(
             "no host of the DSN matches target_session_attrs: check the hosts, or leave the option out"
         )
     if isinstance(error, (pg.ConnectionDoesNotExistError, pg.InternalClientError)):
-        # The second one if the server closes it between two calls of asyncpg's.
+        # InternalClientError: the server closed the connection between two calls of asyncpg.
         return ConnectionFailed(f"{server} closed the connection while it was opened")
     if isinstance(error, pg.PostgresError):
         # Only the message: asyncpg appends detail and hint on further lines.

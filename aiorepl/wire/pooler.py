@@ -23,7 +23,7 @@ Open = Callable[[], Awaitable[Any]]
 _TURNS: Final = 3
 _SECONDS: Final = 20.0
 _PID: Final = "SELECT pg_catalog.pg_backend_pid()"
-# The SQLSTATEs if one process has prepared a statement, and another process is to execute it.
+# The SQLSTATEs of a statement that was prepared in another server process, or by another client in the same process.
 _ELSEWHERE: Final = ("26000", "42P05")
 
 

@@ -263,7 +263,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     def require_copy(self) -> None:
         """Check that the last query has begun CopyBoth.
 
-        :raises ProtocolError: it was answered like any other.
+        :raises ProtocolError: the query has ended without CopyBoth.
         """
         if self.state is State.READY and not self._copy_ended and self._failure is None:
             raise ProtocolError("ended without CopyBoth", message="START_REPLICATION")

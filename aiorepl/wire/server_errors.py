@@ -9,7 +9,7 @@ from aiorepl.wire.opening import GRANT
 def slot_problem(error: Exception, slot: str, *, wanted: bool = True) -> Exception:
     """Return the error that says what to do about the server's error; other errors are returned unchanged.
 
-    :param wanted: whether a missing slot should be created; not if it was to be altered or dropped.
+    :param wanted: whether the error advises creating a missing slot; false for commands that alter or drop a slot.
     """
     if not isinstance(error, ServerError):
         return error
@@ -40,7 +40,7 @@ def slot_problem(error: Exception, slot: str, *, wanted: bool = True) -> Excepti
 def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
     """Return the error for a slot that does not exist.
 
-    :param wanted: whether it should be created.
+    :param wanted: whether the error advises creating the slot.
     """
     remedy = (
         "create it, by create_slot = true in a pipeline file, or --create-slot"

@@ -28,15 +28,16 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
     "bytea_output": "hex",
     "extra_float_digits": "3",
     # A role that may create objects in a schema of the path could define operators and functions that fit better than those of
-    # pg_catalog, and our queries would run them. Names of the reg* types are qualified by this, as in snapshots.
+    # pg_catalog, and our queries would run them. With an empty path, the server also qualifies the names of reg* values, as in
+    # snapshots.
     "search_path": "",
 }
 """The text forms that the decoders rely on."""
 
-# A role or database may have these for its clients. They would end a stream in the middle of a large transaction, or a
-# connection that waits while another reads. Some exist since PostgreSQL 14 or 17. A table may be replaced by a view of the same
-# name after it was looked up, and a view runs its owner's functions as our role; since the minor releases of August 2024 the server
-# can refuse that.
+# A role or database may have timeouts for its clients. They would end a stream in the middle of a large transaction, or a
+# connection that waits while another one reads. Some of these settings are new in PostgreSQL 14 or 17. A table may be replaced by
+# a view of the same name after it was looked up, and a view runs its owner's functions as our role; since the minor releases of
+# August 2024 the server can refuse that.
 _SESSION: Final[Mapping[str, str]] = {
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",

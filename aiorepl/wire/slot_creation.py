@@ -77,7 +77,7 @@ async def _cancel_or_drop(
 
 
 def _slot_may_exist(error: BaseException | None) -> bool:
-    """Return whether the slot may exist: also after a cancellation, if the server had completed the command before."""
+    """Return whether the slot may exist: also after a cancellation, because the command may have completed first."""
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
 
 
