@@ -139,7 +139,7 @@ class Decoder:
         return message
 
     def _content(self, payload: bytes, message: str) -> int:
-        """The offset of a row message's relation oid, after which there is at least one byte."""
+        """Return the offset of a row message's relation oid, after checking that a byte follows the oid."""
         at = 1 if self._xid is None else 5
         if len(payload) <= at + _RELATION_BYTES:
             raise ProtocolError("cut short", message=message)

@@ -9,7 +9,7 @@ from typing import Final
 _LENGTH: Final = struct.Struct(">I")
 
 frame_length: Final = _LENGTH.pack
-"""The length prefix of a message of so many bytes."""
+"""Pack a message's size into its length prefix."""
 
 
 def framed(payload: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""Gives logical messages the same place among the rows of their transaction, however the server sends it. Pure.
+"""Gives logical messages the same place among the rows of their transaction, however the server orders them. Pure.
 
 PostgreSQL sorts the changes of a transaction and its subtransactions by LSN: a row has the LSN where its WAL record begins, a
-transactional message the one where its record ends (``logicalmsg_decode`` in decode.c). So a message and the row that follows it in
-WAL have the same LSN, and if the row is another subtransaction's, the server sends either first, depending on how much of the
-transaction it has in memory. Here the message always comes first, as it was written.
+transactional message the one where its record ends (``logicalmsg_decode`` in decode.c). So a message and the row that follows it
+in WAL have the same LSN, and if the row belongs to another subtransaction, the server sends either first, depending on how much
+of the transaction it has in memory. Here the message always comes first, as in WAL.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _ROWS: Final = frozenset({b"I", b"U", b"D", b"T", b"R", b"Y"})
 class MessageOrder:
     """Orders the frames of one connection.
 
-    Rows at the end of a read are held back, because a logical message with the same LSN may follow. Held rows never wait long: at least
-    the end of the transaction follows. Rows of more than ``HELD_BYTES`` are not held back, and a logical message then stays behind them.
+    Rows at the end of a read are held back, because a logical message with the same LSN may follow. Held rows never wait long: at
+    least the end of the transaction follows. Rows of more than ``HELD_BYTES`` are not held back; a logical message with their LSN
+    then comes after them.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class MessageOrder:
 
 
 def _first_row(frames: Sequence[XLogData], end: int, lsn: int) -> int:
-    """Return the index of the first of the rows with this LSN that come directly before ``end``."""
+    """Return where the run of rows with this LSN begins that ends directly before ``end``."""
     while end and frames[end - 1].start == lsn and frames[end - 1].payload[:1] in _ROWS:
         end -= 1
     return end

@@ -1,9 +1,9 @@
 """The nineteen messages of pgoutput, with the field names of PostgreSQL's documentation.
 
-Most are named tuples: immutable and cheap. Each message owns the bytes it was decoded from, and a row message its relation,
-so that a slow consumer may keep them. LSNs are plain integers here, ``LSN`` prints them. Times are microseconds since
-2000-01-01 00:00 UTC as sent. ``xid`` of a message that may stand in a stream block is the subxid it belongs to, or
-``None`` outside of a block, where the bytes do not contain it.
+Most are named tuples: immutable and cheap. Each message keeps the bytes that it was decoded from, and a row message also
+its relation, so a slow consumer may keep messages. LSNs are plain integers here, ``LSN`` prints them. Times are
+microseconds since 2000-01-01 00:00 UTC as sent. Within a stream block, ``xid`` is the subxid that the message belongs to.
+Outside of a block, the bytes contain no xid, and ``xid`` is ``None``.
 
 Source: "Logical Replication Message Formats" (PostgreSQL 10 to 19); proto.c, ``logicalrep_read_*``.
 """
@@ -151,7 +151,7 @@ class StreamPrepare(NamedTuple):
 
 
 def without_xid(payload: bytes, xid: int | None) -> bytes:
-    """Return a content message's bytes without the xid that they begin with in a stream block."""
+    """Return a content message's bytes without the xid, which follows the type byte within a stream block."""
     return payload if xid is None else payload[:1] + payload[5:]
 
 

@@ -1,11 +1,11 @@
 """Relations and types as pgoutput describes them, and which description holds for which transaction.
 
-A row message names its relation by oid. The description came earlier, in a Relation message. Within a streamed transaction,
-a description belongs to that transaction only: its subtransaction may still abort, and the rows of other transactions do
-not have the change. So each stream has a view of its own over the common one, as in PostgreSQL's apply worker. When the
-stream commits or is prepared, its descriptions become common, unless a later description became common in the meantime,
-because publications change without a lock on the table. A prepared transaction that altered a table keeps its lock until
-it is decided, and the server describes the table again for the next transaction that may write to it.
+A row message names its relation by oid. The description came earlier, in a Relation message. Within a streamed transaction, a
+description belongs to that transaction only: its subtransaction may still abort, and the rows of other transactions do not have
+the change. So each stream has a view of its own over the common one, as in PostgreSQL's apply worker. When the stream commits or
+is prepared, its descriptions become common, unless a later description became common in the meantime, because publications change
+without a lock on the table. A prepared transaction that altered a table keeps the table locked until COMMIT PREPARED or ROLLBACK
+PREPARED, and the server describes the table again for the next transaction that may write to it.
 
 Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_write_rel`` in proto.c.
 """

@@ -107,7 +107,8 @@ def columns_of(payload: bytes, position: int, most: int = sys.maxsize) -> list[A
     """Return the columns of the tuple at ``position``: the bytes sent, ``None`` for NULL, or ``UNCHANGED``.
 
     :param most: a longer column is not copied, but returned as a ``LargeColumn``; in bytes.
-    :raises ProtocolError: the tuple ends early. The decoder has validated its tuples, but others pass bytes as well.
+    :raises ProtocolError: the tuple ends early. The decoder has validated its tuples, but other callers pass bytes that nobody
+        has validated.
     """
     size = len(payload)
     if position < 0 or position + 2 > size:
@@ -196,7 +197,7 @@ def _torn() -> ProtocolError:
 
 
 def any_unchanged(columns: list[bytes | Unchanged | None]) -> bool:
-    """Whether any column was not sent. ``in`` would compare the bytes of the others."""
+    """Whether any column was not sent. Compares by identity, because ``in`` would compare bytes."""
     for column in columns:  # noqa: SIM110 - a generator costs more
         if column is UNCHANGED:
             return True
