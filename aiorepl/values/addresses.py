@@ -88,7 +88,7 @@ class IPv6Network(_Network, ipaddress.IPv6Network):  # type: ignore[override]
 
 
 def _own(network: Any) -> Any:
-    """Return the standard library's network, whose methods differ between prefix lengths."""
+    """Return the standard library's network. Its constructor replaces the method ``hosts`` for some prefix lengths."""
     made = ipaddress.IPv4Network if network.version == 4 else ipaddress.IPv6Network
     return made((int(network.network_address), network.prefixlen))
 

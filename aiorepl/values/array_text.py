@@ -53,7 +53,7 @@ class ArrayText(AsSent):
             raise Malformed("there is text after the last brace")
 
     def _list(self, raw: bytes, at: int, depth: int, values: Tree | None, out: bytearray | None) -> int:
-        """Read from after an opening brace to after its closing brace, and return that position."""
+        """Read a list from after its opening brace; return the position after its closing brace."""
         data: Any = raw  # a pointer in the compiled form
         size = len(raw)
         if out is not None:

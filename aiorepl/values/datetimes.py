@@ -96,7 +96,7 @@ class Timestamp(Binary):
 class TimestampText(Form):
     """timestamp and timestamptz, in ISO.
 
-    :param parse: reads text that ``calendar`` does not.
+    :param parse: reads text that ``calendar.parse_datetime`` rejects.
     """
 
     def __init__(self, zone: tzinfo | None, parse: Callable[[str], Any]) -> None:

@@ -4,7 +4,7 @@ Calling a codec's Python function costs more than its work for most types. A ``F
 functions; in compiled loops they are C calls. For a row of eight binary columns that reduced JSON from 7.9 to 0.8 µs, and
 Python values from 7.5 to 1.7 µs.
 
-A method may raise as a codec's function may. The caller removes what it had appended.
+A method may raise as a codec's function may. The caller then removes the bytes that the method has appended.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Python values: ``int`` for oid and transaction numbers, ``uuid.UUID``, ``LSN``; tid and snapshots stay ``str``.
 
-The reg* types (regclass, regtype …) print a name and send a number. The name is in the server's catalog only, so
-their value is ``str`` (the name) from text and ``int`` from binary. Text and JSON of the binary form are those that the
-server prints for an unknown object: the number, or ``-`` for zero (``0`` for operators). Request text if names matter.
+The reg* types (regclass, regtype …) print a name and send a number. The name is in the server's catalog only, so their value is
+``str`` (the name) from text and ``int`` from binary. From binary, text and JSON are those that the server prints for an unknown
+object: the number, or ``-`` for zero (``0`` for operators). Request text if names matter.
 
-Since PostgreSQL 19, the text of a pg_lsn has eight digits after the slash. Text of the binary form has no leading zeros, as that of
-earlier versions, because a value does not say from which server it is.
+Since PostgreSQL 19, the text of a pg_lsn has eight digits after the slash. From binary, the text has no leading zeros, as in
+earlier versions, because a binary value does not tell the server's version.
 
 Source: ``oidsend``, ``uuid_send``, ``pg_lsn_send``, ``xid8send``, ``tidsend``, ``pg_snapshot_send``, regproc.c.
 """

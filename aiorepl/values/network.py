@@ -45,7 +45,7 @@ class Inet(Binary):
         if not self._known:
             made = ipaddress.IPv4Interface if bits == 32 else ipaddress.IPv6Interface
             return made((number, mask))
-        # As ``addresses.interface``.
+        # As in ``addresses.interface``.
         value = objects.bare(IPv4Interface if bits == 32 else IPv6Interface)
         objects.set_field(value, "_ip", number)
         objects.set_field(value, "_prefixlen", mask)
@@ -68,7 +68,7 @@ class Cidr(Inet):
     def value(self, number: Any, mask: int, bits: int) -> Any:
         if not self._known or number & ((_ONE << (bits - mask)) - 1):
             made = ipaddress.IPv4Network if bits == 32 else ipaddress.IPv6Network
-            return made((number, mask))  # which raises for host bits
+            return made((number, mask))  # the constructor raises for host bits
         # As ``addresses.network``.
         value = objects.bare(IPv4Network if bits == 32 else IPv6Network)
         objects.set_field(value, "_number", number)

@@ -163,14 +163,14 @@ class Types:
         return found
 
     def altered(self, infos: Iterable[TypeInfo]) -> Types:
-        """Return a copy that describes the oids of ``infos`` by ``infos``. Earlier rows keep this object."""
+        """Return a copy in which ``infos`` replace the descriptions of their oids. Rows that exist keep this object."""
         return Types([*{info.oid: info for info in (*self.added, *infos)}.values()])
 
     def binary(self, oid: int, *, numbers: bool = False) -> bool:
-        """Return whether the binary form of this type and of its components is known, and has all that the text has.
+        """Return whether the binary form of this type and of its components is known, and carries as much as the text.
 
-        :param numbers: whether the reg* types and money count, too. Their text is an object's name, or has the currency's form;
-            their binary form is only a number.
+        :param numbers: whether the reg* types and money count as well, although their binary form is only a number: it lacks
+            the object's name or the currency's format.
         """
         known = _BUILTIN_CODECS if numbers else _BINARY_CODECS
         if not self.readable(oid):

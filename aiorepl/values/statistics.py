@@ -3,8 +3,8 @@
 Python value: ``str``, PostgreSQL's text. The binary form is the server's memory, in the byte order of its machine, which
 the magic number at its head tells. The pg_brin_* summaries occur in indexes only; their binary form is refused.
 
-PostgreSQL 19 prints pg_ndistinct and pg_dependencies as arrays of JSON. Text of the binary form is that of earlier versions, because a value
-does not say from which server it is.
+PostgreSQL 19 prints pg_ndistinct and pg_dependencies as arrays of JSON. From binary, the text is that of earlier versions,
+because a binary value does not tell the server's version.
 
 Source: ``pg_ndistinct_out``, ``pg_dependencies_out``, ``pg_mcv_list_out`` (src/backend/statistics/).
 """
