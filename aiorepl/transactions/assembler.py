@@ -40,8 +40,9 @@ class Assembler:
     :param types: how to read the columns.
     :param binary: whether rows may hold columns in binary form.
     :param resume: drops changes that an earlier connection has received; it is not changed.
-    :param part_xid: the transaction that was received in part, if the caller sets ``received`` for its changes. Then they get no ordinals,
-        and the first new one has the ordinal that ``resume`` names; otherwise ``resume`` drops them by their ordinals.
+    :param part_xid: the transaction that was received in part, if the caller sets ``received`` for its changes. Received changes
+        then get no ordinals, and the first new change has the ordinal that ``resume`` names. Otherwise ``resume`` drops received
+        changes by their ordinals.
     :param begins: where the server begins to send; ``resume.after`` by default.
     :param deliver_prepared: deliver prepared transactions at their PREPARE, and their outcome later; otherwise they are
         delivered when they commit, and never if they roll back.
@@ -148,7 +149,7 @@ class Assembler:
     def feed(self, messages: Iterable[m.AnyMessage]) -> list[Slice]:
         """Take the next messages and return what can be delivered now.
 
-        :raises ProtocolError: a message is out of order; ``take_slices`` returns what came before it.
+        :raises ProtocolError: a message is out of order; ``take_slices`` returns the slices before it.
         :raises SpoolError: the transactions in progress fit neither memory nor disk.
         :raises DoubtfulMessages: a streamed transaction must be received again without streaming.
         """
@@ -362,8 +363,8 @@ class Assembler:
     def _late(self, prepare_lsn: int) -> bool:
         """Whether a transaction was prepared before the slot had two-phase commit.
 
-        The server sends it when it commits, and it is delivered then. See ``ReorderBufferFinishPrepared`` and
-        ``two_phase_at`` in PostgreSQL.
+        The server sends such a transaction at its COMMIT PREPARED, and it is delivered then. See ``ReorderBufferFinishPrepared``
+        and ``two_phase_at`` in PostgreSQL.
         """
         return prepare_lsn < self._begins
 

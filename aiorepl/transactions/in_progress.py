@@ -72,7 +72,7 @@ class InProgress:
         self._fix(-self._fixed)
 
     def empty(self, xid: int) -> Pending:
-        """Return a transaction without content, which is not kept here."""
+        """Return a transaction without content. ``InProgress`` does not keep it."""
         return Pending(xid, self._slice_bytes)
 
     def stream_start(self, message: m.StreamStart) -> Pending:
@@ -165,7 +165,7 @@ class InProgress:
     def take_prepared(self, message: m.CommitPrepared | m.RollbackPrepared) -> Pending | None:
         """Remove and return the transaction whose outcome this is; ``None`` if its PREPARE was not sent.
 
-        :raises ProtocolError: another transaction is prepared under this gid. It stays.
+        :raises ProtocolError: another transaction is prepared under this gid. That transaction is kept.
         """
         found = self._prepared.get(message.gid)
         if found is None:

@@ -1,8 +1,8 @@
 """The content of one transaction that is not committed yet, in memory and in the spool.
 
-When a subtransaction aborts, everything from its first change on is dropped. What follows that change belongs to the
-subtransaction, to subtransactions inside it, or is a message that the server sends under the toplevel xid. PostgreSQL's
-apply worker truncates at the same point: ``stream_abort_internal`` in worker.c.
+When a subtransaction aborts, everything from its first change on is dropped. Every later change belongs to the subtransaction or
+to subtransactions inside it, or is a message that the server sends under the toplevel xid. PostgreSQL's apply worker truncates at
+the same point: ``stream_abort_internal`` in worker.c.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decodes rows with composite values by the description of their types that was valid at their time.
+"""Decodes composite values by the description of their type that was valid when the row was written.
 
 The server does not say when a composite type is altered. The catalog has to be queried, and the change happened at some point
 between two queries, perhaps between two rows of one transaction. A row is decoded by the first description that its values fit:
-they have as many fields, and in binary fields of the same types.
+a value has as many fields as the description, and in binary form also the same types of fields.
 
 All rows of a slice are decoded by the same types, because a journal describes a type once per segment. So a slice is cut where
 the description changes. It is never cut for a row without composite values, which fits every description.

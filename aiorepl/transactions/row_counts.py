@@ -9,7 +9,8 @@ from aiorepl.histogram import Histogram
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 
-# More tables are counted together, so that metrics have a bounded number of series.
+# The number of tables that are counted separately. All further tables are counted together, so that metrics have a
+# bounded number of series.
 MOST_TABLES: Final = 200
 OTHER: Final = "other"
 _TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
@@ -89,6 +90,8 @@ class RowCounts:
         return count
 
     def tables(self) -> list[TableCount]:
-        """Return the counts of all tables with rows, in the order of their first rows; the others last."""
+        """Return the counts of all tables with rows, in the order of their first rows; the sum of further tables is
+        last.
+        """
         counted = list(self._by_oid.values())
         return [*counted, self._other] if any(self._other.kinds()) else counted

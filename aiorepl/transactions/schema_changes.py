@@ -118,7 +118,7 @@ class SchemaChange(Change):
 
     @property
     def key(self) -> tuple[Names, Names] | None:
-        """The names of the columns that identify a row, if other columns do now; a rename alone is no change."""
+        """The names of the columns that identify a row now, if other columns did before. A rename alone is no change."""
         if self.before is None:
             return None
         was = tuple(self.before.names[index] for index in self.before.key)
@@ -187,7 +187,8 @@ class SchemaTracker:
         self._last[relation.oid] = relation
         known = self._known.get(relation.oid)
         if known is not None and self._unnumbered.get(relation.oid):
-            # In between, a column may have been dropped and created again, so only names that are gone are compared by number.
+            # Without numbers, a column may have been dropped and created again under its name. So names that still exist are
+            # compared by name, and only the others by number.
             gone = {name: known.attributes[name] for name in known.attributes if name not in relation.names}
             known = replace(known, attributes=gone)
         found = SchemaChange(change.transaction, change.ordinal, change.layout, known)

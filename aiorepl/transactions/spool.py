@@ -92,7 +92,7 @@ class Spool:
                 self._lock.release()
 
     def describe(self, what: str) -> str:
-        """The text of an error."""
+        """Return the text of an error, which names the spool's folder."""
         return f"the spool in {self._folder} {what}"
 
     def _opened(self) -> int:
