@@ -65,7 +65,7 @@ class ObjectClient:
         try:
             self._store = _make_store(url, config)
         except (BaseError, TypeError, ValueError) as error:
-            # Its message may quote the configuration.
+            # The message of an UnknownConfigurationKeyError may quote the configuration.
             if isinstance(error, UnknownConfigurationKeyError):
                 unknown = f"config has a key that obstore does not support for {url.partition(':')[0]}://"
                 raise ConfigurationError(f"{unknown}: one of {', '.join(sorted(config))}") from None
@@ -143,7 +143,7 @@ class ObjectClient:
         data = b"The store compares versions before it writes.\n"
         if self.create(name, data) is not None and self.create(name, data) is not None:
             return False
-        # The first generation is never 1: it is a time.
+        # Google's generations are times, so no object has generation 1.
         stale = f"{_SEPARATOR}1" if self.url.startswith("gs:") else f'"0"{_SEPARATOR}'
         return self.replace(name, data, stale) is None
 
@@ -154,7 +154,7 @@ class ObjectClient:
             except (self._exists, self._precondition):
                 return None
             except FileNotFoundError as error:
-                # If-Match of an object that does not exist.
+                # The condition If-Match for an object that does not exist.
                 if no_bucket(error):
                     raise
                 return None
@@ -203,7 +203,7 @@ class ObjectClient:
         return self._unless_missing(head)
 
     def names(self, prefix: str, after: str = "") -> list[str]:
-        """Return the names that begin with ``prefix``, which ends in a slash, and sort after ``after``, in order."""
+        """Return, in order, the names after ``after`` that begin with ``prefix``. The prefix ends in a slash."""
         with self.translated():
             found = self._obstore.list(self._store, prefix.rstrip("/"), offset=after or None)
             return sorted(entry["path"] for page in found for entry in page)
@@ -318,7 +318,7 @@ def _make_store(url: str, config: Mapping[str, Any]) -> Any:
         url,
         config=dict(config),
         client_options={
-            # Only an endpoint that the user or the environment has set to http:// uses it.
+            # Permits http, which is used only if the user or the environment has set an endpoint with http://.
             "allow_http": True,
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
             "timeout": timedelta(seconds=REQUEST_SECONDS),

@@ -12,7 +12,7 @@ from aiorepl.durable import ObjectStoreError
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-# With other statuses: 400, and 409 for writes at the same time.
+# Codes of replies whose status is not transient: 400, or 409 for concurrent writes.
 _TRANSIENT_CODES: Final = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 _EXPIRED: Final = (
     "the session token has expired, or does not belong to the access key: set new credentials (key, secret and token), or use a "
@@ -63,7 +63,7 @@ def translate(error: Exception) -> ObjectStoreError:
     status, code = status_of(error), code_of(error)
     if status is not None:
         if code == "NoSuchUpload":
-            # It was completed and the answer was lost, or a lifecycle rule has aborted it.
+            # The upload was completed and the reply was lost, or a lifecycle rule has aborted the upload.
             return ObjectStoreError("the multipart upload no longer exists", transient=True)
         status_text = f"{status} {code}" if code else str(status)
         if status in _TRANSIENT_STATUSES or code in _TRANSIENT_CODES:

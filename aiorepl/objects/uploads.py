@@ -100,7 +100,7 @@ def _send(request: urllib.request.Request) -> bytes:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
             body: bytes = response.read()
     except urllib.error.HTTPError as error:
-        # It has the response, and so the connection.
+        # The error keeps the response open, and with it the connection.
         error.close()
         raise
     return body
