@@ -61,7 +61,7 @@ class Batcher:
         # Rows are counted only if they are limited.
         self._whole_rows = 0
         self._partial_rows = 0
-        # For each piece that ``added`` has not counted yet: whether it is the last piece of an added slice.
+        # The pieces that ``added`` has not counted yet, in order: whether each is the last piece of its slice.
         self._last_pieces: deque[bool] = deque()
 
     def add(self, part: Slice) -> None:
@@ -91,12 +91,12 @@ class Batcher:
 
     @property
     def ready(self) -> bool:
-        """Whether it has a complete transaction."""
+        """Whether a complete transaction waits for ``take``."""
         return bool(self._whole)
 
     @property
     def has_partial(self) -> bool:
-        """Whether it has slices of a transaction whose end was not added yet."""
+        """Whether slices of an unfinished transaction wait."""
         return bool(self._partial)
 
     def take(self) -> Batch | None:
@@ -129,7 +129,7 @@ class Batcher:
 
 
 def _fitting(parts: Sequence[Slice], max_rows: int) -> int:
-    """Return how many slices the batch has: whole transactions, or as many slices of the first transaction as fit."""
+    """Return how many slices fit in a batch: those of whole transactions, or else the first ones of a transaction."""
     rows = whole = 0
     for index, part in enumerate(parts):
         rows += len(part.changes)

@@ -170,7 +170,7 @@ class Cursor:
 
     @property
     def blocks_writer(self) -> bool:
-        """Whether the writer waits for room although this reader has taken everything: it must release slices."""
+        """Whether the writer waits for room although this reader has taken every slice: it must release slices."""
         return not self._buffer._has_room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:

@@ -98,7 +98,7 @@ class ResolvedDelivery:
 
     @property
     def needs_catalog(self) -> bool:
-        """Whether its selection or concurrency depends on the partition hierarchy."""
+        """Whether the sink's selection or concurrency depends on the partition hierarchy."""
         ordered = self.concurrency > 1 and self.order in (by_key, by_table)
         return ordered or (self.selection is not None and bool(self.selection.rules))
 
@@ -180,7 +180,7 @@ def _resolve(spec: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> Resolv
 
 def _dead_letters_sink(target: Sink | SyncSink | Path | str | None) -> Sink | None:
     if isinstance(target, (str, Path)):
-        # Imported here, because it imports half of the journal.
+        # Imported here, because ``dead_letters`` imports half of the journal.
         from aiorepl.delivery.dead_letters import DeadLetters
 
         target = DeadLetters(target)

@@ -127,7 +127,7 @@ class DeadLetters(SyncSink):
 class Letter:
     """One dead letter.
 
-    :param file: its path.
+    :param file: the path of its file.
     :param batch: the rejected changes, and the rejection.
     :param source: the position with which the sink was opened; it names the slot. ``None`` if it is unknown.
     """

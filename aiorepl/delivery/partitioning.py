@@ -195,7 +195,7 @@ class _Key:
 
 
 def _is_bytewise(column: Column, types: Types) -> bool:
-    """Whether two values of the column are equal only if their bytes are.
+    """Whether equal values of the column have equal bytes.
 
     The collation is not known here: text counts as bytewise, although it is not under a nondeterministic collation.
     """
@@ -203,7 +203,7 @@ def _is_bytewise(column: Column, types: Types) -> bool:
     while (info := types.info(oid)) is not None and info.kind == DOMAIN:
         oid = info.element
     if oid == _BPCHAR:
-        # Padded to its length, if it has one.
+        # Equal values have equal bytes if the type has a length, because they are padded to it.
         return column.type_modifier >= 0
     return oid in _BYTEWISE or (info is not None and info.kind == ENUM)
 
@@ -242,7 +242,7 @@ class _ByKey:
         return tuple([(root, key) for root in roots for key in (first, second)])
 
     def _begins_stage(self, layout: Layout) -> bool:
-        """Switch to another description; return whether its keys are not comparable with the earlier ones."""
+        """Switch to another description. Return whether its keys cannot be compared with the keys of the current stage."""
         relation = self._relation = layout.relation
         key = self._keys.get(relation)
         begins = False

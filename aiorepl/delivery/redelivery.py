@@ -24,8 +24,8 @@ async def redeliver(name: str, delivery: Delivery, letters: DeadLetters) -> int:
     :param name: the sink's name.
     :param delivery: the sink's options in the pipeline.
     :returns: the number of letters that were delivered.
-    :raises ConfigurationError: a file is not a dead letter, or one of another sink; or the sink keeps a position and does
-        not support replay.
+    :raises ConfigurationError: a file is not a dead letter, or belongs to another sink; or the sink keeps a position and
+        does not support replay.
     :raises SinkError: a letter was rejected again; it and all later ones are kept.
     """
     waiting = await asyncio.to_thread(lambda: list(letters.letters()))

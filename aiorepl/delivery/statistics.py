@@ -62,7 +62,7 @@ class SinkStatistics:
         self.next_attempt = datetime.now(UTC) + timedelta(seconds=seconds)
 
     def called(self, name: str, seconds: float) -> None:
-        """Count the time of a call that has succeeded; nothing is repeated any more."""
+        """Record the duration of a call that has succeeded, and clear the error that it was repeated after."""
         self.retrying = self.next_attempt = None
         if name == "write":
             self.write_seconds.observe(seconds)

@@ -85,7 +85,7 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, stop: threading.Event) 
                 return  # the loop is closed
         elif now - asked_at >= threshold:
             _report(loop, thread, now - asked_at, first=threshold == LIMIT_SECONDS)
-            # Report again while it stays blocked, at growing intervals.
+            # Report again while the loop stays blocked, at growing intervals.
             threshold *= _GROWTH
 
 

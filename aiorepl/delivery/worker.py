@@ -55,7 +55,7 @@ class SinkWorker:
     :param after: the sink has every transaction that ended at or before this LSN; they are not delivered again.
     :param keeps_position: whether the sink stores its position, and so gets batches without changes as well.
     :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
-    :param memory: what the selection remembers; by default nothing from before.
+    :param memory: the selection's memory of earlier descriptions of tables; empty by default.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SinkWorker:
         self._reset(after)
 
     def _reset(self, after: LSN) -> None:
-        """Begin again: the sink has everything up to ``after``, and nothing else is known."""
+        """Discard all state. The sink has everything up to ``after``."""
         self._filter = None
         if self._selection is not None:
             self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog, self._memory)
@@ -103,7 +103,7 @@ class SinkWorker:
         self._dropped = 0
         self._unflushed_bytes = 0
         self._flush_at: float | None = None
-        # The end LSN of the last accepted transaction, until it is flushed, and its commit time.
+        # The end LSN of the last accepted transaction that is not flushed yet, and its commit time.
         self._accepted: LSN | None = None
         self._committed: datetime | None = None
         # The error that prevents delivery of the next slice; raised once everything before it is durable.
@@ -227,7 +227,7 @@ class SinkWorker:
             pass
 
     async def _write(self, batch: Batch) -> None:
-        # A sink may store its position together with the rows.
+        # Persist the memory before the write, because a sink may store its position together with the rows.
         await self._remember()
         if self._keeps_position or any(map(_must_be_written, batch.slices)):
             if self.statistics.began is None:

@@ -131,7 +131,7 @@ class SinkWriter:
             await self._move_position_past(batch)
             return
         transactions = list(batch.transactions())
-        # If the retries of a TransientError are spent, each single transaction would fail with it again.
+        # After a TransientError whose retries are spent, each transaction would fail in the same way.
         if len(transactions) > 1 and not isinstance(error, TransientError):
             for slices in transactions:
                 await self._write(Batch(slices))
@@ -176,7 +176,7 @@ class SinkWriter:
                     raise
                 failures, error = failures + 1, again
                 if isinstance(again, PermanentError) and again.rejected:
-                    # The sink has the others.
+                    # The sink has accepted all other changes.
                     first = False
                     rejected += [c for part in self._select(batch, again.rejected) for c in part.changes]
                 elif len(piece) > 1 and failures < _MOST_FAILURES:
@@ -203,7 +203,7 @@ class SinkWriter:
     def _require_whole(self, slices: Sequence[Slice], error: AioreplError) -> None:
         """Check that these slices are a whole transaction, so that none is diverted in part.
 
-        :raises SinkError: they are a part of one, or a prepared transaction that is undecided.
+        :raises SinkError: the slices are part of a transaction, or of a prepared transaction that is undecided.
         """
         header = slices[0].transaction
         if header is None or self._sink.concurrent:
