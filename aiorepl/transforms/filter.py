@@ -24,7 +24,7 @@ from aiorepl.transforms.selection import KINDS, Selection
 Own = tuple[int, str, str, tuple[Column, ...], tuple[int | None, ...]]
 """Oid, schema, name and columns of a Relation message, and the columns' numbers in the catalog, as far as they are known."""
 Description = tuple[Own, tuple[Name, ...], tuple[Name, ...]]
-"""Everything that a selection depends on: also the names of the table's ancestors, and of those that it may have had before."""
+"""Everything that a selection depends on: the description, and the names of the table's ancestors and possible former parents."""
 
 
 class _Table:
@@ -154,7 +154,8 @@ class StreamFilter:
     def _judge(self, changes: LazyChanges) -> None:
         """Apply the rules to each description that is new and that has rows.
 
-        A description without rows may be of a subtransaction that was rolled back, so rows are sought, once for a description.
+        A description without rows may belong to a subtransaction that was rolled back. So the changes are searched for rows
+        until each new description has one.
         """
         new = {
             _own(relation)

@@ -1,8 +1,8 @@
 """Remembers the descriptions of tables for a selection, so that a rename cannot disclose hidden columns. Pure, except for ``persist``.
 
-Patterns match names, and names change. So each description of a table is compared with the one before, also if the pipeline
-was stopped in between: the memory is durable before the position of the sink passes the rows of a description. It has names
-only, no decisions: these follow from the patterns of the present configuration.
+Patterns match names, and names change. So each description of a table is compared with the previous one, even across a restart:
+the memory becomes durable before the sink's position passes the rows of a description. The memory has only names; what is hidden
+follows from the patterns of the present configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Remembered:
     def select(self, rules: Rules, catalog: TableCatalog, oid: int) -> TableSelection:
         """Apply the rules to this description.
 
-        :param oid: the table that it is compared with. Another table of the same name has not the same parents.
+        :param oid: the table that this description is compared with. If that is another table of the same name, its ancestors do
+            not count.
         """
         family = (self.names, *(catalog.ancestors(oid) if oid == self.oid else ()))
         missing = {
@@ -52,7 +53,7 @@ class Remembered:
 class SelectionMemory:
     """The last description of each table that one sink's selection was applied to.
 
-    :param write: makes the output of ``to_json`` durable; ``None``: a restart forgets it.
+    :param write: makes the output of ``to_json`` durable; ``None``: the memory is lost at a restart.
     :param count_writes: returns how often this memory was written.
     """
 
@@ -65,7 +66,7 @@ class SelectionMemory:
         self._rules = rules
         self.count_writes = count_writes
         self._write = write
-        # In the order in which they were described.
+        # By oid and by name, in the order in which the tables were described last.
         self._tables: dict[int, Remembered] = {}
         self._names: dict[Name, Remembered] = {}
         self._changed = False
@@ -77,18 +78,18 @@ class SelectionMemory:
     def add(self, table: Remembered, selection: TableSelection) -> None:
         """Remember a description.
 
-        :param selection: the result of the rules for it.
+        :param selection: the result of the rules for the description.
         """
         if self._tables.get(table.oid) == table and self._names.get(table.names) == table:
             return
         self._put(table)
         hides = any(action is not ColumnAction.KEPT for action in selection.actions.values())
-        # Only if something can be disclosed or lost.
+        # Write the memory only if a column could be disclosed, or rows lost.
         self._changed |= hides or bool(table.missing or self._rules.tables)
 
     @property
     def kept(self) -> bool:
-        """Whether a restart has it."""
+        """Whether the memory survives a restart."""
         return self._write is not None
 
     async def persist(self) -> None:
@@ -105,19 +106,19 @@ class SelectionMemory:
                 raise
 
     def begin(self, catalog: TableCatalog) -> None:
-        """Compare the memory with the published tables, and add them.
+        """Compare the memory with the published tables, and add the tables.
 
         :raises ConfigurationError: the selection would hide less than it did before, or select other tables.
         """
         for remembered in self._tables.values():
-            # A table that was detached meanwhile has the same rows, and stays hidden.
+            # A table that was detached meanwhile still has its rows, so it stays hidden.
             catalog.remember(remembered.oid, remembered.ancestors)
         problems = [problem for table in catalog for problem in self._problems(table, catalog)]
         if problems:
             raise ConfigurationError("; ".join(dict.fromkeys(problems)))
         there = {table.oid for table in catalog}
         for oid in self._tables.keys() - there:
-            # It is no longer published. It is forgotten only if its name is used again.
+            # The table is no longer published. It is forgotten only if another table has its name now.
             if (other := catalog.named(self._tables[oid].names)) is not None and other.oid != oid:
                 del self._tables[oid]
         for table in catalog:
@@ -145,7 +146,7 @@ class SelectionMemory:
     def load(self, tables: Iterable[Mapping[str, Any]]) -> None:
         """Add the output of ``to_json``.
 
-        :raises ValueError, TypeError, LookupError: it is malformed.
+        :raises ValueError, TypeError, LookupError: the output is malformed.
         """
         for each in tables:
             missing = {
@@ -179,7 +180,7 @@ class SelectionMemory:
                     yield problem
 
     def _adopt(self, table: CatalogTable, catalog: TableCatalog) -> None:
-        """Add a table of the catalog. Of a table that is remembered, add only the hidden columns that no description had."""
+        """Add a table of the catalog. If the table is known already, add only hidden columns that no description had."""
         known = self._tables.get(table.oid)
         family = (table.names, *catalog.ancestors(table.oid))
         selection = select_table(self._rules, table.oid, family, table.numbered)

@@ -111,13 +111,13 @@ class Selection:
 
     @property
     def forgetful(self) -> list[str]:
-        """The patterns that hide something, and may go on matching after what they hid has another name."""
+        """The hiding patterns that may still match something after the hidden table or column has another name."""
         hiding = (*self._rules.drop.all, *self._rules.mask.all)
         excluding = (pattern for pattern in self._rules.tables.all if pattern.excludes)
         return [pattern.text for pattern in (*hiding, *excluding) if pattern.optional or not pattern.exact]
 
     def hidden(self, catalog: TableCatalog) -> list[str]:
-        """Return what the patterns hide in these tables, as exact patterns: ``public.people.email``, ``!public.audit``."""
+        """Return the hidden columns and tables as exact patterns: ``public.people.email``, ``!public.audit``."""
         found = []
         for table in catalog:
             family = table.names, *catalog.ancestors(table.oid)
