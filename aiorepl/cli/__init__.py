@@ -40,7 +40,7 @@ class Commands(click.Group):
     """Lists the commands in the order in which a newcomer needs them, and suggests one for a misspelled name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Return the names in their order here."""
+        """Return the names in the order in which the commands were added."""
         return list(self.commands)
 
     def resolve_command(
@@ -92,13 +92,14 @@ command.add_command(server)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The console script."""
+    """Run the command line, and exit with its code."""
     replace_closed()
     code = _run(arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
-        # Nobody reads it any more (aiorepl … | head), or the disk is full. Without this, Python fails again when it flushes at exit.
+        # The reader of the pipe has ended (aiorepl … | head), or the disk is full. Without a replacement of standard output,
+        # Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if code == 0 and not isinstance(error, BrokenPipeError):
             code = _fail(Log(), f"cannot write to standard output: {reason(error)}", code=1)

@@ -59,10 +59,10 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 def not_ignored(*signals: signal.Signals) -> list[signal.Signals]:
-    """Return the signals that a command may handle.
+    """Return the signals that a command may handle: SIGTERM, and those that its parent has not set to be ignored.
 
-    Without those that its parent told it to ignore: ``nohup`` does so with SIGHUP, and a shell without job control with SIGINT
-    for commands after which it does not wait (``&``). SIGTERM always ends a command.
+    ``nohup`` ignores SIGHUP for its command. A shell without job control ignores SIGINT for commands in the background
+    (``&``).
     """
     return [each for each in signals if each == signal.SIGTERM or signal.getsignal(each) != signal.SIG_IGN]
 

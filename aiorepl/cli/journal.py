@@ -128,7 +128,7 @@ def _has_history(store: Store) -> bool:
 
     within = store.within("history")
     with reading(store):
-        # If the first one is lost, the second one shows it.
+        # A history has both. If ``history.json`` is lost, the folder of the tables still shows that there is a history.
         found = "history.json" in within.names() or bool(within.names("_tables"))
     if found:
         _require_pyarrow(f"the history of the journal {store.url}")

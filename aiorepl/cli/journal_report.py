@@ -116,7 +116,7 @@ def _tables(found: Inspection) -> list[dict[str, Any]]:
 
 
 def _reasons(found: Inspection, begins: LSN) -> dict[tuple[str, str], str]:
-    """Why tables are not whole for a reader that begins there."""
+    """Return, by table, why the table is not whole for a reader that begins at ``begins``."""
     lacking = found.chain.completeness.incomplete(begins)
     return {(each.schema, each.table): each.reason for each in lacking}
 

@@ -53,7 +53,7 @@ class Log:
     def __init__(self) -> None:
         self._handler = logging.StreamHandler(sys.stderr)
         self._handler.setFormatter(TextFormatter(SHORT))
-        # The command reports the error itself that ends a pipeline.
+        # The command itself reports the error that ends a pipeline.
         self._handler.addFilter(lambda record: not hasattr(record, "fatal"))
         self._level = logging.WARNING
 

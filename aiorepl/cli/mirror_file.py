@@ -42,7 +42,7 @@ _LOCAL: Final = ("cores", "memory", "log")
 class MirrorFile:
     """A loaded file.
 
-    :param session: starts Spark, or returns the session that there is.
+    :param session: returns the Spark session, and starts Spark if there is none.
     :param interval: the seconds between two batches; ``None``: no pause.
     :param name: the name of the application and of its query in Spark.
     """
@@ -94,7 +94,7 @@ def load(path: Path) -> MirrorFile:
         schema = TableSchema.of(Mirror)
         hints = {name: hint for name, hint in schema.hints.items() if name != "journal"}
         schema = replace(schema, hints=hints, required=schema.required - {"journal"})
-        # Without a journal the table is checked all the same.
+        # If [journal] has an error, a stand-in lets [mirror] be checked as well.
         found = journal or "journal"
         mirror = reader.make(
             "mirror", lambda **given: Mirror(journal=found, lake=lake, **given), document["mirror"], schema

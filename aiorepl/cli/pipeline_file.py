@@ -37,7 +37,8 @@ class PipelineFile:
 
     :param pipeline: not started.
     :param journal: the store of the journal, if there is one.
-    :param snapshot: whether it begins with the rows that the tables have, and perhaps how.
+    :param snapshot: whether the pipeline begins with a snapshot of the tables, or the options of that
+        snapshot.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     """
@@ -106,7 +107,7 @@ def _pipeline(
             }
 
     if "snapshot" in document:
-        # The table switches the snapshot on, even if it is empty.
+        # The table [snapshot] switches the snapshot on, even if the table is empty.
         options["snapshot"] = reader.make("snapshot", SnapshotOptions, document["snapshot"])
 
     hints = {
@@ -168,9 +169,9 @@ def _source_schema() -> TableSchema:
     from aiorepl.source.source import Source
 
     schema = TableSchema.of(Source)
-    # connect takes Python objects.
+    # ``connect`` takes Python objects, which TOML does not have.
     hints = {name: hint for name, hint in schema.hints.items() if name != "connect"}
-    # Source checks it too, but raises at the first error.
+    # Source checks ``proto_version`` as well, but raises at the first error.
     hints["proto_version"] = Literal[1, 2, 3, 4]
     return replace(schema, hints=hints, required=schema.required - {"dsn"})
 
@@ -230,7 +231,8 @@ def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> De
     delivery_options = {name: hint for name, hint in TableSchema.of(Delivery).hints.items() if name != "sink"}
 
     def deliver(**options: Any) -> Delivery:
-        # Delivery checks these too, but raises at the first error and does not name the option.
+        # Delivery checks these options as well, but raises at the first error and does not name the
+        # option.
         for name, make in (("transform", load_function), ("routing_key", Routing)):
             if isinstance(options.get(name), str):
                 (parameter,) = signature(make).parameters
@@ -247,7 +249,8 @@ def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> De
     if getattr(sink_class, "reads_dsn_file", False):
         reader.kept.add(f"{key}.dsn")
     schema = TableSchema.of(sink_class)
-    # The entry keys have been read; as hints they serve suggestions.
+    # The keys of the entry are no options of the sink. They are hints only so that a misspelled key is
+    # suggested.
     common = delivery_options | dict.fromkeys(_ENTRY_KEYS, str)
     schema = replace(schema, hints=schema.hints | common, required=schema.required - common.keys())
     options = {name: value for name, value in table.items() if name not in _ENTRY_KEYS}

@@ -106,7 +106,7 @@ def write(
     async def run() -> int:
         mixture = Mixture(largest=largest, schema_changes=not no_ddl, prepared=not no_prepared, pause=pause)
         workload = Workload(dsn, seed=seed, writers=writers, mixture=mixture)
-        (await connect_sql(dsn)).terminate()  # its errors say what to do
+        (await connect_sql(dsn)).terminate()  # raises errors that say what to do
         try:
             await workload.begin()
         except Exception as error:  # noqa: BLE001 - translated or raised as it is

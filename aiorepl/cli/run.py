@@ -101,7 +101,7 @@ def _served(
 async def _report(loaded: PipelineFile, log: Log) -> None:
     try:
         await loaded.pipeline.started()
-    except (AioreplError, RuntimeError):  # it has ended before, and says why itself
+    except (AioreplError, RuntimeError):  # the pipeline has ended, and reports its own error
         return
     sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items())
     _log.info("running: %s", f"sinks {sinks}" if sinks else "no sinks, only the journal")

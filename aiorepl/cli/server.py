@@ -32,6 +32,6 @@ def server(version: str) -> int:
             err=True,
         )
         signal.sigwait(ends)
-        # A second Ctrl-C ends this process; the server is stopped without it.
+        # From here on a second Ctrl-C ends this process; the server's guardian then stops the server.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
     return 0

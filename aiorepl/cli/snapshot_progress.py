@@ -1,4 +1,4 @@
-"""Shows how far a snapshot is: a bar for each table that is read in a terminal, a line now and then elsewhere."""
+"""Shows how far a snapshot is: in a terminal a bar for each table that is read, elsewhere a line now and then."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ def mirror(
     runner = MirrorRunner(
         loaded.mirror, loaded.session, loaded.retry, once=once, interval=loaded.interval, name=loaded.name
     )
-    # Spark sets a handler of its own for SIGINT, so it starts first, and hides whether SIGINT was ignored.
+    # Spark's own handler for SIGINT hides whether SIGINT was ignored, so look before Spark starts. Spark starts before our
+    # handlers are set, because it would replace the one for SIGINT.
     numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with _served(http, http_host, runner) as listener:
         session = loaded.session()

@@ -268,7 +268,7 @@ class TableReader:
 def document_of(path: Path, command: str) -> dict[str, Any]:
     """Read a file.
 
-    :param command: the one that reads it, and that prints an example of it.
+    :param command: the command that reads the file, and that prints an example with ``--example``.
     :raises ConfigurationError: the file cannot be read, or is not TOML.
     """
     try:

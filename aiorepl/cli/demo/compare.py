@@ -16,8 +16,8 @@ Rows = dict[Any, dict[str, Any]]
 class Verdict:
     """A comparison of one table.
 
-    :param rows: in the source.
-    :param differing: missing, surplus and different rows in the copy.
+    :param rows: the number of rows in the source.
+    :param differing: the number of missing, surplus and different rows in the copy.
     """
 
     table: str

@@ -159,7 +159,7 @@ class _Demo:
         """Wait until every committed change is durable in the journal and in the files."""
         end = await self._position(connection)
         while True:
-            # A record after the last commit, so that the flushed position can pass ``end``.
+            # The message's WAL record is after the last commit, so the flushed position can pass ``end``.
             await connection.execute("SELECT pg_logical_emit_message(false, 'aiorepl demo', '')")
             statistics = pipeline.statistics()
             if statistics.flushed >= end and statistics.sinks["jsonl"].changes >= self._captured(pipeline):
@@ -239,7 +239,7 @@ def _shown(verdict: Verdict) -> str:
 def _fresh(path: Path) -> Iterator[Path]:
     """Empty the folder, if an earlier demo made it or it does not exist, and keep other demos out of it.
 
-    :raises ConfigurationError: it has something else, or another demo uses it.
+    :raises ConfigurationError: the folder has files that no demo made, or another demo uses it.
     """
     folder = path.resolve()
     mark = folder / _MARK

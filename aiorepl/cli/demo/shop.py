@@ -51,7 +51,8 @@ async def set_up(connection: Any) -> None:
 class Done:
     """Counts of the work so far.
 
-    :ivar changes: what the copies get: the rows of the snapshot, rows that were changed, and truncates.
+    :ivar changes: the changes that the copies get: the rows of the snapshot, changed rows, and
+        truncates.
     """
 
     transactions: int = 0
