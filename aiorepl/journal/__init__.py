@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from aiorepl import compiled
 
-# Before the imports, which use it.
+# Set before the imports below, which search this path.
 __path__ = compiled.path_of(__name__, __path__)
 
 from aiorepl.journal.cursors import Cursors

@@ -20,16 +20,16 @@ from aiorepl.position import Position
 
 
 class Files(Protocol):
-    """Loads what ``position.json`` names. Every call may raise JournalError."""
+    """Loads the files that ``position.json`` names. Every call may raise JournalError."""
 
     def manifest(self, ref: ManifestRef) -> Manifest:
-        """Load a manifest that has at least the segments of ``ref``: it may have been merged meanwhile."""
+        """Load the manifest ``ref``. If it was merged meanwhile, load the merged manifest, which has more segments."""
 
     def completeness(self, state: State) -> Completeness:
         """Load the gaps and snapshots of this state, or of a later one."""
 
     def start(self, state: State) -> Start:
-        """Load where retention has moved the start."""
+        """Load the journal's start, which retention moves."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Chain:
         return following is not None and following.after == lsn
 
     def incomplete(self, after: LSN, table: Table | None = None) -> list[Incomplete]:
-        """The tables that a reader that begins after ``after`` does not get whole; of all tables, or only ``table``."""
+        """The tables that are not whole for a reader that begins after ``after``; of all tables, or only of ``table``."""
         return self.completeness.incomplete(max(after, self.start_lsn), table)
 
     def hole(self, lsn: LSN) -> Gap | None:

@@ -1,12 +1,12 @@
 """Records accepted gaps, and the tables that a journal does not have from their first row on. Pure.
 
-Kept in a file of its own, which ``position.json`` names. The chunks that were published since it was written are in
-``position.json``: a file with every table would otherwise be written for each table of a snapshot.
+A file of its own, which ``position.json`` names, has gaps and tables. Chunks that were published after this file was
+written are in ``position.json``. Otherwise each table of a snapshot would need a new file with all tables.
 
 A table is whole for a reader that begins at or before the table's snapshot, if nothing is missing after that. A table that
 came into the stream without a snapshot is never whole: rows that were there before are not in the journal. Nobody can tell
-whether there were any. Tables are distinguished by oid and name, because readers know them by name: under a name that was
-given to another table, the rows of that one begin in the middle.
+whether there were any. Tables are distinguished by oid and name, because readers know them by name: if a name was given to
+another table, that table's rows under this name begin in the middle.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PublishedChunk(NamedTuple):
 
     @property
     def decisive(self) -> bool:
-        """Whether the chunk begins or completes a snapshot, or is of rows that a condition selects."""
+        """Whether the chunk begins or completes a snapshot, or has only rows that a condition selects."""
         return self.chunk.number == 1 or self.chunk.last_of_table or self.chunk.partial
 
 
@@ -123,7 +123,7 @@ class Appearance:
 class Incomplete:
     """A table that a reader does not get whole.
 
-    :param reason: why.
+    :param reason: why the table is not whole.
     """
 
     schema: str
@@ -140,7 +140,7 @@ class Completeness:
 
     :param gaps: all gaps that were ever accepted.
     :param tables: the snapshots of tables.
-    :param appeared: the tables that came without one.
+    :param appeared: the tables that came without a snapshot.
     """
 
     gaps: tuple[Gap, ...] = ()

@@ -35,7 +35,7 @@ class Consumer:
     held_since: int | None = None
 
     def stalled(self, now: float) -> bool:
-        """Whether it has not moved for a day, although there was something to read.
+        """Whether the cursor has not moved for a day, although there was something to read.
 
         :param now: in seconds since 1970.
         """
@@ -44,7 +44,7 @@ class Consumer:
         return now - max(self.cursor.moved, self.held_since) >= STALLED_SECONDS
 
     def remedy(self, url: str) -> str:
-        """What to do if it has stalled.
+        """What to do about a stalled cursor.
 
         :param url: of the journal.
         """

@@ -141,9 +141,9 @@ class Cursors:
                 if forward:
                     cursor.position.require_same_source(position, f"cursor {name!r}")
                     moved = cursor.position.lsn < position.lsn
-                    # A query's id is its own, whichever process runs it.
+                    # A query's id belongs to the query, whichever process runs it.
                     if not moved and (query is not None or cursor.reader == self._own):
-                        # The file is as wanted, also if an earlier call registered the cursor and the call's answer was lost.
+                        # Nothing to write: the cursor is registered as wanted, perhaps by an earlier call whose answer was lost.
                         self._held.add(name)
                         return cursor.position
                     position = position if moved else cursor.position
@@ -152,7 +152,7 @@ class Cursors:
             data = self._dump(
                 name, Cursor(position, query, self._own, now, self._count_writes is not None, writes)
             )
-            # Somebody else moved, took or dropped it meanwhile: look again.
+            # If another process has moved, taken or dropped the cursor meanwhile, look again.
             with contextlib.suppress(Superseded):
                 self._store.replace(_file(name), data, version)
                 self._held.add(name)

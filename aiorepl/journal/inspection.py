@@ -84,7 +84,7 @@ def inspect(url: Location | Store) -> Inspection:
     segments, tables = _summarize(chain)
     prepared = []
     for transaction in chain.state.prepared:
-        # Decided meanwhile, or lost: which of the two, verification tells.
+        # The transaction was decided meanwhile, or its file is lost. The verification tells which.
         with reading(store), contextlib.suppress(FileNotFoundError):
             prepared.append(Prepared(transaction, *store.about(prepared_file(transaction))))
     return Inspection(store.url, chain, segments, tables, consumers(chain, Cursors(store)), prepared)

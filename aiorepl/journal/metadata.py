@@ -61,7 +61,7 @@ class PreparedTransaction:
 class Start:
     """Where retention has moved the start of a journal. It never moves back.
 
-    :param journal: of the Identity.
+    :param journal: the identity's random text.
     :param lsn: the end of the last segment that readers may no longer use.
     :param deleted: the end of the last segment whose file is deleted. It is before ``lsn`` if the deletion was interrupted.
     """
@@ -75,7 +75,7 @@ class Start:
 class State:
     """The durable state of a journal.
 
-    :param journal: of the Identity.
+    :param journal: the identity's random text.
     :param position: its end, including WAL without transactions; LSN 0 while it is empty.
     :param end: the end of the last segment; LSN 0 if there is none.
     :param epoch: the last writer's epoch: each writer takes a higher one before it writes.

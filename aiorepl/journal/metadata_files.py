@@ -69,7 +69,7 @@ class MetadataFiles:
             identity = self.identity()
             if identity is None:
                 raise self._missing(IDENTITY)
-            # An empty journal may get another start.
+            # Not cached while the journal is empty, because an empty journal may get another start.
             self._identity = identity if state.position.lsn else None
         if state.journal != identity.journal:
             raise self._foreign(POSITION)
@@ -164,7 +164,7 @@ class MetadataFiles:
         return known[2]
 
     def manifest(self, ref: ManifestRef) -> Manifest:
-        """Load a manifest that has at least the segments of ``ref``."""
+        """Load the manifest ``ref``. If it was merged meanwhile, load the merged manifest, which has more segments."""
         after, end = ref.after, ref.end
         while True:
             manifest = self._manifest(ref)
@@ -189,7 +189,7 @@ class MetadataFiles:
         return manifest
 
     def _present(self, file: str) -> State:
-        """Return the present state, after ``file`` was not found: another one may have taken its place."""
+        """Return the present state, because ``file`` was not found: a later state may name another file in its place."""
         state = self.state()
         if state is None:
             raise self._missing(file)

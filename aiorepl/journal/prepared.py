@@ -62,12 +62,12 @@ class PreparedStore:
             load_prepared_index(self._store, transaction, source)
 
     def clean(self) -> None:
-        """Delete the files of all other transactions. Only the writer that holds the journal may call it."""
+        """Delete all files except those of undecided transactions. Only the writer that holds the journal may call it."""
         self._store.clean(PREPARED)
         names = {transaction.name + SUFFIX for transaction in self._undecided}
         for file in self._store.names(PREPARED):
             if file not in names:
-                with contextlib.suppress(OSError):  # nobody reads it
+                with contextlib.suppress(OSError):  # nobody reads the file
                     self._store.delete(f"{PREPARED}/{file}")
 
     def add(self, part: Slice, header: Transaction, source: Position) -> None:

@@ -141,7 +141,7 @@ class Publisher:
     def require_epoch(self) -> None:
         """Check that no later writer has taken the epoch.
 
-        :raises JournalError: one has, or ``position.json`` cannot be read.
+        :raises JournalError: a later writer has taken the epoch, or ``position.json`` cannot be read.
         """
         found, _ = self._files.versioned_state()
         if self.claimed and (found is None or found.writer != self._own):
@@ -162,7 +162,10 @@ class Publisher:
         self.finish()
 
     def _look_around(self, state: State) -> None:
-        """Find the files that earlier writers left. A file newer than ``position.json`` is an error: that is an older copy then."""
+        """Find the files that earlier writers left.
+
+        A file newer than ``position.json`` is an error, because ``position.json`` must be an older copy then.
+        """
         newer = False
         start = self._files.start(state)
         self._orphans, self._obsolete = [], []
@@ -281,7 +284,7 @@ class Publisher:
         self._pending = None
         self._obsolete += pending.obsolete
         end = self.state.end.lsn
-        # Kept until the same range is durable in other segments.
+        # Uploads of earlier writers are kept until the same range is durable in other segments.
         self._obsolete += [file for after, file in self._orphans if after < end]
         self._orphans = [orphan for orphan in self._orphans if orphan[0] >= end]
         if before is not None and len(before.manifests) != len(self.state.manifests):

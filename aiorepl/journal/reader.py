@@ -113,7 +113,7 @@ class JournalReader:
         """Return the position at the end of a segment.
 
         :param lsn: where a segment ends.
-        :raises JournalError: none ends there, or it is damaged.
+        :raises JournalError: no segment ends there, or the journal is damaged.
         """
         if lsn == chain.last_segment_end:
             return chain.end
@@ -172,7 +172,7 @@ class JournalReader:
         raise JournalError(f"{problem}. {remedy or _REMEDY}")
 
     def incomplete(self, chain: Chain, after: LSN, table: Table | None = None) -> str:
-        """Say which tables a reader that begins after ``after`` with an empty target does not get whole; empty if none.
+        """Name the tables that are not whole for a reader that begins after ``after`` with an empty target; empty if none.
 
         :param table: ask for this table only, a schema and a name.
         :raises JournalError: as ``chain``.

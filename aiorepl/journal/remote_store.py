@@ -53,7 +53,7 @@ class RemoteStore:
 
     @property
     def range_bytes(self) -> int:
-        """A request takes as long as some megabytes."""
+        """Some megabytes, because a request takes as long as reading them."""
         return _RANGE_BYTES
 
     def within(self, folder: str) -> RemoteStore:
@@ -98,9 +98,10 @@ class RemoteStore:
                 raise Superseded(name)
             content, current = found
             if content == data:
-                written = current  # our own, whose answer was lost
+                written = current  # our own bytes: the answer was lost
             elif content == self._unanswered.get(name):
-                # The object has the bytes of an earlier replacement, whose answer was lost and which the caller has given up.
+                # The object has the bytes of an earlier replacement. The replacement's answer was lost, and the caller has given
+                # it up.
                 written = self._put(name, data, current)
             else:
                 raise Superseded(name)

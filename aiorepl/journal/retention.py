@@ -99,7 +99,7 @@ def prune(
         if lsn is None and start.deleted == start.lsn:
             return deleted
         moved = replace(start, lsn=max(start.lsn, lsn or ZERO))
-        with contextlib.suppress(Superseded):  # another process prunes, too
+        with contextlib.suppress(Superseded):  # another process prunes as well
             if moved != start:
                 version = store.replace(START, dump_start(moved), version)
             for segment in chain.named(start.deleted, moved.lsn):

@@ -173,7 +173,7 @@ class SegmentBuilder:
             payload, xid = row.message.payload, row.message.xid
         elif isinstance(change, Truncate):
             for relation in change.relations:
-                # This may begin a block, which then needs all of them.
+                # Switch to all relations first. If one of them begins a new block, the block needs all of them.
                 self._switch(relation, None)
             for relation in change.relations:
                 self._switch(relation, None)
@@ -310,7 +310,7 @@ class _Descriptions:
         self.all: list[Description] = []
         self.types: dict[int, TypeInfo] = {}
         self._numbers: dict[tuple[bytes, tuple[bytes, ...], frozenset[tuple[str, Attribute]]], int] = {}
-        # How many descriptions have these bytes: a column may be dropped and created again.
+        # How many descriptions have these bytes: a column that was dropped and created again changes only the attributes.
         self._equal: Counter[bytes] = Counter()
         self._known: dict[Relation, int] = {}
         self._typed: set[Relation] = set()

@@ -110,6 +110,6 @@ class JournalSink(Sink):
         except OSError as error:
             raise storage_error(error, f"journal {self.url}: cannot {doing}") from error
         except JournalError as error:
-            if transient(error):  # a read that may succeed later
+            if transient(error):  # a failed read that may succeed later
                 raise TransientError(f"journal {self.url}: cannot {doing}: {error}") from error
             raise

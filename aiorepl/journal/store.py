@@ -169,7 +169,7 @@ class LocalStore:
 
     @property
     def range_bytes(self) -> int:
-        """A read costs next to nothing."""
+        """Zero, because each read costs next to nothing."""
         return 0
 
     def within(self, folder: str) -> LocalStore:

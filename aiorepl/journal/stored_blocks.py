@@ -36,7 +36,7 @@ def read_block(store: Store, file: str, block: Block) -> bytes:
 
 
 def read_blocks(store: Store, file: str, blocks: Sequence[Block]) -> Iterator[bytes]:
-    """Read adjacent blocks at once, and yield the bytes of each, verified. Keeps no reference to the last one.
+    """Read adjacent blocks at once, and yield the bytes of each, verified. Keeps no reference to the bytes of the last block.
 
     :raises JournalError: the block is damaged or missing; the message names file and block.
     :raises OSError: the file cannot be read.

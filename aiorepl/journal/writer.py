@@ -63,7 +63,7 @@ class JournalWriter:
         self._size = 0
         # The uploaded parts of the present segment, whose end is not known yet.
         self._parts: list[Entry] = []
-        # The end of the last of them, the chunk of a snapshot that they are, and the oids and names of their tables.
+        # The end of the last uploaded part, the snapshot chunk that the parts hold, and the oids and names of the parts' tables.
         self._end: Position | None = None
         self._chunk: tuple[SnapshotChunk, LSN] | None = None
         self._described: dict[tuple[int, Table], None] = {}
@@ -101,7 +101,7 @@ class JournalWriter:
         """
         with self._working():
             self._claim()
-            if self._index is not None and self._builder is not None:  # an earlier call failed to upload it
+            if self._index is not None and self._builder is not None:  # an earlier call could not upload it
                 self._upload_part()
                 if self._builder.open is None:
                     self._publish()
@@ -204,7 +204,7 @@ class JournalWriter:
             )
 
     def _claim(self) -> None:
-        """Fence earlier writers, once; from then on, what they left can be deleted."""
+        """Fence earlier writers, once. From then on, the files that they left can be deleted."""
         self._publisher.claim()
         if not self._cleaned:
             self._store.clean(SEGMENTS)
@@ -216,7 +216,8 @@ class JournalWriter:
         for part in slices[:whole]:
             self._add(part)
         if whole < len(slices):
-            # Also without a segment: a prepared transaction, or WAL without changes, was accepted, and flush will skip it.
+            # Seal even if there is no segment: a prepared transaction, or WAL without changes, may have been accepted, and
+            # ``flush`` does nothing while a transaction is open.
             if self._builder is None or self._builder.open is None:
                 self._seal()
             for part in slices[whole:]:
@@ -230,9 +231,9 @@ class JournalWriter:
                 for committed in self._prepared.committed(header, part.end_lsn):
                     self._add(committed)
                     self._push()
-            # Also if the call is repeated because the last push failed.
+            # Decide even if the outcome is known: the call may be repeated because the last push failed.
             self._prepared.decide(header.xid, header.commit_lsn)
-            # A repeated call can bring an outcome that was accepted, and part of a later transaction as well.
+            # A repeated call can bring an outcome that was accepted, together with part of a later transaction.
             self._accepted.add(part)
         elif self._accepted.known(header.commit_lsn) is not None:
             self._prepared.add(part, header, self._require_source())
@@ -255,8 +256,8 @@ class JournalWriter:
             builder.add(part)
             self._ready += builder.take()
         if isinstance(part.two_phase, CommitPrepared) and part.transaction is not None:
-            # It was prepared before this slot was created, so the server sends it whole at its commit. The rows from the older slot
-            # are obsolete.
+            # The transaction was prepared before this slot was created, so the server sends it whole at its commit. The rows from
+            # the older slot are obsolete.
             self._prepared.decide(part.transaction.xid, part.transaction.commit_lsn)
         self._accepted.add(part)
         opened = self._builder
