@@ -156,7 +156,7 @@ class Slow:
 
 @dataclass(frozen=True, eq=False)
 class Hang:
-    """The call blocks until ``release``. ``reached`` is set when it does."""
+    """The call blocks until ``release``. ``reached`` is set when the call blocks."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     _released: asyncio.Event = field(default_factory=asyncio.Event)

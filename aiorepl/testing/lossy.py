@@ -95,7 +95,7 @@ class LossyProxy:
                 client.close()
                 continue
             for one in (client, server):
-                # Without it, Nagle's algorithm would delay the second of two pieces by 40 ms.
+                # Without TCP_NODELAY, Nagle's algorithm would delay the second of two pieces by 40 ms.
                 if one.family != socket.AF_UNIX:
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:

@@ -223,7 +223,7 @@ class _Connection:
         self._report = callback
 
     def on_notice(self, callback: Callable[[ServerNotice], None]) -> None:
-        """Ignore it: the stream sends no notices."""
+        """Ignore the callback: the stream sends no notices."""
 
     def ask(self) -> None:
         """Request a status."""

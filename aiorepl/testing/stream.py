@@ -241,7 +241,7 @@ class Stream:
         return list(described.values())
 
     def _with_chunks(self, slices: list[Slice]) -> list[Slice]:
-        """Set the chunk of each transaction that is one, as the reader of a snapshot does."""
+        """Mark each transaction that is a chunk of a snapshot, as the reader of a snapshot does."""
         headers: dict[Transaction, Transaction] = {}
         for index, part in enumerate(slices):
             header = part.transaction

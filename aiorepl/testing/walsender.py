@@ -184,7 +184,7 @@ class _Client:
         self._statuses: asyncio.Queue[StandbyStatus] = asyncio.Queue()
         self._copy_done = False
         self._hung_up = False
-        # Whether the last message was sent completely, and its WAL position.
+        # Whether the last message was sent completely, and the WAL position of the last message.
         self._whole = True
         self._sent_until = 0
 

@@ -30,7 +30,7 @@ LOST_ANSWER = "lost_answer(): how to lose an answer of the target"
 
 
 class Conformance:
-    """The declarations of a sink's author. See the package for how to use it."""
+    """What a sink's author declares: the sink, its target, and its guarantees. The package's docstring has an example."""
 
     exactly_once: ClassVar[bool] = False
     """Whether ``open`` returns a position that the target stores together with its data."""
@@ -48,7 +48,7 @@ class Conformance:
     """A value of ``public.items.note`` that the target always rejects, if there is one."""
 
     seconds: ClassVar[float] = 60.0
-    """Time limit for one simulated process."""
+    """Time limit for one simulated process, in seconds."""
 
     cancellations: ClassVar[int] = 20
     """The number of awaits at which each call is cancelled, at most."""
@@ -181,6 +181,6 @@ async def value_of(result: Any) -> Any:
 
 
 def skip_without(declared: object, what: str) -> None:
-    """Skip a test unless its declaration is there."""
+    """Skip a test whose declaration ``declared`` is missing."""
     if not declared:
         pytest.skip(f"the test class does not declare {what}")

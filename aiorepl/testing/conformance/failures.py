@@ -239,7 +239,7 @@ class Failures(Conformance):
         return error
 
     def _without(self, poisoned: list[Slice], batch: Batch, error: PermanentError) -> list[Slice]:
-        """Return the rest of the transaction with the rejected row, which the sink has accepted."""
+        """Return the transaction without its rejected row; the sink has accepted the rest."""
         (part,) = poisoned
         expected = {identity(part.changes[1])}
         named = {identity(change) for change in error.rejected}

@@ -49,7 +49,7 @@ class MirrorConformance(
         raise NotImplementedError("define rows: return the rows of a table in the target")
 
     def same(self, type_name: str, expected: str, found: Any) -> bool:
-        """Return whether a value that is not NULL equals PostgreSQL's text of it."""
+        """Return whether a value of the target, not NULL, equals PostgreSQL's text of the expected value."""
         if type_name == "bool":
             return str(found).lower()[:1] == expected
         return str(found) == expected

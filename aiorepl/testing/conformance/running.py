@@ -75,9 +75,10 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Wait for threads that were started within; an idle one keeps references to its arguments.
+    """Wait for threads that were started within the context. An idle thread keeps references to its arguments.
 
-    A process does not wait for its daemon threads; those of a proxy wait in turn for the sockets that are collected later.
+    Daemon threads are left out, because a process does not wait for them either. A proxy's daemon threads would wait for
+    sockets that are collected later.
     """
     before = set(threading.enumerate())
     yield

@@ -54,7 +54,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log_timezone": "UTC",
 }
 
-# For the query of a DSN: a PGSSLMODE or PGTARGETSESSIONATTRS of the environment is for other servers; this one has no TLS.
+# The query of a DSN for this server, which has no TLS. It overrides PGSSLMODE and PGTARGETSESSIONATTRS of the environment,
+# which are meant for other servers.
 LOCAL: Final = "sslmode=disable&target_session_attrs=any"
 
 _running: weakref.WeakSet[EmbeddedServer] = weakref.WeakSet()
@@ -162,7 +163,7 @@ class EmbeddedServer:
                 **programs.program_folders(copied=not reachable),
                 user=user,
                 password=self._password,
-                # The initdb of 13 reads 99 characters of it.
+                # The initdb of PostgreSQL 13 reads only 99 characters of the stored password.
                 stored_password=_verifier(self._password) if self.version >= 14 else self._password,
                 primary=None if self._standby_of is None else self._standby_of.port,
                 configuration=self._configuration,

@@ -34,7 +34,8 @@ class Contents:
             if one.outcome != "aborted" or one.xid not in self._of_xid:
                 self._of_xid[one.xid] = one
         self._seen: set[int] = set()
-        # By content, the transactions that emitted a message that is not transactional; and the contents that came.
+        # The transactions that emitted a message that is not transactional, by the message's content; and the contents that were
+        # delivered.
         self._notices = {one.message: one for one in history.transactions if one.message}
         self._noticed: set[str] = set()
         # The last transaction of each writer.
@@ -48,8 +49,8 @@ class Contents:
             for one in history.unsent
             for operation in one.operations
         }
-        # By table, the keys of the rows that the sink must have; and of those that it may have, perhaps in part, because they have
-        # left or joined the rows that it gets.
+        # By table, the keys of the rows that the sink must have, and of the rows that it may have, perhaps in part, because they
+        # have left or joined the sink's selection.
         self._wanted: dict[str, set[Key]] = {}
         self._uncertain: dict[str, set[Key]] = {}
         for table, rows in history.initial.items():
@@ -81,7 +82,7 @@ class Contents:
             for key, row in rows.items():
                 written = present(table, key, row)
                 if self._promise.optional(written):
-                    # Here nothing tells whether the row came from an attached table; the stream did.
+                    # A row of the final tables does not tell whether it came from an attached table; the stream did.
                     operation = written if key in self._wanted.get(table, ()) else None
                 else:
                     operation = self._promise.expected(written)
@@ -240,7 +241,7 @@ class Contents:
             wanted -= {operation.key, before}
             uncertain |= {operation.key, before}
         elif expected is None:
-            # This operation takes the row out of those that the sink gets.
+            # The operation takes the row out of the sink's selection.
             left = wanted & {operation.key, before}
             wanted -= left
             uncertain |= left
@@ -330,7 +331,7 @@ class Contents:
                 self._notice(change)
                 continue
             if change.kind == "read" and self._is_unsent(change):
-                # The final tables are compared without such rows.
+                # The comparison of the final tables leaves out such rows.
                 self._verdict.rows += 1
                 continue
             self._apply(change)

@@ -12,12 +12,12 @@ _MOST: Final = 50
 
 
 def everything(operation: Operation) -> Operation:
-    """Expect every operation as it is."""
+    """Expect every operation, unfiltered."""
     return operation
 
 
 def nothing(operation: Operation) -> bool:
-    """Leave no operation to the consumer."""
+    """Make no operation optional."""
     return False
 
 
@@ -30,8 +30,8 @@ class Promise:
     :param order: whether all changes come in commit order, or only the changes of each key.
     :param expected: returns an operation as the consumer gets it, after selection, masks and transform; ``None`` if it gets
         nothing.
-    :param optional: whether the consumer may get an operation or not: one of a table from before it was attached to, or after it
-        was detached from, the parent that the consumer selects.
+    :param optional: returns whether the consumer may lack an operation: if the consumer selects by parent, an operation of a
+        table that was not attached to the parent yet, or no longer.
     :param masked: by table, the columns that come as digests, or not at all; those of a parent are masked in its children, too.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
     :param notices: whether messages that are not transactional must come.

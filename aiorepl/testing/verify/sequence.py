@@ -109,7 +109,7 @@ class _CommitOrder(_Judge):
         if change.xid and change.commit_lsn < self._confirmed:
             self._verdict.add(f"{name(change)} came again, although {self._confirmed} was confirmed")
         torn = place and self.changes[place - 1].commit_lsn == change.commit_lsn
-        if torn and not self._promise.repeats:  # a call may have had only a part of it
+        if torn and not self._promise.repeats:  # a call may have had only a later part of the transaction
             self._verdict.add(f"{name(change)} came again without the beginning of its transaction")
 
 

@@ -179,7 +179,7 @@ def parent(table: str) -> str:
 
 
 def present(table: str, key: Key, row: Row) -> Operation:
-    """Return a row that is in a table as if it was inserted. The rows of children tell by their secrets whether they were attached."""
+    """Return a row of a table as an insert. A child's row has a secret if it was written while the child was attached."""
     attached = row.get("secret") is not None
     return Operation("insert", table, key, row, parent=parent(table) if attached else "")
 

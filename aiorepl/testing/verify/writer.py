@@ -29,7 +29,7 @@ UNAVAILABLE: Final = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.InternalClientError,  # of a connection that broke while it was used
+    asyncpg.InternalClientError,  # the connection broke while it was used
 )
 # Errors of a statement that no other client can cause.
 _MISTAKES: Final = (
@@ -42,9 +42,9 @@ _MISTAKES: Final = (
 RETRY_SECONDS: Final = 0.05
 # More than the statement_timeout, which ends statements as long as the server can be reached.
 _COMMAND_SECONDS: Final = 90
-# Numbers of entries that belong to one writer.
+# How many numbers of entries belong to one writer.
 _ENTRIES: Final = 10_000_000
-# Rows of a savepoint that exceed 64 kB in the walsender's memory.
+# The number of rows of a savepoint that exceed 64 kB in the walsender's memory.
 _STREAMED: Final = 500
 # The pauses before a pair of transactions, in seconds, and the numbers of rows of the large one.
 _PAUSES: Final = (0.05, 0.3, 0.6)
@@ -53,12 +53,13 @@ _LARGE_ROWS: Final = (300, 600, 1500)
 _OPEN: Final = (0, 0.2, 0.2, 0.6)
 # The share of transactions that emit a message that is not transactional.
 _NOTICED: Final = 0.2
-# The number of the transaction that is largest; the next one has the most rows.
+# The number of the transaction with the most savepoints; the next transaction has the most rows.
 _LARGE: Final = 4
 
 
 _IMPATIENT: Final = "SET lock_timeout = '500ms'; SET statement_timeout = '60s'"
-# The time limit of a writer that waits for locks: longer than any test. The first transactions of a writer may be such ones.
+# The time limit of a writer that waits for locks: longer than any test. The first ``_EARLY`` transactions of a writer may wait so
+# long.
 _PATIENCE: Final = 1200
 _PATIENT: Final = f"SET lock_timeout = 0; SET statement_timeout = '{_PATIENCE}s'"
 _EARLY: Final = 4
@@ -314,7 +315,7 @@ class Writer:
             await self._prepare(earlier)
             await self._commit_prepared(earlier)
             kind, number = "prepared", number + 1
-        # It commits after the large one, and the transactions of a writer are numbered in commit order.
+        # The small transaction commits after the large one, and the transactions of a writer are numbered in commit order.
         beside = kind == "prepared beside"
         later = 1 + beside if kind in ("prepared", "prepared beside") else 0
         if kind == "nothing":
@@ -331,7 +332,7 @@ class Writer:
                 del self._prepared[self._gid]
                 small.outcome = "aborted"
             elif beside:
-                # It is decided while the first one is open.
+                # The second transaction is prepared and committed while the small one is prepared.
                 async with self._begun(number) as (second, scope):
                     second.operations += await actions.add_entries(scope, 1)
                 await self._prepare(second, f"{self._gid}_beside")
@@ -415,7 +416,7 @@ class Writer:
                 await scope.connection.execute(f"SAVEPOINT large{savepoint}")
                 added = list[Operation]()
                 if mixture.messages and scope.chance.random() < 0.5:
-                    # Of a message before the first row of a savepoint, a stream does not tell whether it was rolled back.
+                    # A stream does not tell whether a message before the first row of a savepoint was rolled back.
                     added += await actions.emit_message(scope)
                 added += await actions.add_entries(scope, _STREAMED)
                 if scope.chance.random() < 0.5:
