@@ -250,7 +250,7 @@ def copy_into(target: bytearray, at: int, data: Buffer, start: int, end: int) ->
 
 
 def put_framed(out: bytearray, data: bytes, start: int, end: int) -> None:
-    """Append ``data`` without ``data[start:end]``, preceded by its length in four bytes, big-endian; all or nothing."""
+    """Append the rest of ``data`` without ``data[start:end]``, after its length in four big-endian bytes; all or nothing."""
     left = data[:start] + data[end:] if end else data
     size = len(out)
     try:

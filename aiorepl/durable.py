@@ -235,7 +235,7 @@ def require_usable_folder(path: Path) -> None:
             if found != path.absolute():
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".aiorepl-", dir=found))
             stack.enter_context(tempfile.TemporaryFile(dir=folder))
-    except FileNotFoundError:  # the answer of /proc
+    except FileNotFoundError:  # /proc reports that the folder does not exist
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(found)) from None
     file_system = os.statvfs(found)
     # Some file systems report 0 blocks or 0 inodes in all, because they have no fixed number.

@@ -63,8 +63,8 @@ def raised(error: BaseException) -> str:
 def quotes_no_row(error: BaseException) -> bool:
     """Whether the text of an error names packages, files or addresses, and never a row: it may be shown.
 
-    An error of the operating system has the system's text if it has an ``errno``; otherwise its text is anyone's.
-    pyiceberg's ``NotInstalledError`` names the extra of pyiceberg that is missing; it is no ImportError.
+    An error of the operating system has the system's text if it has an ``errno``; otherwise the text may come from any
+    library. pyiceberg's ``NotInstalledError`` names the extra of pyiceberg that is missing; it is no ImportError.
     """
     if isinstance(error, OSError) and (
         type(error).__module__ == "builtins" or isinstance(error, (PermissionError, ConnectionError))

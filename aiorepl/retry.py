@@ -36,8 +36,9 @@ logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 
 # SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
 _TRANSIENT = ("08", "53", "57", "58")
-# Functions of the server whose SQLSTATE does not say that the error passes. For WAL that is removed while it is read, it is derived from
-# errno, which may be of another call; a table that is dropped while a catalog function opens it is an internal error.
+# Functions of the server whose errors pass, although the SQLSTATE does not say so. If WAL is removed while it is read, the
+# SQLSTATE comes from an errno that may belong to another call. If a table is dropped while a catalog function opens it, the
+# SQLSTATE is that of an internal error.
 _PASSING: Final = frozenset({"CheckXLogRemoved", "relation_open"})
 
 
@@ -152,7 +153,7 @@ class _Attempts(AsyncIterator[Any]):
         if self._waits is not None:
             self._waits(wait)
         if now >= self._silent_until:
-            # After the last of ``attempts`` too: only stamina knows that it is the last one.
+            # Logged even after the last of ``attempts``, because only stamina knows that it is the last one.
             self._silent_until = now + _LOG_SECONDS
             self._log.warning(
                 "%s failed at attempt %d, and is repeated in about %.1f s: %s",

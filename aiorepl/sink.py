@@ -260,17 +260,17 @@ class Sink:
 
     @property
     def durable_on_write(self) -> bool:
-        """Whether a batch is durable when ``write`` returns: so if ``flush`` is not overridden."""
+        """Whether a batch is durable when ``write`` returns: true unless ``flush`` is overridden."""
         return type(self).flush is Sink.flush
 
     @property
     def replays(self) -> bool:
-        """Whether a sink that keeps a position supports replay: so if ``replay`` is overridden."""
+        """Whether a sink that keeps a position supports replay: true if ``replay`` is overridden."""
         return type(self).replay is not Sink.replay
 
     @property
     def checks(self) -> bool:
-        """Whether the sink can be checked: so if ``check`` is overridden."""
+        """Whether the sink can be checked: true if ``check`` is overridden."""
         return type(self).check is not Sink.check
 
     async def open(self, context: SinkContext) -> Position | None:
