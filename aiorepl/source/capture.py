@@ -69,7 +69,7 @@ class Capture:
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL.
     :param tables: look-ups of tables in the catalog; ``None`` if no sink needs them.
     :param columns: look-ups of described columns; ``None`` if neither a sink nor a journal needs them.
-    :raises ConfigurationError: ``until`` is neither.
+    :raises ConfigurationError: ``until`` is neither an LSN nor ``"now"``.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class Capture:
         await self._abandon()
 
     async def read_on(self) -> None:
-        """Do not end at ``until``, which is reached. Do not call this during ``receive``."""
+        """Continue past ``until``, which is reached. Do not call this during ``receive``."""
         self._until = None
         self._rewinding = True
         await self._abandon()
@@ -486,7 +486,7 @@ async def _raise_refuted(claim: Claim, begins: LSN) -> None:
 def _checked(until: LSN | Literal["now"] | None) -> LSN | Literal["now"] | None:
     """Return ``until``.
 
-    :raises ConfigurationError: it is another text.
+    :raises ConfigurationError: ``until`` is a text other than ``"now"``.
     """
     if until is None or until == "now":
         return until

@@ -241,7 +241,7 @@ class GapPolicy:
     ) -> Position:
         """Handle a promoted server that never had the last transactions of ``holder``.
 
-        ``holder`` does not continue at ``diverged``: it knows the LSNs from there on as other transactions.
+        ``holder`` does not continue at ``diverged``, because it has other transactions at the LSNs from there on.
         """
         assert slot.timelines is not None
         server = (

@@ -141,7 +141,7 @@ class Ledger:
 
         Once its PREPARE is confirmed, the server never sends its rows again, only the COMMIT PREPARED.
 
-        :param prepared: the end LSN of the PREPARE. The pair is unique; a gid can be reused.
+        :param prepared: the end LSN of the PREPARE. Gid and LSN together are unique; a gid alone can be reused.
         """
         self._holds.setdefault((gid, prepared), (self._end, None))
 

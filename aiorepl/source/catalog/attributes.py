@@ -146,7 +146,7 @@ def attributes(
 
 
 def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since: int) -> list[str]:
-    """Return the described columns whose values a rewrite has set in existing rows, without changes of rows.
+    """Return the described columns whose values a rewrite has set in existing rows, without changes of these rows in the stream.
 
     :param found: the attributes of the description's columns.
     :param since: only if that happened in this transaction or later.

@@ -128,7 +128,7 @@ class CompositeAttributes:
         last = live[-1]
         if last not in pending or last.number in known or (last.xid, last.command) != self.counted:
             return False
-        # They precede the command that gave values this number of attributes.
+        # The alterations must precede the command that gave values their present number of attributes.
         return last.xid != xid or all(
             each.command is not None and last.command is not None and each.command <= last.command
             for each in own

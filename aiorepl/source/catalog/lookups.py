@@ -53,7 +53,7 @@ class ColumnLookups:
             # The stream works without this second connection, which the role's connection limit may refuse.
             _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
             return
-        # Several descriptions of a table in one read are compared with the look-up before all of them.
+        # If one read has several descriptions of a table, each is compared with the look-up before this read.
         previous = {oid: self._known[oid].table for oid in tables if oid in self._known}
         for relation, xid in described:
             table = tables.get(relation.oid)
@@ -70,12 +70,12 @@ class ColumnLookups:
         elif before.columns != relation.columns:
             rewritten = previous is not None and table.file != previous.file
             _warn(relation, _unknown(relation, before, rewritten=rewritten))
-        # Of the table's columns only the last one's number is needed later.
+        # The next look-up needs only the number of the last column.
         kept = replace(table, columns=table.columns[-1:])
         self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
 
     def _rewritten(self, relation: Relation, table: CatalogColumns) -> list[str]:
-        """Return the columns of a table's first description since the start whose older values are unknown, as ``_unknown`` does."""
+        """Return the columns with unknown values in older rows, for a table's first description since the start."""
         return [] if self._since is None else rewritten_since(relation.attributes, table, self._since)
 
 

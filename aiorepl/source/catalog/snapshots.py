@@ -26,7 +26,7 @@ class Snapshot:
         self._in_progress = {int(xid) & XID_MASK for xid in in_progress.split(",") if xid}
 
     def sees(self, xid: int) -> bool:
-        """Whether a committed transaction had committed by then."""
+        """Whether the look-up sees a committed transaction."""
         return precedes(xid, self.xmax) and xid not in self._in_progress
 
 

@@ -76,9 +76,10 @@ LOOK_UP: Final = f"""
 SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
        ARRAY(SELECT f.description FROM ({_FAMILIES.format(published="", tables=_SELECT_OIDS)}) f) AS tables
 """
-"""The query for the tables with these oids and their ancestors, and for the transactions that it sees; one row."""
-# Those of the transactions that have locked a table as ALTER TABLE does. A prepared transaction keeps its locks, and so does one
-# whose commit waits for a synchronous standby. The locks are listed once, so that those of a transaction belong together.
+"""The query for the tables with these oids and their ancestors, and for the snapshot that the query sees; one row."""
+# The query for those of the given transactions that hold a lock of ALTER TABLE. A prepared transaction keeps its locks, and so
+# does one whose commit waits for a synchronous standby. The locks are listed once, so that those of a transaction belong
+# together.
 ALTERING: Final = """
 WITH locks AS (SELECT * FROM pg_catalog.pg_locks)
 SELECT DISTINCT x.transactionid::pg_catalog.text::pg_catalog.int8 AS xid FROM locks x
@@ -214,11 +215,11 @@ class TableCatalog:
         return oid in self._unknown
 
     def ancestors(self, oid: int) -> tuple[Name, ...]:
-        """All names that were found of the tables that it descends from, the nearest first."""
+        """All known names of the table's ancestors, the nearest first."""
         return tuple(name for ancestor in self._ancestors(oid) for name in self._all_names.get(ancestor, ()))
 
     def roots(self, oid: int) -> tuple[int, ...]:
-        """The oids of its topmost ancestors; its own oid if it has none."""
+        """The oids of the table's topmost ancestors; the table's own oid if it has none."""
         ancestors = self._ancestors(oid)
         return tuple(ancestor for ancestor in ancestors if not self._parents.get(ancestor)) or (oid,)
 
@@ -229,7 +230,7 @@ class TableCatalog:
             yield from (each for each in self._tables.values() if oid in self._ancestors(each.oid))
 
     def remember(self, oid: int, ancestors: Mapping[int, Iterable[Name]]) -> None:
-        """Add tables that a table descended from, each with its former names: from now on the table matches by them as well."""
+        """Add former ancestors of a table, each with its former names. From now on the table matches by these names as well."""
         parents = self._parents.setdefault(oid, {})
         present = set(self._ancestors(oid))
         parents.update(dict.fromkeys(ancestor for ancestor in ancestors if ancestor not in present))
@@ -238,11 +239,11 @@ class TableCatalog:
         self.version += 1
 
     def ancestor_names(self, oid: int) -> dict[int, tuple[Name, ...]]:
-        """All names that were found of each table that it descends from, by oid."""
+        """All known names of each ancestor of the table, by oid."""
         return {ancestor: tuple(self._all_names.get(ancestor, ())) for ancestor in self._ancestors(oid)}
 
     def has_parents(self, oid: int) -> bool:
-        """Whether it is, or was, a partition or child of another table."""
+        """Whether the table is, or was, a partition or child of another table."""
         return bool(self._parents.get(oid))
 
     def parents(self) -> set[int]:
@@ -250,7 +251,7 @@ class TableCatalog:
         return {parent for parents in self._parents.values() for parent in parents}
 
     def doubt(self, table: CatalogTable, xid: int, now: Snapshot) -> None:
-        """Remember which parents a table may have had when a transaction wrote to it that may be older than the look-up.
+        """Remember which parents a table may have had at the time of a transaction, which may be older than the look-up.
 
         DETACH PARTITION and NO INHERIT write the rows of all inherited columns in ``pg_attribute``, as ATTACH PARTITION and
         INHERIT do. So without a column that was written earlier than the transaction, an earlier parent cannot be excluded.
@@ -262,7 +263,7 @@ class TableCatalog:
         later = {
             column
             for column, altered in zip(table.columns, table.altered, strict=False)
-            # A frozen row keeps its xid, which after four billion others looks like one to come.
+            # A frozen row keeps its xid. After four billion more transactions, that xid looks like a future one.
             if precedes(altered, now.xmax) and _is_after(altered, xid, table)
         }
         if not later:

@@ -14,7 +14,7 @@ class Finding:
 
     :param level: an error keeps a pipeline from starting or continuing; a warning may become one.
     :param about: the subject of the check, in a word.
-    :param text: its state, and what to do.
+    :param text: the state of the subject, and what to do.
     :param exit_code: for an error, the exit code of a command that fails with it; else 0.
     :param sql: statements that correct it; ``None`` if there are none that can be run unchanged.
     """

@@ -1,8 +1,8 @@
 """When a connection without incoming data counts as lost. Pure: the clock is an argument.
 
 If a peer vanishes behind a firewall that drops its packets, no error is ever reported. A walsender answers a status that
-asks for a reply. So after half of the limit it is asked, as PostgreSQL's own walreceiver does, and after another half
-without data the connection is lost.
+asks for a reply. So after half of the limit the walsender is asked, as PostgreSQL's own walreceiver does, and after
+another half without data the connection is lost.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def require_logical(settings: Settings, server_version: int) -> None:
 def require_publications(existing: Collection[str], names: Collection[str]) -> None:
     """Check that all publications exist. pgoutput itself looks them up only when it decodes the first change.
 
-    :raises ConfigurationError: one is missing.
+    :raises ConfigurationError: a publication is missing.
     """
     missing = sorted(set(names).difference(existing))
     if missing:
@@ -53,7 +53,7 @@ def others(publications: Collection[str]) -> str:
 def require_own(slot: Slot, source: Source, database: str) -> None:
     """Check that the slot is a pgoutput slot of this database which no other consumer uses.
 
-    :raises SlotError: it is not; ``busy`` if another consumer uses it.
+    :raises SlotError: the slot is not; ``busy`` if another consumer uses the slot.
     """
     if slot.slot_type != "logical":
         raise SlotError(f"slot {slot.name!r} is a physical slot: use another name")
@@ -82,11 +82,11 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
 def require_usable(slot: Slot, source: Source, database: str) -> LSN:
     """Check that the slot can be streamed from, and return where its stream begins.
 
-    :raises SlotError: it cannot; ``busy`` if that may pass.
+    :raises SlotError: the slot cannot be streamed from; ``busy`` if a later attempt may succeed.
     """
     require_own(slot, source, database)
     if slot.synchronized:
-        # This passes when the standby is promoted.
+        # A later attempt may succeed, because the standby may be promoted.
         raise SlotError(
             f"slot {slot.name!r} is being synchronized from the primary on this standby: connect to the primary "
             "(target_session_attrs=read-write, if the DSN has several hosts)",

@@ -82,9 +82,9 @@ async def drop_replaced(connection: Connection, slot: Slot) -> None:
 
 
 async def reserve_wal(connection: Connection) -> None:
-    """Write a megabyte of WAL, so that the positions of a snapshot come after those that consumers have.
+    """Write a megabyte of WAL, so that the positions of a snapshot come after the positions that consumers have.
 
-    Its chunks have positions just below the consistent point of the slot, which is created next.
+    The snapshot's chunks have positions just below the consistent point of the slot, which is created next.
     """
     await connection.query(
         f"SELECT pg_catalog.pg_logical_emit_message(false, 'aiorepl', pg_catalog.repeat('-', {_RESERVED_BYTES}))"
