@@ -17,7 +17,7 @@ from aiorepl.values.registry import Types
 from aiorepl.wire.commands import identifier
 
 _SURROGATE: Final = re.compile("[\udc80-\udcff]")
-# The number of blocks that are read to find the bounds of a chunk.
+# The number of blocks that are sampled to find the bounds of a chunk.
 _SAMPLED_BLOCKS: Final = 20
 
 
@@ -130,7 +130,7 @@ def _row(values: Iterable[str]) -> str:
 
 
 def _literal(value: str) -> str:
-    # Independent of standard_conforming_strings.
+    # An E'' literal does not depend on standard_conforming_strings.
     escaped = value.replace("\\", "\\\\").replace("'", "''")
     escaped = _SURROGATE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", escaped)
     return f"E'{escaped}'"

@@ -22,7 +22,7 @@ PART_BYTES: Final = 512 * 1024
 """About how many bytes of rows are yielded at a time."""
 
 TIMED_OUT: Final = "57014"
-"""The SQLSTATE of a command that was cancelled, because it took too long."""
+"""The SQLSTATE of a command that was cancelled because it took too long."""
 
 _NOT_LOCKED: Final = "55P03"
 # The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot's own lock. PostgreSQL does not know
@@ -54,7 +54,7 @@ class RateLimit:
         self._free_at = 0.0
 
     async def wait(self, rows: int) -> None:
-        """Wait until that many more rows may be read."""
+        """Wait until the limit permits so many more rows."""
         if self._rows_per_second is None:
             return
         now = asyncio.get_running_loop().time()
@@ -141,7 +141,7 @@ class ChunkReader:
                     "another session waits for the snapshot's lock, to alter or truncate a table that is not read yet"
                 ) from None
             if error.sqlstate == TIMED_OUT:
-                # A repeated command would take as long.
+                # Not retried: a repeated command would take as long.
                 raise SlotError(str(error)) from None
             raise
 

@@ -25,7 +25,7 @@ _HEADER_BYTES: Final = len(SIGNATURE) + 8
 _NULL, _NEW, _INSERT = ord("n"), ord("N"), ord("I")
 _MINUS_ONE_16, _MINUS_ONE_32 = 0xFFFF, 0xFFFF_FFFF
 _LARGEST = 0x3FFF_FFFF
-# What precedes the columns in an Insert message: its letter, the oid, N and the number of columns.
+# The bytes before the columns in an Insert message: its letter, the oid, N and the number of columns.
 _NEW_AT, _COLUMNS_AT = 6, 8
 _FIELD = 16
 
@@ -98,7 +98,7 @@ class RowScanner:
             at = row + 2
             for column in range(columns):
                 if at + 4 > size:
-                    # Each of the columns that are missing has a length.
+                    # Each missing column has at least a length.
                     needed = at + 4 * (columns - column)
                     at = -1
                     break

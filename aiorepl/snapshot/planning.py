@@ -38,7 +38,7 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
        coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
-# By the names that all versions have.
+# All versions have functions of these names; those that begin with pg_ exist since PostgreSQL 13.
 _XMIN: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
 
 

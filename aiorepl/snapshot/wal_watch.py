@@ -105,7 +105,8 @@ class WalWatch:
         self._unsafe = unsafe
         if self._limit is None:
             return
-        # Twice around the limit would be a pause and a resumption every few seconds.
+        # The limit has a margin below it. Otherwise an amount around the limit would pause and resume reading every few
+        # seconds.
         limit = self._limit if not self._is_exceeded else self._limit * 3 // 4
         if (retention.bytes > limit) != self._is_exceeded:
             self._is_exceeded = not self._is_exceeded

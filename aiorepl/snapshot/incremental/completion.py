@@ -20,7 +20,7 @@ class Completion:
         return done
 
     def replace(self, table: int, others: Collection[int]) -> None:
-        """Let the calls that wait for one table wait for several instead: the tables for which its name stands."""
+        """Let the calls that wait for a requested name wait for the tables that the name stands for."""
         for tables in self._calls.values():
             if table in tables:
                 tables.discard(table)

@@ -40,7 +40,7 @@ def parse_name(table: str) -> Name:
 
 
 def is_text(text: str) -> bool:
-    """Whether a server could take the text: without NUL and unpaired surrogates, which the ledger cannot store either."""
+    """Whether a server and the ledger accept the text: it has neither NUL nor unpaired surrogates."""
     return not any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
 
 

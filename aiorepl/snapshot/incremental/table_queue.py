@@ -40,7 +40,7 @@ class TableQueue:
         self.settled = asyncio.Event()
         self._delivered = delivered
         self._store: LedgerStore
-        # The last id of each table that ended, by its name.
+        # The last id of each table that is complete or has failed, by the table's name.
         self._ended: dict[str, int] = {}
 
     def begin(self, store: LedgerStore) -> None:
@@ -91,7 +91,7 @@ class TableQueue:
         return list(self._each_left())
 
     def is_last(self, number: int) -> bool:
-        """Whether all tables are complete with this one."""
+        """Whether all other tables are complete, so that this table ends the snapshot."""
         if any(table.id != number for table in self._each_left()):
             return False
         return all(table.status != "failed" for table in self.ledger.tables)
@@ -204,7 +204,7 @@ class TableQueue:
             self._end(table.id, "failed", error)
 
     async def complete(self, durable: LSN) -> bool:
-        """Complete the tables that were delivered up to ``durable``. Return whether others were delivered."""
+        """Complete the tables that are durable up to ``durable``. Return whether delivered tables are left."""
         await self.write(lambda ledger: ledger.durable(durable))
         kept = {table.id for table in self.ledger.tables}
         delivered = [number for number, each in self.counters.items() if each.state == "delivered"]

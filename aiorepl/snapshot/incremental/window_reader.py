@@ -125,7 +125,7 @@ class WindowReader:
             await self._deliver(_Work(part, plan.ranges[part - 1], part, last=part == parts[-1]))
         number = len(plan.ranges)
         for _ in range(_ATTEMPTS):
-            # Only the sweep is left. If all owed keys are known, reading them replaces it.
+            # Only the sweep is left. If all owed keys are known, reading the owed rows replaces the sweep.
             if not (left := reading.progress.parts):
                 return
             (sweep,) = left

@@ -86,12 +86,12 @@ class InitialSnapshot:
         self._readers = 0
         self._reading: dict[asyncio.Task[None], ChunkReader] = {}
         self._order: ChunkOrder | None = None
-        # Whether the current chunk is delivered in part, and whether its delivered rows still have to be verified.
+        # Whether a part of the current chunk was delivered, and whether the delivered rows still have to be verified.
         self._broken = False
         self._unverified = False
         # The chunks that had been read to their end when the locks were last checked.
         self._locked_until_read: set[int] = set()
-        # The reason for which the snapshot ends after the current chunk.
+        # Why the snapshot ends after the current chunk.
         self._locked: TableLocked | None = None
         self._watching: asyncio.Task[None] | None = None
         # A connection without the snapshot, for the types as they are now.
@@ -156,7 +156,7 @@ class InitialSnapshot:
             relations = [described.layout.relation for described in self._tables.values()]
             await emit([truncation(relations, base, self._begun().time)])
         if self._locked is not None:
-            # Only now: the truncate belongs to the rows that are read while the stream runs, too.
+            # Raised only now: the truncate has to precede the rows that are read while the stream runs, too.
             raise self._locked
         order = self._order = ChunkOrder(self._options.in_flight_bytes, from_chunk)
         numbers = iter(range(from_chunk, len(plan)))
@@ -203,7 +203,7 @@ class InitialSnapshot:
     async def _give_way(self, error: TableLocked) -> bool:
         """Release the locks for a session that waits for them, and end the snapshot.
 
-        :returns: false if rows of the current chunk were delivered and are not verified yet: the locks stay until they are.
+        :returns: false if rows of the current chunk were delivered and are not verified yet; the locks stay until then.
         """
         self._locked = error
         if self._unverified:

@@ -23,7 +23,7 @@ _TRUNCATES: Final = "truncates"
 
 
 class LedgerFile:
-    """The ledger of one slot, in memory and on disk. The one on disk is never newer.
+    """The ledger of one slot, in memory and on disk. The file is never newer than the memory.
 
     A second file exists between the decision to create the slot and the first write of the ledger. If a process ends in between,
     the next one would take the slot for one that needs no snapshot.

@@ -48,7 +48,7 @@ class InitialRange:
         return LSN(self.base - 1) if self.truncates else self.base
 
     def __contains__(self, position: LSN) -> bool:
-        """Whether a consumer at ``position`` lacks nothing but a part of the snapshot before the consistent point."""
+        """Whether a consumer at ``position`` lacks only chunks of the initial snapshot, and nothing from before the snapshot."""
         return (self.truncates or self.start <= position) and position < self.consistent_point
 
 
@@ -142,7 +142,7 @@ class TableProgress:
 
 
 TableChange = Callable[[TableProgress], TableProgress]
-"""A change of what the ledger has about a table."""
+"""A change of a table's entry in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class ChunkLedger:
     paused: bool = False
 
     def stream_position(self, position: LSN) -> LSN:
-        """Return where a consumer at ``position`` is in the slot's stream: at its beginning, if it is in the initial snapshot."""
+        """Return a consumer's position in the slot's stream: its beginning for a consumer in the initial snapshot."""
         if self.initial is not None and position in self.initial:
             return self.initial.consistent_point
         return position
@@ -190,7 +190,7 @@ class ChunkLedger:
         return min(max(position - self.initial.base, 0), len(self.plan))
 
     def complete(self, position: LSN) -> bool:
-        """Whether no chunk is left that has to be read, if every consumer is at ``position`` or after it."""
+        """Whether no chunk has to be read any more, if every consumer is at ``position`` or after it."""
         advanced = self.durable(position)
         return self.chunks_done(position) == len(self.plan) and not advanced.unfinished
 

@@ -32,7 +32,7 @@ class PartialRow:
     columns: Columns | None
 
     def after(self, earlier: PartialRow) -> PartialRow | None:
-        """Return what follows from both, if ``earlier`` is the base of this one; ``None`` if that is a whole row."""
+        """Return the combined row, if ``earlier`` is the base of this row; ``None`` if the combined row is whole."""
         if self.columns is None or earlier.columns is None:
             return PartialRow(earlier.base, None)
         columns = filled(self.columns, earlier.columns)
@@ -40,16 +40,16 @@ class PartialRow:
 
 
 def filled(columns: Columns, base: Columns) -> Columns:
-    """Return the columns, and those of the base where they were not sent."""
+    """Return the columns of a row; columns that were not sent come from the base."""
     return tuple(old if new == _NOT_SENT else new for new, old in zip(columns, base, strict=True))
 
 
 @dataclass(slots=True)
 class Overtaken:
-    """What one or more transactions did, in their order.
+    """The changes of one or more transactions, in commit order.
 
     :param keys: the rows that were inserted, updated or deleted.
-    :param partial: those of them that were delivered without some of their columns.
+    :param partial: the rows that were delivered without some of their columns.
     """
 
     keys: set[Key] = field(default_factory=set)
@@ -58,9 +58,9 @@ class Overtaken:
     def put(self, old: Key | None, new: Key | None = None, lacking: PartialRow | None = None) -> None:
         """Add a change of one row.
 
-        :param old: the row's key before; ``None`` for an insert.
-        :param new: its key afterwards; ``None`` for a delete.
-        :param lacking: the columns that the server did not send, if there are any; its base is ``old``.
+        :param old: the row's key before the change; ``None`` for an insert.
+        :param new: the row's key after the change; ``None`` for a delete.
+        :param lacking: the row as it was sent, if the server did not send all columns; its base is ``old``.
         """
         row = lacking
         if lacking is not None and old is not None:
@@ -77,7 +77,7 @@ class Overtaken:
             self.partial[new] = row
 
     def then(self, later: Overtaken) -> None:
-        """Add what a later transaction did."""
+        """Add the changes of a later transaction."""
         rows: dict[Key, PartialRow] = {}
         for key, row in later.partial.items():
             known = None if row.base is None else self.partial.get(row.base)
@@ -93,9 +93,9 @@ class Overtaken:
         self.partial |= rows
 
     def lacking(self, read: Collection[Key] | None = None) -> set[Key]:
-        """Return the rows that are not whole although a chunk has been delivered.
+        """Return the keys of the rows that stay incomplete although a chunk was delivered.
 
-        :param read: the keys of the rows that it was to have; ``None``: all.
+        :param read: the keys that the chunk has read; ``None``: all.
         """
         return {
             key

@@ -79,7 +79,7 @@ class Visibility:
 class _Touched:
     """The changes of one transaction to the table.
 
-    :param everything: whether any row may have changed: by a TRUNCATE, or because keys are not known.
+    :param everything: whether any row may have changed: by a TRUNCATE, or because some keys are not known.
     :param layout: the columns of the rows that were delivered.
     """
 
@@ -101,7 +101,7 @@ class Verdict:
     again: str | None = None
 
     def fills(self) -> dict[Key, Columns]:
-        """Return the columns that replace those of the chunk, by the key of each row that both together make whole."""
+        """Return the chunk's columns that complete partial rows of the stream, by the key that the row has in the chunk."""
         rows = self.overtaken.partial.values()
         return {row.base: row.columns for row in rows if row.base is not None and row.columns is not None}
 
@@ -191,7 +191,7 @@ class Window:
             self._owe(verdict.overtaken.lacking(owed))
 
     def take_owed(self) -> set[Key] | None:
-        """Return the owed keys, to be read again; ``None``: too many."""
+        """Return the owed keys, to be read again; ``None`` if there were too many to remember."""
         owed, self.owed = self.owed, set()
         self._owed_bytes = 0
         return owed
@@ -236,7 +236,7 @@ class Window:
             try:
                 self._add_row(touched, change)
             except DataError:
-                # Its key is not UTF-8, in an SQL_ASCII database. That must not end the stream.
+                # In an SQL_ASCII database the key may not be UTF-8. That must not end the stream.
                 touched.everything = True
                 self._forget(touched)
                 self.owed, self._owed_bytes = None, 0
@@ -294,7 +294,7 @@ class Window:
             columns: Columns | None = tuple(encoded_columns(change.message.payload, change.message.new_at))
             content = sum(map(len, columns or ()))
             if self._bytes + size + content > self._limit:
-                # Its key fits, so it is read again by that.
+                # There is room for the key alone, so the row is read again by its key.
                 columns, content = None, 0
             size += content
             lacking = PartialRow(old, columns)
