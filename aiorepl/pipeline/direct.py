@@ -37,7 +37,7 @@ class DirectFanOut(FanOut):
         memories: Mapping[str, SelectionMemory],
     ) -> None:
         super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots, memories)
-        # The positions that the sinks returned from ``open``.
+        # The stored position of each sink that returned one from ``open``.
         self._stored: dict[str, Position | None] = {}
 
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:

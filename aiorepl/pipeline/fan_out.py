@@ -55,7 +55,7 @@ class FanOut(ABC):
     :param gaps: whether missing transactions are accepted.
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
-    :param memories: what the selections of sinks remember, by sink name.
+    :param memories: the memories of the sinks' selections, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.

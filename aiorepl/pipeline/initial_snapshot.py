@@ -61,17 +61,18 @@ class InitialPhase:
         self._wanted = wanted or resnapshot
         self._resnapshot = resnapshot
         self._file = None if folder is None else LedgerFile(folder, capture.source.slot)
-        # Set if an earlier process ended after it had begun to create the slot: whether its snapshot truncates.
+        # Set if an earlier process ended while it created the slot. The value tells whether the snapshot begins with a
+        # truncate.
         self._intended: bool | None = None
         self._empty_journal = False
         self._ledger: ChunkLedger | None = None
         # Set by ``begin``: the slot and its cluster.
         self._source_position: Position
         self._initial: InitialSnapshot | None = None
-        # What ``read`` delivers next; None once it has delivered everything.
+        # The number of the chunk that ``read`` delivers next; None once all chunks are delivered.
         self._next: int | None = None
         self._truncate = False
-        # The end of the last chunk that was delivered whole, and whether a later one was delivered in part.
+        # The end of the last chunk that was delivered as a whole, and whether a part of the next chunk was delivered.
         self._delivered = ZERO
         self._partial = False
         self._end_early = False
@@ -161,11 +162,11 @@ class InitialPhase:
         created = result.created
         known = await self._file.read(result.position)
         if created is not None and not self._wanted and self._intended is not None:
-            # The slot that was intended was never created.
+            # The earlier process recorded that it would create the slot, and never did.
             await self._file.discard_intent()
             self._intended = None
         if created is None or created.snapshot_name is None:
-            # An empty journal of a slot that exists has none of the rows either.
+            # If the slot exists and the journal is empty, the journal lacks the rows from before the slot.
             missed = known is None and self._wanted and self._empty_journal
             if missed and not self._capture.source.has_catalog:
                 raise SlotError(
@@ -178,7 +179,7 @@ class InitialPhase:
                 else known
             )
             if self._ledger is None and self._wanted:
-                # Once: from now on there is a ledger.
+                # Logged once, because from now on there is a ledger.
                 _log.warning(
                     "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
                     "complete, start with resnapshot=True (--resnapshot), or request its tables",
@@ -215,7 +216,9 @@ class InitialPhase:
             await self._file.write(self._ledger)
 
     def in_stream(self, position: Position) -> Position:
-        """Return where a consumer is in the slot's stream: at its beginning, if it is in the initial snapshot."""
+        """Return a consumer's position in the slot's stream: the beginning of the stream for a consumer in the initial
+        snapshot.
+        """
         if self._ledger is None:
             return position
         return replace(position, lsn=self._ledger.stream_position(position.lsn))
@@ -223,7 +226,7 @@ class InitialPhase:
     def require_behind(self, holder: str, stored: Position) -> None:
         """Check that a consumer is not ahead of the initial snapshot that is going to be delivered.
 
-        :raises SlotError: it would skip the snapshot.
+        :raises SlotError: the consumer would skip the snapshot.
         """
         if self.loads and self.start is not None and stored.lsn > self.start:
             raise SlotError(
@@ -332,7 +335,7 @@ class InitialPhase:
         """
         if not self.loads or self._file is None:
             return lsn
-        # The rest may have been handed over a moment ago, with chunks that are lost now.
+        # The rest may have been handed over a moment ago. Then the ledger counts chunks as delivered that are lost now.
         update = partial(self._file.update, lambda ledger: ledger.rewound(lsn))
         ledger = self._ledger = await persisted(update)
         if ledger.initial is None or lsn not in ledger.initial:

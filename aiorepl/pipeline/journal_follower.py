@@ -51,7 +51,7 @@ class JournalFollower:
         self._tables = tables
         self._continuity = continuity
         self._refuted = refuted
-        # The end of the last whole transaction that is in the buffer, or was.
+        # The end of the last whole transaction that was put into the buffer.
         self._reached = after
         self._end: LSN | None = None
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class JournalFollower:
         """Set the journal's end, after which nothing more is appended."""
         self._end = end
         if self._is_done() and self._task is not None:
-            # It waits for more slices, or for room that it no longer needs.
+            # The task waits for more slices, or for room that it no longer needs.
             self._stopped = True
             self._task.cancel()
 

@@ -174,7 +174,7 @@ class JournaledFanOut(FanOut):
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
             return f"journal {self._store.url}"
-        # An empty journal keeps no position; one at the beginning of the snapshot has nothing of it.
+        # An empty journal keeps no position. A journal at the beginning of the snapshot has no chunks yet.
         start = self._snapshot.start if self._snapshot.loads else None
         has_nothing = stored is None or stored.lsn < lsn or stored.lsn == start
         return None if has_nothing else f"journal {self._store.url}"
@@ -232,7 +232,7 @@ class JournaledFanOut(FanOut):
     async def _watch_snapshots(self) -> None:
         """Record in the journal which snapshots were cancelled or cannot continue: their chunks need not be kept."""
         while True:
-            with contextlib.suppress(AioreplError):  # tried again
+            with contextlib.suppress(AioreplError):  # the next round tries again
                 await self._abandon_snapshots()
             await asyncio.sleep(_WATCH_SECONDS)
 

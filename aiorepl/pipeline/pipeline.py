@@ -152,7 +152,7 @@ class Pipeline:
             else None
         )
         memories = {} if selections is None else selections.memories
-        # A column's number tells whether it is one that a selection hides.
+        # The numbers of columns show whether a renamed column is one that a selection hides.
         numbered = announces or bool(memories)
         self._capture = Capture(
             source,
@@ -220,7 +220,7 @@ class Pipeline:
         except BaseException as error:
             self._error = error
             if isinstance(error, Exception):
-                # The mark is for a program that reports what ``run`` raises itself.
+                # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
                 _log.error(
                     "pipeline %s has failed: %s", self._source.slot, loggable(error), extra={"fatal": True}
                 )
@@ -400,7 +400,7 @@ class Pipeline:
 
     async def _work(self) -> None:
         if self._wait_for_slot and self._source.has_catalog:
-            # Before anything else: the other instance still writes to the sinks and the journal.
+            # Wait before anything is opened, because the other instance still writes to the sinks and the journal.
             await wait_until_free(self._source)
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.enter_context(watching())

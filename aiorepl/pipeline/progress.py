@@ -26,11 +26,11 @@ class LedgerProgress:
         self._name = name
 
     async def accepted(self, end_lsn: LSN) -> None:
-        """Record it in the ledger."""
+        """Record the position as accepted in the ledger."""
         self._ledger.accept(self._name, end_lsn)
 
     async def durable(self, end_lsn: LSN) -> None:
-        """Record it in the ledger, which may confirm the slot up to here."""
+        """Record the position as durable in the ledger, which may confirm the slot up to it."""
         self._ledger.durable(self._name, end_lsn)
 
     async def rewound(self, lsn: LSN) -> None:

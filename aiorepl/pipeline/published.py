@@ -20,7 +20,7 @@ from aiorepl.wire.opening import translated
 async def everything(source: Source, position: Position, *, truncates: bool) -> ChunkLedger:
     """Return a ledger in which all tables are to be read while the stream runs.
 
-    :param position: the slot's.
+    :param position: the slot's position.
     :param truncates: whether all tables are truncated first.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
@@ -33,7 +33,7 @@ async def everything(source: Source, position: Position, *, truncates: bool) -> 
 async def truncation_of_all(source: Source, base: LSN) -> Slice:
     """Return a transaction that truncates all tables.
 
-    :param base: its end.
+    :param base: the end of the transaction.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
     decoder, relations = Decoder(), []

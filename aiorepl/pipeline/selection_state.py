@@ -59,9 +59,9 @@ class SelectionState:
         self._file = f"{slot}.selections.json"
         self._slot = slot
         self._journaled = journaled
-        # The cluster and database, once they are known: oids have a meaning only there.
+        # The cluster and database, once they are known. An oid has a meaning only within one database.
         self._source = ""
-        # The memories of the file, also of sinks that the configuration no longer has.
+        # The memories in the file, including those of sinks that the configuration no longer has.
         self._tables: dict[str, list[Any]] = {}
         # The version of the file that this object has read or written last; None if there was no file.
         self._version: str | None = None
@@ -141,7 +141,7 @@ class SelectionState:
     ) -> None:
         """Check that a selection needs no memory, because it has not hidden anything before.
 
-        :raises ConfigurationError: it may have, and may no longer match that.
+        :raises ConfigurationError: the selection may have hidden something, and its patterns may no longer match it.
         """
         assert self._store is not None
         if not (patterns := selection.forgetful):
@@ -185,9 +185,9 @@ class SelectionState:
         def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]], dict[str, int]]:
             sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
             for tables in sinks.values():
-                # Also for sinks that are not there now, so that a malformed file is reported as one.
+                # Load every sink's tables, even if the sink is not configured now, so that a malformed file is always reported.
                 SelectionMemory(_NO_RULES).load(tables)
-            # Earlier versions did not count.
+            # Earlier versions of aiorepl did not count the writes.
             counted = fields.get("writes", {})
             return text(fields, "source"), sinks, {name: integer(counted, name) for name in counted}
 

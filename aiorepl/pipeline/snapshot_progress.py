@@ -20,6 +20,6 @@ class SnapshotProgress(LedgerProgress):
         self._record = record
 
     async def durable(self, end_lsn: LSN) -> None:
-        """Record it in the ledger, which may confirm the slot up to here, and in the chunk ledger."""
+        """Record the position as durable in the ledger, and in the chunk ledger if a sink keeps no position."""
         await super().durable(end_lsn)
         await self._snapshot.durable(self._ledger.flushed, record=self._record)
