@@ -49,7 +49,8 @@ class DirectFanOut(FanOut):
             await self._run(cleanup)
         except Exception:
             for statistics in self.statistics.values():
-                # With one sink, the raised error is enough.
+                # Log the sink that fails only if there are others: with one sink, the raised error says
+                # enough.
                 if len(self._sinks) > 1 and statistics.failed is not None:
                     _log.error(
                         "sink %s stops, and so do all other sinks: %s", statistics.name, statistics.failed

@@ -166,7 +166,7 @@ class FanOut(ABC):
         """Open the sink and its dead letters.
 
         :returns: the position that the sink keeps, if it keeps one.
-        :raises AioreplError: one of them cannot be opened, or does not support its configuration.
+        :raises AioreplError: the sink or its dead letters cannot be opened, or do not support their configuration.
         """
         context = self._contexts[name] = SinkContext(name, begin.followed(), delivery.routing_key)
         try:

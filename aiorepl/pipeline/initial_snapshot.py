@@ -38,7 +38,7 @@ Emit = Callable[[list[Slice]], Awaitable[None]]
 
 
 class InitialPhase:
-    """The part of a start before its stream. Call ``prepare``, ``begin``, ``opened``, ``read``.
+    """The initial snapshot of one start, up to the beginning of the stream.
 
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
@@ -108,9 +108,9 @@ class InitialPhase:
         return self._next is not None
 
     def statistics(self, durable: LSN) -> list[TableStatistics]:
-        """Return how far the tables are that are read before the stream; those that were handed over are left out.
+        """Return the progress of the tables that are read before the stream, without tables that were handed over.
 
-        :param durable: what is durable in all consumers.
+        :param durable: the position up to which all consumers are durable.
         """
         ledger = self._ledger
         if self._initial is None or ledger is None or ledger.initial is None:
@@ -138,7 +138,7 @@ class InitialPhase:
         self._wanted = self._wanted and (self._resnapshot or self._empty_journal)
 
     async def prepare(self) -> dict[str, Any]:
-        """Return how the capture has to connect."""
+        """Return the arguments with which the capture has to connect."""
         if self._file is None:
             return {}
         self._intended = await self._file.intended()
@@ -274,7 +274,7 @@ class InitialPhase:
         return frozenset(pending)
 
     async def read(self, emit: Emit) -> None:
-        """Deliver what comes before the stream. A call that is cancelled can be repeated, after ``rewind``.
+        """Deliver the chunks that come before the stream. A call that is cancelled can be repeated, after ``rewind``.
 
         :raises AioreplError: the server failed in the middle of a chunk.
         """

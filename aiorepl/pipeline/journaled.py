@@ -267,7 +267,7 @@ class JournaledFanOut(FanOut):
                 )
 
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
-        # No rewind: the journal never loses accepted data.
+        # The journal needs no rewind, because it never loses accepted data.
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
         end = await self._read_with_retries(JOURNAL, self._journal, JournalReader(self._store).end)
         self._end = end.lsn

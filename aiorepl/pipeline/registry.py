@@ -20,7 +20,7 @@ def sinks() -> dict[str, EntryPoint]:
 def load(name: str) -> Callable[..., Sink | SyncSink]:
     """Return the sink class that is registered as ``name``.
 
-    :raises ConfigurationError: it is not installed, or cannot be imported.
+    :raises ConfigurationError: the sink is not installed, or cannot be imported.
     """
     installed = sinks()
     if name not in installed:

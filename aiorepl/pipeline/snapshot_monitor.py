@@ -1,4 +1,4 @@
-"""Watches the snapshots of a pipeline: how far they are, and how much WAL the slot keeps meanwhile."""
+"""Watches the snapshots of a pipeline: their progress, and the WAL that the slot keeps meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SnapshotMonitor:
         self._logged = (0.0, 0)
 
     def statistics(self) -> SnapshotStatistics | None:
-        """Return how far the snapshots are; ``None`` if no table was read, or is going to be."""
+        """Return the progress of the snapshots; ``None`` if no table was read, or is going to be."""
         tables = self._initial.statistics(self._durable())
         tables += self._snapshots.statistics()
         if not tables:

@@ -33,15 +33,15 @@ class PipelineState(StrEnum):
     """The states of a pipeline."""
 
     STARTING = "starting"
-    """It connects, opens its sinks, or has not been run yet."""
+    """The pipeline connects, opens its sinks, or has not been run yet."""
     RUNNING = "running"
     """The stream is read, and all sinks work."""
     DEGRADED = "degraded"
     """The pipeline runs, but the connection is lost, or a sink has failed or is retrying a call."""
     STOPPED = "stopped"
-    """It has ended in order, or was cancelled."""
+    """The pipeline has ended in order, or was cancelled."""
     FAILED = "failed"
-    """It has ended with an error."""
+    """The pipeline has ended with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PipelineStatistics:
     :param flushed: the end LSN of the last transaction that is durable in every sink; with a journal: in the journal. The
         slot is confirmed with it (``confirmed_flush_lsn`` in ``pg_replication_slots``), within about a second.
     :param reconnects: the number of reconnects.
-    :param last_error: why the connection is lost, or could not be opened again; ``None`` while there is one.
+    :param last_error: why the connection is lost, or could not be opened again; ``None`` while there is a connection.
     :param idle_seconds: seconds since the server has sent something; ``None`` without a stream, and with
         ``interface="sql"``.
     :param transaction_buffer: memory and spool for transactions that are in progress or prepared.

@@ -86,7 +86,7 @@ async def require_unaltered(
 class TableAltered(SlotError):
     """A table or publication is not as it was under the slot's snapshot.
 
-    :param what: what was altered, as a sentence.
+    :param what: the beginning of the message, such as ``table public.orders was altered``.
     """
 
     def __init__(self, what: str) -> None:

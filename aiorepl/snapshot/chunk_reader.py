@@ -123,7 +123,7 @@ class ChunkReader:
         :param part_bytes: about how many bytes of rows are taken at a time; by default ``PART_BYTES``.
         :raises TableLocked: another session is going to alter the table.
         :raises ServerError: the command failed.
-        :raises SlotError: it took too long.
+        :raises SlotError: the command took too long.
         :raises ConnectionLost, ProtocolError: the connection is lost.
         """
         await self.open()

@@ -87,7 +87,7 @@ class _NotSimple(Exception):
 def require_simple(where: str) -> None:
     """Check that a condition compares columns with constants, and calls no functions.
 
-    :raises ConfigurationError: it may do more.
+    :raises ConfigurationError: the condition may do more.
     """
     try:
         list(_tokens(where))

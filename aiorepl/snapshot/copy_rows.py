@@ -130,7 +130,7 @@ class RowScanner:
 
 
 class RowSplitter(RowScanner):
-    """Takes the rows as they are."""
+    """Takes complete rows out of the data, unchanged."""
 
     def take(self, data: bytearray) -> tuple[bytes, int]:
         """Remove all complete rows from the beginning of ``data``.
@@ -148,9 +148,9 @@ class RowSplitter(RowScanner):
 
 
 def _header_end(data: bytearray) -> int:
-    """Return the length of the header; 0 if it has not arrived.
+    """Return the length of the header; 0 if the header has not arrived whole.
 
-    :raises ProtocolError: it is not the header of the format.
+    :raises ProtocolError: the data does not begin with the header of COPY's binary format.
     """
     if len(data) < _HEADER_BYTES:
         return 0

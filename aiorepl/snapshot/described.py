@@ -25,7 +25,7 @@ _WITHOUT_SEND: Final = "SELECT oid FROM pg_catalog.pg_type WHERE oid = ANY ($1) 
 class DescribedTable:
     """A table that can be read.
 
-    :param layout: what decodes its rows.
+    :param layout: the layout that decodes the table's rows.
     :param kinds: the kind of each column in the rows, if it is not NULL: ``t`` or ``b``.
     :param types: the types that are not built in, which were looked up, with their components.
     """
@@ -64,7 +64,8 @@ async def describe(
     # A composite has a binary form only if all of its fields have one.
     without_send = {oid for oid in infos if unsendable & _parts([oid], infos)}
     if binary and (money := {oid for oid in oids if types.contains(oid, MONEY)}):
-        # The stream of such a table is refused, but its chunks are right.
+        # Unless money has two decimals, the stream of such a table is refused; its chunks are
+        # right, because money is read as text.
         without_send |= set() if await connection.fetchval(_CENTS) else money
     found = {}
     for table in tables:

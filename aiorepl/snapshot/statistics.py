@@ -1,4 +1,4 @@
-"""How far snapshots are: tables, rows, bytes, rates and the WAL that the slot keeps meanwhile. Pure."""
+"""The progress of snapshots: tables, rows, bytes, rates, and the WAL that the slot keeps meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class WalRetention:
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """How far the reading of one table is.
+    """The progress of reading one table.
 
     :param table: ``schema.table``.
-    :param rows: the rows that were read in this process, those of chunks that had to be read again included.
-    :param bytes: their size, as the server sent them.
+    :param rows: the rows that were read in this process, including rows of chunks that had to be read again.
+    :param bytes: the size of these rows, as the server sent them.
     :param estimated_rows: the server's estimate of the table's rows; ``None`` if it was never analyzed, or only some are read.
     :param chunks: the number of chunks; ``None`` until they are planned.
-    :param chunks_done: how many of them were delivered, also by earlier processes.
-    :param rows_per_second: since this process has begun to read the table.
+    :param chunks_done: the number of delivered chunks, including those of earlier processes.
+    :param rows_per_second: the average rate since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
     """
 
@@ -54,7 +54,7 @@ class TableStatistics:
 
     @property
     def done(self) -> float:
-        """Which part of the table was delivered, from 0 to 1, by the number of its chunks, or else of its rows."""
+        """The delivered fraction of the table, from 0 to 1, by the number of chunks, or else of rows."""
         if self.state in ("delivered", "complete"):
             return 1.0
         by_chunks = self.chunks_done / self.chunks if self.chunks else 0.0
@@ -65,7 +65,7 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatistics:
-    """How far all snapshots are.
+    """The progress of all snapshots.
 
     :param tables: in the order in which they are read. Complete tables of earlier processes are not among them.
     :param paused: whether the reading of tables beside the stream is paused.
@@ -83,7 +83,7 @@ class SnapshotStatistics:
 
     @property
     def done(self) -> float:
-        """Which part of all tables was delivered, from 0 to 1; each chunk counts as much as any other."""
+        """The delivered fraction of all tables, from 0 to 1. All chunks count alike."""
         chunks = sum(table.chunks or 1 for table in self.tables)
         return sum(table.done * (table.chunks or 1) for table in self.tables) / chunks if chunks else 0.0
 
@@ -104,12 +104,12 @@ class SnapshotStatistics:
 
     @property
     def chunks_done(self) -> int:
-        """How many of them were delivered."""
+        """The number of delivered chunks."""
         return sum(table.chunks_done for table in self.tables)
 
 
 class TableCounters:
-    """Counts what is read and delivered of one table."""
+    """Counts the rows of one table that were read, and its chunks that were delivered."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TableCounters:
     def end_chunk(self, *, last: bool) -> None:
         """Count a chunk that was delivered.
 
-        :param last: whether it is the table's last one.
+        :param last: whether the chunk is the table's last one.
         """
         self.chunks_done += 1
         self.state = "delivered" if last else "reading"

@@ -63,7 +63,7 @@ _SOME: Final = """(t.schemaname, t.tablename) IN (
 class PublishedColumn:
     """A published column.
 
-    :param key: whether it is part of the replica identity; under FULL every column is.
+    :param key: whether the column is part of the replica identity; under FULL every column is.
     :param number: ``attnum``, which a rename keeps.
     """
 
@@ -195,7 +195,8 @@ async def published_tables(
         looked_at="true" if oids is None else _SOME,
         wanted="true" if oids is None else "c.oid = ANY ($2)",
         columns="min(attnames::text[])" if new else "NULL::text[]",
-        # A row of a table in several publications is published if any of their filters accepts it; no filter accepts all rows.
+        # A table in several publications publishes a row if one of their filters accepts it. A publication without a filter
+        # accepts all rows.
         filters="CASE WHEN bool_or(rowfilter IS NULL) THEN NULL ELSE array_agg(DISTINCT rowfilter) END"
         if new
         else "NULL::text[]",

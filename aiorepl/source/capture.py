@@ -278,7 +278,7 @@ class Capture:
     async def visible(self, transaction: Transaction) -> None:
         """Wait until every new snapshot of the database sees a transaction.
 
-        :raises SlotError: it is not visible after ``visible_timeout``.
+        :raises SlotError: the transaction is not visible after ``visible_timeout``.
         :raises ConnectionLost, ConnectionFailed, ServerError: the server cannot be asked, or was restarted.
         """
         _, result = self._connected()
@@ -354,7 +354,7 @@ class Capture:
 
     async def _start(self, connection: Connection, result: PreflightResult, ledger: Ledger) -> None:
         if result.make_failover:
-            # Only now every sink's position is known to belong to this slot.
+            # Altered only now, when every sink's position is known to belong to this slot.
             await make_failover(connection, self.source.slot)
         continuity = Continuity(self._claims, result.position.lsn)
         # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the claims

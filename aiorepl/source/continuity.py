@@ -62,7 +62,7 @@ def divergence(position: Position, timelines: Timelines) -> LSN | None:
         return None
     history = position.history
     if history is None:
-        # Only the number of the position's timeline is known.
+        # The position has only the number of its timeline, so take the ancestors from the server's history.
         history = tuple(ancestor for ancestor in server if ancestor[0] < position.timeline)
     lsn = _diverged((*history, (position.timeline, None)), (*server, (timelines.current, None)))
     if lsn == 0:

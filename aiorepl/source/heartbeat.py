@@ -92,7 +92,7 @@ class Heartbeat:
             statistics.error = text
             return
         if not written:
-            # Until the next heartbeat it may be promoted, or the DSN may lead to another host.
+            # Connect again for the next heartbeat: the standby may be promoted, or the DSN may lead to another host.
             statistics.skipped += 1
             self._connection.drop()
             return

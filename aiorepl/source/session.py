@@ -47,8 +47,8 @@ _IDLE_SECONDS: Final = 1.0
 class TransactionBufferStatistics:
     """Transactions that are in progress or prepared, and so cannot be delivered yet.
 
-    :param memory: their bytes in memory.
-    :param spooled: their bytes on disk.
+    :param memory: bytes of these transactions in memory.
+    :param spooled: bytes of these transactions on disk.
     """
 
     memory: int = 0
@@ -61,7 +61,7 @@ class Session:
     :param types: the known types; types that are looked up are added.
     :param ledger: records what is received, and has the LSN to confirm.
     :param resume: filters out the part of the stream that was received before.
-    :param part: what was received of the transaction that ``resume`` names; ``None`` without one.
+    :param part: the received part of the transaction that ``resume`` names; ``None`` without such a transaction.
     :param tables: look-ups of described tables, made before their rows are returned; ``None`` if no sink needs them.
     :param columns: look-ups of described columns, made before their rows are returned; ``None`` if nothing needs them.
     :param until: stop before the first transaction that commits at or after this LSN.

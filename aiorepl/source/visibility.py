@@ -79,7 +79,7 @@ class Look:
         return cls(started, int(xmin), int(xmax), running, next_xid, end, inserted is None)
 
     def sees(self, xid: int, commit_lsn: LSN) -> bool:
-        """Whether a committed transaction is visible; also false if this look is older than the transaction.
+        """Whether a committed transaction is visible; also false for a transaction that is later than this look.
 
         :param xid: the top-level xid without its epoch, as in the stream.
         """

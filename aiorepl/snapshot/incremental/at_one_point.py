@@ -22,7 +22,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
     Without a key sinks cannot replace rows, so the transaction begins with a truncate of the table.
 
     :raises Altered, ReadAgain: the table has to be read again.
-    :raises ConfigurationError: it cannot be read; says what to do.
+    :raises ConfigurationError: the table cannot be read; says what to do.
     :raises SlotError: the transactions in progress did not end in time.
     """
     source, table = reading.source, described.table
@@ -59,7 +59,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
         source.merge.release(rows.slices(content, point, first=(first,)))
         return recorded
 
-    # Not cancelled in between: the ledger would have rows that were never delivered.
+    # Do not cancel between the record and the release. Otherwise the ledger would have rows that were never delivered.
     recorded = await uninterrupted(deliver())
     if not recorded:
         await reading.update(change)

@@ -75,9 +75,9 @@ class FreshTransaction:
         :param where: a condition on the rows; ``None``: all.
         :param state: identifies the table as it was when it was cut into chunks (``planning``).
         :raises Altered: the table is not as it was when it was described and cut.
-        :raises ReadAgain: another transaction waits to alter it.
-        :raises ConfigurationError: it cannot be read; says what to do.
-        :raises SlotError: it could not be locked or read in time.
+        :raises ReadAgain: another transaction waits to alter the table.
+        :raises ConfigurationError: the table cannot be read; says what to do.
+        :raises SlotError: the table could not be locked or read in time.
         """
         table = described.table
         role = await self._connection.fetchval("SELECT current_user::text")

@@ -38,10 +38,10 @@ class Snapshots:
         self._looking = asyncio.Event()
         self._released = asyncio.Event()
         self._paused = self._held = self._rewinding = False
-        # Why no tables are read any more.
+        # The error because of which no tables are read any more.
         self._end: str | None = None
 
-    # For users.
+    # Methods for users.
 
     @property
     def tables(self) -> dict[int, TableCounters]:
@@ -57,7 +57,7 @@ class Snapshots:
         return self._paused or self._held or self._rewinding
 
     def statistics(self) -> list[TableStatistics]:
-        """Return how far the tables are, and the last result of those that are no longer read."""
+        """Return the progress of the tables, and the last result of tables that are no longer read."""
         return self._queue.statistics()
 
     @property
@@ -132,7 +132,7 @@ class Snapshots:
         if self._end is not None and (self._turns is None or self._queue.ledger.unfinished):
             raise AioreplError(self._end)
 
-    # For the pipeline.
+    # Methods for the pipeline.
 
     def begin(self, store: LedgerStore, source: SnapshotSource, durable: Callable[[], LSN]) -> None:
         """Begin with the tables that are in the ledger, now that the stream starts, or starts again.
@@ -168,7 +168,7 @@ class Snapshots:
         self._pause_or_go_on()
 
     def look(self) -> None:
-        """Look for tables that are complete: something was delivered, or more is durable."""
+        """Look for complete tables, because rows were delivered or have become durable."""
         self._looking.set()
 
     async def run(self) -> None:

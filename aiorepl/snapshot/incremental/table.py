@@ -45,7 +45,7 @@ async def read_table(
     """Read a table, and insert its chunks into the stream. The ledger has all of them on return; they may not be durable yet.
 
     :param connections: stay open for the next table; they are closed if this call fails or is cancelled.
-    :param progress: what the ledger has about the table.
+    :param progress: the ledger's entry of the table.
     :param update: changes the ledger's entry, durably.
     :param record: tries once to change the ledger's entry, because the stream waits meanwhile.
     :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
@@ -76,7 +76,7 @@ async def _read(reading: TableReading) -> None:
             else:
                 await read_at_one_point(reading, described)
         except (Altered, ReadAgain, TableAltered, asyncpg.UndefinedTableError) as error:
-            # Only the catalog knows whether the table still exists.
+            # Read the table's description again: only the catalog knows whether the table still exists.
             reason = error if isinstance(error, (Altered, ReadAgain)) else "it was altered or dropped"
             _log.warning("table %s is read again from the beginning: %s", reading.progress, reason)
             reading.chunks.close()

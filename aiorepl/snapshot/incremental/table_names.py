@@ -30,7 +30,7 @@ Name = tuple[str, str]
 def parse_name(table: str) -> Name:
     """Split ``schema.table``; the schema is ``public`` by default, and names with dots are quoted as in SQL.
 
-    :raises ConfigurationError: it is not the name of a table.
+    :raises ConfigurationError: the text is not the name of a table.
     """
     match = _NAME.fullmatch(table)
     if match is None or not is_text(table):

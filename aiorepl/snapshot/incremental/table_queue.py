@@ -27,7 +27,7 @@ class Forgotten(Exception):
 class TableQueue:
     """The tables of one pipeline, in the order in which they are read.
 
-    :ivar counters: the tables that were requested, or left by an earlier run, by their ids in the ledger; those that ended stay
+    :ivar counters: the tables that were requested, or left by an earlier run, by their ids in the ledger; ended tables stay
         until they are requested again.
     :ivar completion: the calls that wait for tables.
     :ivar settled: set while no table is left that has to be completed.
@@ -70,14 +70,14 @@ class TableQueue:
     async def write(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
         """Change the ledger, and try again while the disk is full or does not answer.
 
-        :raises PermanentError: it cannot be written.
+        :raises PermanentError: the ledger cannot be written.
         """
         ledger = await persisted(partial(self._store.update, change))
         self._settle()
         return ledger
 
     def statistics(self) -> list[TableStatistics]:
-        """Return how far the tables are, and the last result of those that are no longer read."""
+        """Return the progress of the tables, and the last result of tables that are no longer read."""
         return [counters.statistics() for counters in self.counters.values()]
 
     @property
@@ -108,10 +108,10 @@ class TableQueue:
         counters = self.counters.get(number)
         return counters is None or counters.state == "cancelled"
 
-    # What becomes of tables.
+    # Changes of the tables.
 
     async def add(self, names: Sequence[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
-        """Queue tables by their names. Return their ids in the ledger; one that has not begun to be read stays what it is.
+        """Queue tables by their names. Return their ids in the ledger. A queued table whose reading has not begun keeps its id.
 
         :param signal_lsn: the signal that requests them, so that a restart does not carry it out again.
         """

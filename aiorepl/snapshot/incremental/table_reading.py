@@ -52,7 +52,7 @@ class TableReading:
 
     @property
     def plan(self) -> TablePlan:
-        """The chunks of the table, which was planned."""
+        """The plan of the table. Valid only once the table is planned."""
         assert self.progress.plan is not None
         return self.progress.plan
 

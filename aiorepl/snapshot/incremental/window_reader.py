@@ -105,10 +105,10 @@ class WindowReader:
         self._low = LSN(0)
 
     async def read(self) -> None:
-        """Read the chunks that are left.
+        """Read the chunks that were not delivered yet.
 
         :raises Altered: the table has to be read from the beginning.
-        :raises SlotError: its writers did not end in time, or its rows are still owed after many attempts.
+        :raises SlotError: the table's writers did not end in time, or some of its rows are still owed after many attempts.
         """
         reading, table, window = self._reading, self._described.table, self._window
 

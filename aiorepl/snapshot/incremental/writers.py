@@ -31,7 +31,7 @@ async def wait_for_writers(connection: Any, oid: int, name: str, timeout: float 
     :param connection: an asyncpg connection outside of a transaction.
     :param name: the table's name, for the error.
     :param timeout: in seconds; ``None``: no limit.
-    :raises SlotError: it took longer; the message names the process.
+    :raises SlotError: the wait took longer than ``timeout``; the message names the process.
     :raises asyncpg.PostgresError: the server failed.
     """
     clock = asyncio.get_running_loop().time

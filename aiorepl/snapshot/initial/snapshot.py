@@ -61,7 +61,7 @@ class InitialSnapshot:
     :param publications: the publications whose tables are read.
     :param consistent_point: the slot's first position.
     :param binary: whether the stream is binary.
-    :ivar counters: by oid, what was delivered of each table of the plan, in its order.
+    :ivar counters: the counters of the plan's tables by oid, in the plan's order.
     """
 
     def __init__(
@@ -309,8 +309,8 @@ class InitialSnapshot:
     ) -> int:
         """Deliver a chunk as a transaction. Return its number of rows.
 
-        A chunk that was read to its end is verified before its first rows are delivered. One that is larger than the limit of
-        ``ChunkOrder`` is verified before its end.
+        A chunk that was read to its end is verified before its first rows are delivered. A chunk that is larger than the limit
+        of ``ChunkOrder`` is verified before its end.
 
         :param complete: whether all tables so far are complete.
         """
@@ -355,7 +355,8 @@ class InitialSnapshot:
         :raises AlteredWhileRead: a type was altered, or a partition was attached.
         """
         if not described.table.partitioned and not described.types:
-            # The locks suffice. If the tables are locked now, one check covers every chunk that was read to its end before.
+            # The locks prove that. They protect all rows that were read before, so one check of the locks covers every chunk
+            # that has ended.
             if number not in self._locked_until_read:
                 ended = order.ended_chunks()
                 await self._begun().verify(())
@@ -397,7 +398,7 @@ def counters(plan: SnapshotPlan, from_chunk: int = 0) -> dict[int, TableCounters
 def truncation(relations: Sequence[Relation], base: LSN, time: int) -> Slice:
     """Return the transaction before the first chunk, which truncates tables.
 
-    :param base: its end.
+    :param base: the end of the transaction.
     :param time: microseconds since 2000-01-01 00:00 UTC.
     """
     # One truncate for all tables, because they may refer to each other.

@@ -50,9 +50,9 @@ class LedgerFile:
     async def read(self, source: Position) -> ChunkLedger | None:
         """Read the ledger; ``None`` if there is none.
 
-        :param source: the slot and cluster that it must be of.
+        :param source: the slot and cluster to which the ledger must belong.
         :raises JournalError: the file is damaged, has another format, or cannot be read.
-        :raises SlotError: it belongs to another cluster.
+        :raises SlotError: the ledger belongs to another cluster.
         """
         self.ledger = await asyncio.to_thread(self._read)
         if self.ledger is not None:

@@ -58,7 +58,7 @@ class TableProgress:
 
     :param id: identifies this reading of the table: a table can be requested again while it is being read.
     :param where: a condition that selects the rows; ``None``: all.
-    :param plan: its chunks; ``None`` until they are planned.
+    :param plan: the chunks of the table; ``None`` until they are planned.
     :param done: the chunks that are durable, by their numbers in the table, from 1.
     :param delivered: the LSN of each chunk that was delivered and is not known to be durable, by number.
     :param error: why a failed table could not be read.
@@ -265,7 +265,7 @@ class ChunkLedger:
     def left_out(self, plan: TablePlan, error: str | None) -> ChunkLedger:
         """Record that a table of the initial snapshot could not be read.
 
-        :param error: why; ``None`` if it is read again while the stream runs.
+        :param error: why the table could not be read; ``None`` if the table is read again while the stream runs.
         """
         if error is None and plan.oid in self._settled:
             return self
@@ -315,7 +315,7 @@ def load(data: bytes, location: str) -> ChunkLedger:
     """Parse the output of ``dump``.
 
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: the file is damaged, or has another format.
     """
     return unseal(
         data,
@@ -400,7 +400,7 @@ def initial_ledger(
 
     :param source: the slot and its cluster.
     :param previous: the end of the journal, or the position of a sink; 0 if they are empty.
-    :param truncates: whether it begins with a truncate of all tables.
+    :param truncates: whether the snapshot begins with a truncate of all tables.
     :raises ConfigurationError: there is no room for its positions after ``previous``.
     """
     initial = InitialRange(plan.base(consistent_point), consistent_point, truncates)

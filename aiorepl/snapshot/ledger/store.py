@@ -42,7 +42,7 @@ class MemoryLedger:
 async def persisted(write: Callable[[], Awaitable[T]]) -> T:
     """Write the ledger, and try again while the disk is full or does not answer.
 
-    :raises PermanentError: it cannot be written.
+    :raises PermanentError: the ledger cannot be written.
     """
     pause = _FIRST_PAUSE
     while True:

@@ -43,7 +43,7 @@ class _Awaited:
 class ChunkMerge:
     """The hook between the source and the buffers of one pipeline.
 
-    :param slot: whose watermarks and signals they are.
+    :param slot: the slot to which the watermarks and signals belong.
     :ivar window: the window of the table that is being read; ``None`` without one.
     :ivar signals: the signals that have arrived and were not taken.
     :ivar before_delivery: coroutine functions to await before the slices that ``take`` returned are delivered.
@@ -55,7 +55,7 @@ class ChunkMerge:
         self.before_delivery: list[Callable[[], Awaitable[None]]] = []
         self._slot = slot
         self._awaited: dict[str, _Awaited] = {}
-        # From where slices are held back; None: nowhere.
+        # The position from which slices are held back; None: no slices are held back.
         self._hold: LSN | None = None
         self._held: list[Slice] = []
         self._reached: Callable[[], None] | None = None
@@ -95,7 +95,7 @@ class ChunkMerge:
         self.release()
 
     def rewound(self) -> None:
-        """Forget what the source will send again. Call it while no table is being read."""
+        """Forget the slices that the source will send again. Call it while no table is being read."""
         assert self.window is None
         self.signals.clear()
         self.before_delivery.clear()
@@ -115,9 +115,9 @@ class ChunkMerge:
         self._notify()
 
     def release(self, slices: Sequence[Slice] = ()) -> None:
-        """Hold back nothing any more.
+        """End the holding back of slices.
 
-        :param slices: inserted before what was held back.
+        :param slices: inserted before the slices that were held back.
         """
         if self._hold is None:
             return

@@ -30,7 +30,7 @@ class Signal:
 
     :param action: ``snapshot``, ``pause``, ``resume`` or ``cancel``.
     :param tables: the tables to be read, or whose reading is cancelled, as ``schema.table``.
-    :param where: a condition of the rows to be read; ``None``: all rows.
+    :param where: a condition that selects the rows to be read; ``None``: all rows.
     :param lsn: the end of the message, which identifies the request if the stream is read again.
     """
 

@@ -87,8 +87,8 @@ async def require_messages(connection: Any, slot: str) -> None:
     """Check that logical messages can be written on the server, and read from it.
 
     :param slot: the slot of the stream.
-    :raises ConfigurationError: it is a standby, or older than PostgreSQL 14.
-    :raises ConnectionFailed: it is a standby with a copy of the primary's slot, so it may be promoted soon.
+    :raises ConfigurationError: the server is a standby, or older than PostgreSQL 14.
+    :raises ConnectionFailed: the server is a standby with a copy of the primary's slot, so it may be promoted soon.
     """
     version = connection.get_server_version().major
     if version < 14:
@@ -108,7 +108,7 @@ STANDBY: Final = "a snapshot of a running pipeline writes logical messages, whic
 async def require_slot(connection: Any, slot: str) -> None:
     """Check that the slot belongs to the connection's database, whose messages it reads.
 
-    :raises SlotError: it does not exist, or belongs to another database.
+    :raises SlotError: the slot does not exist, or belongs to another database.
     """
     database = await connection.fetchval(_SLOT, slot)
     if database is None:

@@ -93,7 +93,7 @@ class _Touched:
 class Verdict:
     """The decision about a chunk at its high watermark.
 
-    :param overtaken: what the stream did to rows since the chunk was read.
+    :param overtaken: the changes of rows in the stream since the chunk was read.
     :param again: why the chunk has to be read again, as a predicate; ``None`` if it can be delivered.
     """
 
@@ -123,13 +123,13 @@ class Window:
         self._bytes = 0
         self._owed_bytes = 0
         self._ranges_remain = True
-        # By xid, in the order of the commits.
+        # The committed transactions by xid, in commit order.
         self._committed: dict[int, _Touched] = {}
         # Transactions that were delivered at their PREPARE and are not decided.
         self._prepared: dict[int, _Touched] = {}
         # The transaction that is being delivered.
         self._open: tuple[Transaction, _Touched] | None = None
-        # The last relation, and the indexes of its key columns; None if it lacks one.
+        # The last relation, and the indexes of its key columns; None if the relation lacks a key column.
         self._relation: Relation | None = None
         self._positions: tuple[int, ...] | None = None
 
@@ -197,7 +197,7 @@ class Window:
         return owed
 
     def key_of(self, layout: Layout, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
-        """Return the key of a row; ``None`` if the row lacks a column of it.
+        """Return the key of a row; ``None`` if the row lacks a column of the key.
 
         :raises DataError: a binary value does not match its type.
         """
@@ -347,11 +347,11 @@ _PREPARES: Final = (m.Prepare, m.StreamPrepare)
 def _text_of(raw: bytes, types: Types, oid: int) -> bytes:
     """Return the text of a binary value.
 
-    :raises ValueError: it is no value of its type.
+    :raises ValueError: the bytes are no value of the type.
     """
     base = types.base(oid)
     if base is not None and base.oid in _TEXTS:
-        # In an SQL_ASCII database these are any bytes.
+        # In an SQL_ASCII database, text may be any bytes.
         return raw
     return types.text(oid, BINARY)(raw).encode()
 

@@ -122,7 +122,7 @@ def attributes(
 ) -> dict[str, Attribute]:
     """Return the attributes of the columns of ``relation``, as far as they are certain.
 
-    :param xid: the transaction in which the table was described so.
+    :param xid: the transaction in which the stream has described the table.
     :param table: the table in the catalog now.
     :param previous: the table in the catalog when it was described before.
     """

@@ -62,7 +62,7 @@ class TableLookups:
         # The stream and all readers of a journal share the connection.
         self._querying = asyncio.Lock()
         self._known: dict[int, _Known] = {}
-        # The tables as they were looked up last. ``catalog`` has each table as it was found first.
+        # Each table as it was at its last look-up. ``catalog`` has each table as it was at its first look-up.
         self._latest: dict[int, CatalogTable] = {}
 
     async def load(self, source: str, *, read: bool) -> None:

@@ -96,9 +96,9 @@ class CatalogTable:
 
     :param columns: the column names, in the table's order.
     :param parents: the oids of the tables that it is a partition of, or inherits from.
-    :param partitioned: whether it is a partitioned table.
+    :param partitioned: whether the table is partitioned.
     :param generated: a partitioned table's generated columns, which may not be published.
-    :param subclassed: whether it has children, or had some: ``relhassubclass``.
+    :param subclassed: ``relhassubclass``: whether the table has children, or had children.
     :param altered: the transaction that wrote each column's row in ``pg_attribute``, in the order of ``columns``.
     :param created: the transaction that created the table: it wrote the rows of the system columns, which do not change.
     :param numbers: ``attnum`` of each column, in the order of ``columns``.
@@ -161,7 +161,7 @@ class TableCatalog:
     """
 
     def __init__(self, tables: Iterable[CatalogTable] = ()) -> None:
-        # As found first: the stream's own descriptions have later names and columns.
+        # Each table as it was at its first look-up. For later names and columns there are the stream's own descriptions.
         self._tables: dict[int, CatalogTable] = {}
         self._names: dict[Name, CatalogTable] = {}
         # Tables that have, or had, partitions or children.
@@ -203,11 +203,11 @@ class TableCatalog:
             self.version += 1
 
     def find(self, oid: int) -> CatalogTable | None:
-        """The table with this oid, as it was found first."""
+        """The table with this oid, as it was at its first look-up."""
         return self._tables.get(oid)
 
     def named(self, names: Name) -> CatalogTable | None:
-        """The first table that was found under this name."""
+        """The table that was the first to be looked up under this name."""
         return self._names.get(names)
 
     def unknown(self, oid: int) -> bool:

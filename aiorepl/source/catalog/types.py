@@ -74,7 +74,7 @@ class _Alteration:
 class _Altered:
     """A type that was altered at some time, as far as the catalog tells it.
 
-    :param before: its attributes at the previous look-up, if there was one.
+    :param before: the type's attributes at the previous look-up, if there was one.
     :param end: an LSN after every commit that was visible to the look-up of ``attributes``.
     """
 
@@ -241,7 +241,7 @@ class TypeWatch:
         try:
             return list(await self._connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except BaseException as error:
-            # Also on cancellation: the next query would read the rest of this result.
+            # Close the connection on cancellation, too. Otherwise the next query would read the rest of this result.
             self.close()
             if isinstance(error, Exception):
                 raise translated(error) from None

@@ -37,7 +37,7 @@ async def tls(connection: Connection, source: Source) -> list[Finding]:
 async def pooler(connection: Connection, source: Source) -> list[Finding]:
     """Check whether a pooler in front of the server keeps sessions.
 
-    :raises ConnectionFailed: it does not.
+    :raises ConnectionFailed: the pooler does not keep sessions.
     """
     if not connection.pooled:
         return []

@@ -182,7 +182,7 @@ async def identities(connection: Connection, source: Source) -> list[Finding]:
     """
     names = source.options().publications
     if set(names) - await existing_publications(connection, names):
-        return []  # ``publications`` reports it
+        return []  # ``publications`` reports that
     findings = []
     if tables := await tables_without_identity(connection, names):
         findings.append(
@@ -230,7 +230,7 @@ async def _missing(connection: Connection, name: str, existing: set[str]) -> Fin
     statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE"
     if 0 < len(keyed) <= _NAMED:
         return Finding("error", "publication", text, 2, sql=f"{statement} {', '.join(keyed)};")
-    # No statement that could be run unchanged.
+    # The statement is in the text, because it cannot be run unchanged.
     return Finding("error", "publication", f"{text}: {statement} name, name, ...", 2)
 
 

@@ -93,5 +93,5 @@ class StatusUpdates:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Without statuses WAL piles up on the server until it drops the connection.
+            # Without status updates, WAL accumulates on the server until the server drops the connection.
             self._connection.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))

@@ -201,7 +201,7 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
 
 
 async def was_read(connection: Connection, slot: Slot, system: System) -> bool:
-    """Whether the slot may have been read before, by the server's statistics.
+    """Whether the slot may have been read before, according to the server's statistics.
 
     A crash, a copy and an upgrade of the server lose the statistics. The archiver's statistics tell when the server began to collect
     them. If that was after the server's creation, a slot without statistics may have been read, and counts as read.

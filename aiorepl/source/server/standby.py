@@ -34,7 +34,7 @@ class StandbyWatch:
     async def require_same_timeline(self) -> None:
         """Check that everything received so far belongs to the stream's timeline.
 
-        :raises TimelineChanged: some of it may belong to another timeline.
+        :raises TimelineChanged: some of the received data may belong to another timeline.
         :raises ConnectionLost, ConnectionFailed, ServerError: the query failed.
         """
         if self._connection is None:
@@ -42,7 +42,7 @@ class StandbyWatch:
         try:
             system = await self._connection.identify_system()
         except BaseException:
-            # Also on cancellation: the next query would read this query's result.
+            # Close the connection on cancellation, too. Otherwise the next query would read this query's result.
             self.abort()
             raise
         if system.timeline != self._timeline:
