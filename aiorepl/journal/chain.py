@@ -52,12 +52,12 @@ class Chain:
 
     @property
     def last_segment_end(self) -> LSN:
-        """The LSN of ``end``."""
+        """The end LSN of the last segment; 0 if there is none."""
         return self.state.end.lsn
 
     @property
     def end_lsn(self) -> LSN:
-        """The LSN up to which the journal is complete; its start while it is empty."""
+        """The LSN up to which the journal is complete; the journal's start while it is empty."""
         return max(self.identity.start_lsn, self.state.position.lsn)
 
     @cached_property
@@ -100,13 +100,13 @@ class Chain:
     def walk(
         self, after: LSN = ZERO, until: LSN | None = None, table: Table | None = None
     ) -> Iterator[Segment]:
-        """As ``segments``, but manifests are loaded one by one."""
+        """Iterate as ``segments`` does, but load manifests one by one."""
         end = self.last_segment_end if until is None else min(until, self.last_segment_end)
         if after < end:
             yield from self.named(max(after, self.start_lsn), end, table)
 
     def named(self, after: LSN, until: LSN, table: Table | None = None) -> Iterator[Segment]:
-        """As ``walk``, but with segments before the start, whose files may be deleted."""
+        """Iterate as ``walk`` does, but include segments before the start, whose files may be deleted."""
         for ref in self.state.manifests:
             if ref.end > after and ref.after < until:
                 yield from self._of(ref, max(after, ref.after), min(until, ref.end), table)

@@ -63,7 +63,7 @@ def unseal(
 def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
     """Return the field ``name``, a whole number from 0 to ``most``.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the field is something else.
     """
     value = fields[name]
     if type(value) is not int or not 0 <= value <= most:
@@ -74,7 +74,7 @@ def integer(fields: Mapping[str, Any], name: str, most: int = _UINT64) -> int:
 def text(fields: Mapping[str, Any], name: str) -> str:
     """Return the field ``name``, a string.
 
-    :raises TypeError: it is something else.
+    :raises TypeError: the field is something else.
     """
     value = fields[name]
     if not isinstance(value, str):
@@ -85,7 +85,7 @@ def text(fields: Mapping[str, Any], name: str) -> str:
 def boolean(fields: Mapping[str, Any], name: str) -> bool:
     """Return the field ``name``, a Boolean.
 
-    :raises TypeError: it is something else.
+    :raises TypeError: the field is something else.
     """
     value = fields[name]
     if not isinstance(value, bool):
@@ -96,7 +96,7 @@ def boolean(fields: Mapping[str, Any], name: str) -> bool:
 def lsn(fields: Mapping[str, Any], name: str) -> LSN:
     """Return the field ``name``, an LSN.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the field is something else.
     """
     return LSN.parse(text(fields, name))
 

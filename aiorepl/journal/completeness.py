@@ -51,7 +51,7 @@ class Gap:
 class PublishedChunk(NamedTuple):
     """A chunk of a snapshot in the journal.
 
-    :param commit_lsn: of its transaction.
+    :param commit_lsn: the commit LSN of its transaction.
     :param end_lsn: the end of its transaction.
     """
 
@@ -72,8 +72,8 @@ class TableSnapshot:
     A table has at most two: the last one that is complete, and the one that is being read or was abandoned.
 
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
-    :param complete: the end of its last chunk; ``None`` while it is being read.
-    :param abandoned: whether it will not be completed: it was cancelled, or the table cannot be read.
+    :param complete: the end of the snapshot's last chunk; ``None`` while chunks are read.
+    :param abandoned: whether the snapshot will never be complete, because it was cancelled or the table cannot be read.
     """
 
     oid: int
@@ -85,7 +85,7 @@ class TableSnapshot:
 
     @property
     def open(self) -> bool:
-        """Whether it is being read."""
+        """Whether the snapshot is being read."""
         return self.complete is None and not self.abandoned
 
     def __str__(self) -> str:
@@ -329,9 +329,9 @@ def dump_completeness(completeness: Completeness) -> bytes:
 def load_completeness(name: str, data: bytes, location: str) -> Completeness:
     """Parse the output of ``dump_completeness``.
 
-    :param name: of the file, as ``position.json`` has it.
+    :param name: the name of the file in ``position.json``.
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, has another format, or is not the one of that name.
+    :raises JournalError: the file is damaged, has another format, or does not belong to ``name``.
     """
     loaded = unseal(data, location, _completeness)
     if not name.endswith(f"-{checksum(data):08X}"):

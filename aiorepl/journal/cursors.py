@@ -36,7 +36,7 @@ class Cursor:
 
     :param query: the id of the Spark query that owns it; ``None`` for a sink.
     :param reader: the process that registered it last.
-    :param moved: when it was registered or moved last, in seconds since 1970.
+    :param moved: when the cursor was registered or moved last, in seconds since 1970.
     :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
     :param writes: how often the sink's memory had been written at that time. A file with a lower number is an older copy.
     """
@@ -83,10 +83,10 @@ class Cursors:
         return sorted(unquote(name.removesuffix(_SUFFIX)) for name in found if name.endswith(_SUFFIX))
 
     def get(self, name: str) -> Position | None:
-        """Read the position of ``name``: LSN 0 if it has read nothing yet, ``None`` if it is not registered.
+        """Read the position of ``name``: LSN 0 if the consumer has read nothing yet, ``None`` if it is not registered.
 
-        :raises JournalError: its file is damaged or cannot be read, or the journal does not continue from its position.
-        :raises SlotError: it belongs to another source than the journal.
+        :raises JournalError: the cursor's file is damaged or cannot be read, or the journal does not continue from the position.
+        :raises SlotError: the cursor belongs to another source than the journal.
         """
         cursor = self.read(name)
         if cursor is None:
@@ -114,12 +114,12 @@ class Cursors:
         :returns: the cursor's position now.
         :raises ConfigurationError: another consumer owns the cursor, or has taken it over.
         :raises JournalError: its file is damaged.
-        :raises SlotError: it belongs to another source than ``position``.
+        :raises SlotError: the cursor belongs to another source than ``position``.
         """
         return self._move(name, position, query, forward=True)
 
     def reset(self, name: str, position: Position, *, query: str | None = None) -> None:
-        """Set a cursor, also back: its consumer has lost what it had after ``position``. Durable on return.
+        """Set a cursor, even backwards, because its consumer has lost its data after ``position``.
 
         :param query: as for ``advance``.
         :raises ConfigurationError: another consumer owns the cursor, or has taken it over.

@@ -21,8 +21,8 @@ from aiorepl.journal.checked_json import integer, text
 class Holder:
     """A writer, or a reader with a cursor.
 
-    :param identity: random; two objects of one process differ as well.
-    :param since: when it began, in seconds since 1970.
+    :param identity: a random text, which also distinguishes two objects of one process.
+    :param since: when the holder began, in seconds since 1970.
     """
 
     identity: str

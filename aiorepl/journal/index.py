@@ -42,9 +42,9 @@ class Continuation:
 class Block:
     """A block's location in its segment, and its contents.
 
-    :param offset: where it starts, in bytes from the segment's start.
-    :param length: its size in bytes.
-    :param checksum: zlib.crc32 of its bytes.
+    :param offset: where the block starts, in bytes from the segment's start.
+    :param length: the size of the block in bytes.
+    :param checksum: zlib.crc32 of the block's bytes.
     :param descriptions: the numbers of the descriptions that its rows need first. A description that changes within the block
         is written into the block.
     :param rows: the number of rows by description number, in the order of last use; a truncate counts as one row of each of
@@ -136,7 +136,7 @@ class SegmentIndex:
     def relation(self, number: int) -> Relation:
         """Decode a description, once.
 
-        :raises DamagedJournal: it is not a Relation message of its table.
+        :raises DamagedJournal: the description is not a Relation message of its table.
         """
         found = self._relations.get(number)
         if found is None:
@@ -194,7 +194,7 @@ def load(data: bytes, offset: int, location: str) -> SegmentIndex:
 
     :param offset: where the index begins in the file.
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: the file is damaged, or has another format.
     """
     if data[-FOOTER_BYTES:] != footer(offset):
         raise DamagedJournal(f"{location} is damaged: it does not end like a segment")
@@ -231,7 +231,7 @@ def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentInde
 def _require_consistent(index: SegmentIndex) -> None:
     """Check that the fields are consistent with each other.
 
-    :raises Exception: they are not.
+    :raises Exception: the fields contradict each other.
     """
     if index.end.lsn < index.after:
         raise ValueError(f"the segment ends at {index.end.lsn}, before it starts")

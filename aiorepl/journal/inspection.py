@@ -54,7 +54,7 @@ class Prepared:
     """An undecided prepared transaction, and its file.
 
     :param size: in bytes.
-    :param since: when it was published, in seconds since 1970.
+    :param since: when the file was published, in seconds since 1970.
     """
 
     transaction: PreparedTransaction
@@ -77,7 +77,7 @@ class Inspection:
 def inspect(url: Location | Store) -> Inspection:
     """Look at the journal at ``url``.
 
-    :raises JournalError: there is none, it is damaged, or cannot be read.
+    :raises JournalError: there is no journal, or it is damaged or cannot be read.
     """
     store = open_store(url)
     chain = JournalReader(store).chain()

@@ -16,7 +16,7 @@ from aiorepl.journal.segment_format import MAGIC, checksum
 from aiorepl.journal.store import Store
 from aiorepl.journal.stored_blocks import require_magic, unless_missing, wrong_checksum
 
-# The small messages of a block are read together, in windows of this size; each large message is read by itself.
+# Small messages of a block are read together, in windows of this size. Each large message is read alone.
 _WINDOW_BYTES: Final = 1024 * 1024
 _LENGTH_BYTES: Final = 4
 

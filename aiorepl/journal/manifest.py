@@ -113,11 +113,11 @@ class Manifest:
 
     @property
     def tables(self) -> Iterable[Table]:
-        """The tables whose rows its segments have."""
+        """The tables that have rows in the manifest's segments."""
         return self._tables.keys()
 
     def within(self, after: LSN, until: LSN) -> range:
-        """The numbers of the segments that end after ``after``, and by ``until``."""
+        """The numbers of the segments that end after ``after``, but not after ``until``."""
         ends = self._columns[_END]
         return range(bisect_right(ends, after), bisect_right(ends, until))
 
@@ -165,9 +165,9 @@ class Manifest:
     def load(cls, ref: ManifestRef, data: bytes, location: str) -> Manifest:
         """Parse the output of ``dump``.
 
-        :param ref: what ``position.json`` says about the file.
+        :param ref: the description of the file in ``position.json``.
         :param location: the file, for errors.
-        :raises JournalError: it is damaged, or not the one that ``ref`` names.
+        :raises JournalError: the file is damaged, or ``ref`` describes another file.
         """
         body = memoryview(data)[:-_TRAILER]
         if data[-_TRAILER:] != b"\n%08x\n" % checksum(body):

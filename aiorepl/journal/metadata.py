@@ -76,7 +76,7 @@ class State:
     """The durable state of a journal.
 
     :param journal: the identity's random text.
-    :param position: its end, including WAL without transactions; LSN 0 while it is empty.
+    :param position: the journal's end, including WAL without transactions; LSN 0 while the journal is empty.
     :param end: the end of the last segment; LSN 0 if there is none.
     :param epoch: the last writer's epoch: each writer takes a higher one before it writes.
     :param sequence: how often ``position.json`` was replaced.
@@ -136,7 +136,7 @@ def load_identity(data: bytes, location: str) -> Identity:
     """Parse the output of ``dump_identity``.
 
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: the file is damaged, or has another format.
     """
     return unseal(
         data,
@@ -244,7 +244,7 @@ def _state(fields: Mapping[str, Any]) -> State:
         tail=tuple(_load_entry(each, tables) for each in fields["tail"]),
         prepared=tuple(map(load_prepared, fields["prepared"])),
         completeness=None if fields["completeness"] is None else text(fields, "completeness"),
-        # Journals of format 3 from before this field have none.
+        # Journals of format 3 lack this field if an earlier release wrote them.
         chunks=tuple(map(_load_published_chunk, fields.get("chunks", ()))),
     )
     _require_consistent(state)
@@ -254,7 +254,7 @@ def _state(fields: Mapping[str, Any]) -> State:
 def _require_consistent(state: State) -> None:
     """Check that the segments join.
 
-    :raises ValueError: they do not.
+    :raises ValueError: the segments do not join.
     """
     if state.position.lsn < state.end.lsn:
         raise ValueError(

@@ -85,7 +85,7 @@ class MetadataFiles:
     def state(self) -> State | None:
         """Read ``position.json``; ``None`` if there is none yet.
 
-        :raises JournalError: it is damaged, has another format, or is older than when it was read last.
+        :raises JournalError: the file is damaged, has another format, or is older than at the last read.
         """
         with reading(self._store):
             try:
@@ -122,7 +122,7 @@ class MetadataFiles:
     def start(self, state: State) -> Start:
         """Read ``start.json``: where retention has moved the start.
 
-        :raises JournalError: it is damaged, or is after the journal's end.
+        :raises JournalError: the file is damaged, or the start is after the journal's end.
         """
         start = self._read(START, load_start) or Start(state.journal)
         if start.journal != state.journal:
@@ -135,7 +135,7 @@ class MetadataFiles:
     def versioned_start(self, identity: Identity) -> tuple[Start, str | None]:
         """Read ``start.json`` of the journal ``identity``, with its version.
 
-        :raises JournalError: it is damaged, or another journal's.
+        :raises JournalError: the file is damaged, or belongs to another journal.
         """
         with reading(self._store):
             try:
@@ -232,8 +232,8 @@ def older_copy(store: Store) -> DamagedJournal:
 def load_index(store: Store, segment: Segment, source: Position) -> SegmentIndex:
     """Read the index of a segment.
 
-    :param source: of the journal.
-    :raises DamagedJournal: it is damaged or missing.
+    :param source: the slot and cluster of the journal.
+    :raises DamagedJournal: the index is damaged or missing.
     """
     location = f"{segment.file} in the journal {store.url}"
     try:
@@ -252,7 +252,7 @@ def load_index(store: Store, segment: Segment, source: Position) -> SegmentIndex
 def require_own(own: Position, loaded: SegmentIndex, location: str) -> None:
     """Verify that an index belongs to the journal's own source: slots of one cluster can have segments of the same names.
 
-    :raises JournalError: it belongs to another slot or cluster.
+    :raises JournalError: the index belongs to another slot or cluster.
     """
     end = loaded.end
     if (end.system_identifier, end.slot) != (own.system_identifier, own.slot):

@@ -196,7 +196,7 @@ def load_prepared_index(store: Store, transaction: PreparedTransaction, source: 
     """Read the index of a prepared transaction.
 
     :param source: the slot and cluster of the journal.
-    :raises JournalError: it is missing or damaged.
+    :raises JournalError: the index is missing or damaged.
     """
     file = prepared_file(transaction)
     location = f"{file} in the journal {store.url}"

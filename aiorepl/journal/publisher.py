@@ -93,8 +93,8 @@ class Publisher:
         """Read the journal; writes only ``journal.json``, and only while the journal is empty.
 
         :param holder: how errors name the journal.
-        :raises JournalError: it is damaged.
-        :raises SlotError: it belongs to another source.
+        :raises JournalError: the journal is damaged.
+        :raises SlotError: the journal belongs to another source.
         """
         chain = self._files.chain()
         if chain is not None:

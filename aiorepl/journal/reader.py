@@ -73,7 +73,7 @@ class JournalReader:
     def chain(self) -> Chain:
         """Read the journal as it is now.
 
-        :raises JournalError: there is no journal, or it is damaged.
+        :raises JournalError: there is no journal, or the journal is damaged.
         """
         chain = self._files.chain()
         if chain is None:
@@ -99,7 +99,7 @@ class JournalReader:
     def recorded_position(self) -> Position | None:
         """Return the journal's end, including WAL without transactions; LSN 0 if it is empty, ``None`` if there is no journal.
 
-        :raises JournalError: it is damaged.
+        :raises JournalError: the journal is damaged.
         """
         chain = self._files.chain()
         return None if chain is None else chain.position
@@ -191,7 +191,7 @@ class JournalReader:
     def index(self, segment: Segment) -> SegmentIndex:
         """Read the segment's index.
 
-        :raises JournalError: it is damaged or was pruned.
+        :raises JournalError: the segment is damaged or was pruned.
         """
         return self._index(segment)
 
@@ -211,7 +211,7 @@ class JournalReader:
             with self._unless_pruned(segment), reading(self._store):
                 read = read_blocks(self._store, segment.file, together)
                 for block in together:
-                    # Not zip, which would keep the bytes until the next block.
+                    # Call ``next``, because ``zip`` would keep the bytes until the next block.
                     yield block, next(read)
 
     def messages(self, segment: Segment, block: Block) -> Iterator[AnyMessage]:

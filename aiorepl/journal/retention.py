@@ -34,9 +34,9 @@ _MIN_PAUSE: Final = 1.0
 class Retention:
     """Limits for the segments that every consumer has passed. They are kept for replays and for new consumers.
 
-    :param max_age_seconds: segments that are older are deleted.
+    :param max_age_seconds: older segments are deleted.
     :param max_bytes: the oldest segments are deleted while all segments together are larger.
-    :raises ConfigurationError: there is no limit, or one is negative.
+    :raises ConfigurationError: there is no limit, or a limit is negative.
     """
 
     max_age_seconds: Seconds[float | None] = Seconds(None)

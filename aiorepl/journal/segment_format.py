@@ -59,7 +59,7 @@ def footer(index_offset: int) -> bytes:
 def index_offset(data: bytes) -> int:
     """Parse a footer.
 
-    :raises JournalError: it is not the end of a segment.
+    :raises JournalError: the bytes are not the end of a segment.
     """
     offset = int.from_bytes(data[:8], "big")
     if data != footer(offset):

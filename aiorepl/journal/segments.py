@@ -64,7 +64,7 @@ class Segment:
 
     @property
     def file(self) -> str:
-        """The name of the file in the journal."""
+        """The path of the file in the journal."""
         return segment_file(self.name)
 
     @property

@@ -80,9 +80,9 @@ class JournalSink(Sink):
     async def open(self, context: SinkContext) -> Position | None:
         """Lock and verify the journal.
 
-        :returns: its end; ``None`` if it is empty.
-        :raises JournalError: it is damaged, or another process writes it.
-        :raises SlotError: it belongs to another source.
+        :returns: the journal's end; ``None`` if the journal is empty.
+        :raises JournalError: the journal is damaged, or another process writes it.
+        :raises SlotError: the journal belongs to another source.
         """
         with self._errors("open"):
             return await to_thread.run_sync(self._writer.open, context.position)

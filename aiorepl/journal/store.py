@@ -85,7 +85,7 @@ class Store(Protocol):
 
         :param version: from ``load`` or ``replace``; ``None``: the file must not exist.
         :returns: the new version.
-        :raises Superseded: it has another version, or exists, or does not exist.
+        :raises Superseded: the file has another version, or exists although ``version`` is ``None``, or does not exist.
         """
 
     def create(self, name: str) -> Upload:

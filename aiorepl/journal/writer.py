@@ -74,9 +74,9 @@ class JournalWriter:
         """Lock and verify the journal.
 
         :param holder: how errors name the journal.
-        :returns: its end; ``None`` if it is empty.
-        :raises JournalError: it is damaged, another process writes it, or this writer was closed.
-        :raises SlotError: it belongs to another source.
+        :returns: the journal's end; ``None`` if the journal is empty.
+        :raises JournalError: the journal is damaged, another process writes it, or this writer was closed.
+        :raises SlotError: the journal belongs to another source.
         """
         with self._lock:
             self._require_open()

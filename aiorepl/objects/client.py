@@ -32,7 +32,7 @@ _RANGE_NOT_SATISFIABLE: Final = 416
 
 T = TypeVar("T")
 
-# Between the two parts of a version: an ETag in S3 and Azure, a generation in Google Cloud Storage.
+# Separates the two parts of a version: an ETag (S3, Azure), and a generation (Google Cloud Storage).
 _SEPARATOR: Final = "\n"
 
 
@@ -95,7 +95,7 @@ class ObjectClient:
             with self.translated():
                 self._obstore.put(self._store, name, first, use_multipart=False)
         else:
-            # No reference to a part remains once it is sent, while the next one is made.
+            # Keep no reference to a sent part while the next part is made.
             rest, first = chain((first,), parts), memoryview(b"")
             self._put_in_parts(name, rest, concurrency)
         return parts.size
@@ -230,7 +230,7 @@ class ObjectClient:
                         self._obstore.delete(self._store, name)
 
     def abort(self, wanted: Callable[[str], bool]) -> None:
-        """Abort the multipart uploads of objects whose names are ``wanted``, as far as possible."""
+        """Abort the multipart uploads of the objects that ``wanted`` accepts by name, as far as possible."""
         if self._uploads is None:
             return
         try:

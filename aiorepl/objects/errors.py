@@ -38,7 +38,7 @@ _ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
-# What to set, by obstore's name of the store. obstore looks for credentials in the machine's metadata last.
+# How to set credentials, by obstore's name of the store. obstore looks for them in the machine's metadata last.
 _CREDENTIALS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "S3": "set access_key_id and secret_access_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",

@@ -29,12 +29,12 @@ class ObjectStore:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.username or parts.password or parts.query or parts.fragment:
-            # Not quoted: it contains credentials.
+            # The message does not quote the URL, which contains credentials.
             raise ConfigurationError(
                 "the URL of an object store contains credentials, a query or a fragment: set what is needed in config"
             )
         if parts.scheme not in SCHEMES or not parts.netloc:
-            # Not quoted: credentials may be in the wrong place.
+            # The message does not quote the URL, in which credentials may be in the wrong place.
             raise ConfigurationError(
                 f"a URL with the scheme {parts.scheme!r} is not that of an object store: it is s3://bucket/prefix, "
                 "gs://bucket/prefix or az://container/prefix"

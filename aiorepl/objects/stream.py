@@ -35,7 +35,7 @@ class ObjectStream:
     def finish(self) -> None:
         """Complete the object, which is durable on return.
 
-        :raises ObjectStoreError: it may be complete or not.
+        :raises ObjectStoreError: the object may be complete or not.
         """
         with self._client.translated():
             self._file.close()

@@ -47,7 +47,7 @@ class Uploads:
         self._config = config
 
     def abort(self, wanted: Callable[[str], bool]) -> int:
-        """Abort the uploads of objects whose names are ``wanted``; return their number."""
+        """Abort the uploads of the objects that ``wanted`` accepts by name; return the number of uploads."""
         found = [each for each in self._list() if wanted(each[0].removeprefix(self._prefix))]
         for key, upload in found:
             try:
