@@ -75,7 +75,7 @@ class ScriptedWalsender:
     :param version: the server_version that it reports.
     :param answers: rows, errors or bytes by a part of the query; they take precedence over the built-in answers.
     :param login: answer every login with this error or these bytes.
-    :param confirmed_flush_lsn: that of every slot.
+    :param confirmed_flush_lsn: the confirmed LSN of every slot.
     :param wal_end: the end of WAL that it reports before START_REPLICATION.
     """
 

@@ -85,7 +85,7 @@ class Conformance:
         """
         raise NotImplementedError
 
-    # For the tests.
+    # The members below are for the tests.
 
     def live(self, work: Callable[[], Coroutine[Any, Any, _T]], *, leaves_nothing: bool = False) -> _T:
         """Simulate a process that ends normally."""

@@ -42,7 +42,7 @@ class Failures(Conformance):
                 if permanent.rejected:
                     await sink.flush()
                     return self._without(poisoned, batch, permanent)
-                # As the engine does: each transaction by itself.
+                # Write each transaction alone, as the engine does.
                 for part in batch.slices:
                     error = await self.try_write(sink, Batch((part,)))
                     if part in poisoned:

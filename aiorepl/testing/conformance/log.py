@@ -109,7 +109,7 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
             )
 
     def _require_one_id(self, events: Sequence[Event], after: str) -> None:
-        """Every event has one id, which no other event has."""
+        """Check that each event has one id in all its copies, and that no two events have the same id."""
         ids: dict[Identity, str] = {}
         owners: dict[str, Identity] = {}
         for event in events:

@@ -169,7 +169,7 @@ class _Mirror:
                 self._rows[relation.schema, relation.name] = []
         elif isinstance(change, RowChange):
             rows = self._rows.setdefault((change.schema, change.table), [])
-            # Only a row of a snapshot may exist already, and only a key shows that.
+            # An inserted row is new, unless it is a row of a snapshot whose key is there already.
             new = isinstance(change, Insert) and not (isinstance(change, Read) and change.relation.key)
             index = None if new else self._find(rows, change)
             if isinstance(change, Delete):

@@ -22,7 +22,7 @@ class Replays(Conformance):
             not self.exactly_once or self.new_sink().replays, "how its sink replays: it keeps a position"
         )
         scenario = Scenario()
-        # One whole transaction was rejected, and the second change of another one.
+        # A whole transaction was rejected, and of the next transaction only the second change.
         done, rejected = scenario.items(2), scenario.items(2)
         (part,) = scenario.commit(
             scenario.item(), scenario.table(ITEMS).insert("2000000", "rejected", None), scenario.item()

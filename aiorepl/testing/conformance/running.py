@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 class ContractBroken(AssertionError):
     """The sink violates its contract.
 
-    :param found: what it did.
+    :param found: what the sink did.
     :param rule: the rule of the contract, or the declaration, that it violates.
     """
 

@@ -168,7 +168,8 @@ class Scenario:
             slices += self.commit(self.message(b"inside"), self.item(), self.message(b"\x00\xff"))
             self.stream.message("conformance", b"between")
             slices += self.stream.slices()
-            # Its rows precede the message in the WAL, and its commit record begins at the end of the message.
+            # The transaction's rows precede the message in the WAL, and its commit record begins at the end of
+            # the message.
             slices += self.commit(self.item(), at_once=True)
         if "truncate" in kinds:
             slices += self.commit(pairs.truncate(), pairs.insert(one, f"{SECRET} d", one))

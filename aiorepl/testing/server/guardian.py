@@ -64,7 +64,7 @@ class Guardian:
         os.set_blocking(self._woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        # Not SIG_IGN, which children would inherit.
+        # A handler, because children would inherit SIG_IGN.
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -149,7 +149,7 @@ class Guardian:
             primary = f"host=127.0.0.1 port={command['primary']} user=postgres dbname=postgres"
             backup = str(backup_dir / "pg_basebackup")
             self._finish(backup, *BACKUP, data, f"--dbname={primary}", PGPASSWORD=command["password"])
-            # Not by pg_basebackup -R, which writes options that an older libpq does not know.
+            # Written here, because pg_basebackup -R writes options that an older libpq does not know.
             standby = folder / "data" / "standby.signal"
             standby.touch()
             self._own(standby)

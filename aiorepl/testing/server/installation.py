@@ -125,7 +125,7 @@ def reaches(user: tuple[int, int] | None, *paths: str | Path) -> bool:
 def temporary_parent(user: tuple[int, int] | None) -> str:
     """Return a folder for temporary folders that the server's user can enter.
 
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: there is no such folder.
     """
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         # The path of a socket has at most 103 bytes on some systems, including "/.s.PGSQL.12345.lock".

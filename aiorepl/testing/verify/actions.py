@@ -142,13 +142,13 @@ async def _move(scope: Scope, key: int, other: int) -> list[Operation]:
 async def add_entries(scope: Scope, count: int | None = None) -> list[Operation]:
     """Insert many rows into ``entries``, with one statement.
 
-    :param count: their number; ``None``: drawn.
+    :param count: the number of rows; ``None``: drawn at random.
     """
     count = count or scope.chance.choice([1, 3, 20, 200, scope.largest])
     first, scope.next_entry = scope.next_entry, scope.next_entry + count
     statement = "INSERT INTO {t} (n, stamp, note) SELECT i, $1, 'entry ' || i FROM generate_series($2::int, $3::int) i"
     await scope.rows("entries", statement, scope.stamp, first, first + count - 1)
-    # Without RETURNING, which would take as long as the insert itself.
+    # The statement has no RETURNING, which would take as long as the insert itself.
     rows = ({"n": n, "stamp": scope.stamp, "note": f"entry {n}"} for n in range(first, first + count))
     return _inserts("entries", rows)
 
@@ -273,7 +273,7 @@ async def change_child(scope: Scope) -> list[Operation]:
     A dropped child's name is used again. Only attached children get secrets.
     """
     name = f"{scope.chance.choice(sorted(PARENTS))}_{scope.writer}_{scope.chance.randrange(3)}"
-    # Meanwhile, consumers have learned that the table has no parent.
+    # Children that were loaded some time ago, so that consumers have learned that the tables have no parent.
     known = [each for each, at in scope.loaded.items() if at < time.monotonic() - _DESCRIBED]
     attaches = bool(known) and scope.chance.random() < 0.7
     if attaches:

@@ -28,7 +28,8 @@ class Contents:
         self._history = history
         self._promise = promise
         self._verdict = verdict
-        # After a crash, a server reuses the xids of transactions that left nothing in the WAL.
+        # By xid. A committed transaction replaces an aborted one, because after a crash a server reuses the xids of transactions
+        # that left nothing in the WAL.
         self._of_xid: dict[int, Transaction] = {}
         for one in history.transactions:
             if one.outcome != "aborted" or one.xid not in self._of_xid:
@@ -43,7 +44,7 @@ class Contents:
         # The tables of the source and of the sink, as of the current transaction.
         self._source: Tables = {table: dict(rows) for table, rows in history.initial.items()}
         self._sink: Tables = {}
-        # By table and key, the transactions that the stream leaves out, and their rows.
+        # The transactions that the stream leaves out, each with its operation, by table and key.
         self._unsent = {
             (operation.table, operation.key): (one, operation)
             for one in history.unsent

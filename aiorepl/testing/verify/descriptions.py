@@ -14,9 +14,9 @@ from aiorepl.testing.verify.sequence import name
 
 
 def check_descriptions(log: Iterable[Entry], verdict: Verdict) -> None:
-    """Compare each row, when it comes first, with the last schema change of its table in the same life of the consumer.
+    """Compare each row with the last schema change of its table since the consumer's last start.
 
-    A repeated row may come after a later schema change, which is then repeated as well.
+    Only the first copy of a row is compared, because a copy may come after a later schema change.
     """
     described: dict[str, Described] = {}
     seen = set[object]()

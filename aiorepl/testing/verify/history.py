@@ -54,14 +54,14 @@ class Transaction:
     """A transaction of a writer.
 
     :param writer: the writer's number.
-    :param number: its number among the writer's transactions, from 1.
+    :param number: the transaction's number among the writer's transactions, from 1.
     :param xid: the top-level xid; 0 if the writer never learned it.
     :param operations: the transaction's operations in order, without those that it rolled back to a savepoint.
     :param outcome: ``unknown`` if the connection was lost before the answer; the ledger decides.
     :param earliest: the end of WAL before the COMMIT was sent: the commit record is not before it.
     :param latest: the end of WAL after the COMMIT: the commit record is before it; ``None`` if unknown.
     :param since: the server's time before the COMMIT was sent; ``None`` if unknown.
-    :param until: its time after the COMMIT; ``None`` if unknown.
+    :param until: the server's time after the COMMIT; ``None`` if unknown.
     :param message: the content of a logical message that the transaction emitted and that is not transactional; empty: none. Such a
         message is delivered even if the transaction is rolled back.
     :param origin: whether the transaction has a replication origin. A source with ``origin = "none"`` does not get it.

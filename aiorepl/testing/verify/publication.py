@@ -10,7 +10,7 @@ from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables
 from aiorepl.testing.verify.tables import KEYS
 
 _TABLE: Final = "narrow"
-# Every table but ``narrow``.
+# The tables that are published without a column list and a filter.
 _WHOLE: Final = ("accounts", "entries", "parts", "notes", "items", "echoes", "ledger")
 _ROOTS: Final = {"parts_0": "parts", "parts_1": "parts", "traps_0": "traps"}
 

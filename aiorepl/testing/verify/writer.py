@@ -210,7 +210,7 @@ class Writer:
 
     @property
     def _gid(self) -> str:
-        # One name for all transactions of the writer, because transaction managers may reuse names.
+        # The writer uses one gid for all its transactions, because transaction managers may reuse names.
         return f"aiorepl_verify_{self.number}"
 
     @property
