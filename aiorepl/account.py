@@ -9,10 +9,10 @@ from aiorepl.errors import ConfigurationError
 
 
 def require_account(program: str) -> None:
-    """Check that this process's user has a name, as a user of ``docker run --user 12345`` has not.
+    """Check that this process's user has a name. The user of ``docker run --user 12345`` has none.
 
-    :param program: which program needs the name; it may be in the plural.
-    :raises ConfigurationError: there is no entry for the uid.
+    :param program: the program that needs the name, for the error; may be in the plural.
+    :raises ConfigurationError: the user database has no entry for the uid.
     """
     uid = os.geteuid()
     try:

@@ -86,7 +86,7 @@ def float64(data: Buffer, at: int) -> float:
 def single(value: float) -> float:
     """Return the nearest float4.
 
-    :raises OverflowError: it would be infinite, and ``value`` is finite.
+    :raises OverflowError: ``value`` is finite, and the nearest float4 is infinite.
     """
     number: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
     return number

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def require_asyncio() -> None:
     """Check that the caller runs on asyncio.
 
-    :raises ConfigurationError: it runs on another event loop, such as trio's.
+    :raises ConfigurationError: the caller runs on another event loop, such as trio's.
     """
     try:
         asyncio.get_running_loop()
@@ -134,6 +134,6 @@ async def cancellable(call: Awaitable[T]) -> T:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    # Otherwise asyncio logs that the exception was never retrieved.
+    # Retrieve the exception. Otherwise asyncio logs that it was never retrieved.
     if not task.cancelled():
         task.exception()

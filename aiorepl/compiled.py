@@ -86,7 +86,7 @@ def digest(package: Path) -> str:
     names = [f"{module.replace('.', '/')}{kind}" for module in MODULES for kind in (".py", ".pxd")]
     total = hashlib.sha256()
     for name in (*names, *(f"{module}{kind}" for module in VOCABULARY for kind in (".py", ".pxd"))):
-        # As text: a checkout may have other line ends.
+        # Read as text, because a checkout may have other line ends.
         total.update((package / name).read_text(encoding="utf-8").encode())
     return total.hexdigest()
 
@@ -108,7 +108,7 @@ ACTIVE: Final = _REQUESTED in ("", "0") and is_fresh()
 def path_of(package: str, own: list[str]) -> list[str]:
     """Return the folders where ``package`` looks for its modules.
 
-    :param own: its ``__path__``.
+    :param own: the package's ``__path__``.
     :raises ImportError: the compiled form is required but missing.
     """
     if _REQUESTED == "0" and not ACTIVE:

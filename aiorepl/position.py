@@ -34,7 +34,7 @@ class Timelines:
     def __init__(
         self, current: int, ancestors: Iterable[tuple[int, LSN]] = (), *, known: bool = True
     ) -> None:
-        # One attribute, because sinks read it from their own threads while it is replaced.
+        # A single attribute, replaced as a whole, because sinks read it from their own threads.
         self._state: tuple[int, History, bool] = current, tuple(sorted(ancestors)), known
 
     @property
@@ -178,7 +178,7 @@ class Position:
     def require_same_source(self, found: Position, holder: str) -> None:
         """Check that this position, which ``holder`` kept, belongs to the source that was ``found``.
 
-        :raises SlotError: it belongs to another cluster or slot, or to a later timeline.
+        :raises SlotError: the position belongs to another cluster or slot, or to a later timeline.
         """
         if self.system_identifier != found.system_identifier:
             raise SlotError(

@@ -71,7 +71,7 @@ class Log:
             self._handler.setFormatter(JsonFormatter())
         self._level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
         logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
-        # Only our own logger: verbose logs of client libraries may contain secrets and rows.
+        # Configure only our own logger, because verbose logs of client libraries may contain secrets and rows.
         logging.getLogger("aiorepl").setLevel(self._level)
         logger("aiorepl.progress").setLevel(min(self._level, logging.INFO))
 

@@ -29,7 +29,7 @@ _log = logger("aiorepl.progress")
 
 _REFRESH_SECONDS: Final = 0.5
 _LINE_SECONDS: Final = 30.0
-# With thousands of small tables, more bars would only flicker.
+# The maximum number of bars. With thousands of small tables, more bars would only flicker.
 _MOST_BARS: Final = 8
 _TOTAL: Final = "all tables"
 

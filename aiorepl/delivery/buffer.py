@@ -52,7 +52,7 @@ class SliceBuffer:
         self._has_room.set()
         # Whether the last slice ends a transaction.
         self._between = True
-        # Whether the writer has to stop at the next end of a transaction, and whether it has stopped there.
+        # Whether the writer has to stop at the next end of a transaction, and whether the writer has stopped.
         self._held = False
         self._stopped = asyncio.Event()
 

@@ -101,7 +101,7 @@ class DeadLetters(SyncSink):
         file = self.path / f"{_name(changes[0])}{_SUFFIX}"
         if file.exists() and not file.is_symlink():
             self._require_same_origin(file, rejection)
-        # Left over if the process was killed while it wrote this letter.
+        # A temporary file remains if a process is killed while it writes a letter.
         remove_partials(file)
         write_file(file, [_dump(part, changes, rejection, self._position)])
 

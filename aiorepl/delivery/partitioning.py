@@ -235,7 +235,7 @@ class _ByKey:
         first = _values(new if old is None else old, indexes)
         second = first if new is None or old is None else _values(new, indexes)
         if UNCHANGED in first or UNCHANGED in second:
-            # The key was not sent (unchanged TOAST), so the row is unknown.
+            # The key was not sent (unchanged TOAST), so the change could be of any row.
             return None
         if first == second:
             return tuple([(root, first) for root in roots])

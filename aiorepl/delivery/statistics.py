@@ -18,7 +18,7 @@ class SinkStatistics:
     """The counters and positions of one sink. Counters start at 0 with the pipeline.
 
     :param name: the sink's name within its pipeline.
-    :param changes: changes that were delivered, including dead letters and skipped changes.
+    :param changes: delivered changes, including dead letters and skipped changes.
     :param batches: batches that were written.
     :param flushes: flushes that succeeded.
     :param write_seconds: the durations of successful writes, in seconds.

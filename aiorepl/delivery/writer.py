@@ -35,7 +35,8 @@ _log = logger("aiorepl.sink")
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 5.0
-# After so many failed writes, a failing piece is rejected as a whole and no longer halved: the sink may accept no row at all.
+# After this many failed writes, a failing piece is rejected as a whole and no longer halved, because the sink may accept no row
+# at all.
 _MOST_FAILURES: Final = 200
 
 

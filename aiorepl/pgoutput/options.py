@@ -44,7 +44,7 @@ class Options:
     """The options of pgoutput.
 
     :param publications: publication names, as in the catalog.
-    :param proto_version: 1 to 4, or ``None`` for the highest of the server.
+    :param proto_version: 1 to 4, or ``None`` for the highest version that the server supports.
     :param origin: ``"any"``, ``"none"`` (only changes made on this server), or ``None`` for the server's default.
     :param control_messages: request logical messages if the server supports them, for watermarks and signals.
     """

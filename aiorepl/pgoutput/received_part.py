@@ -1,4 +1,5 @@
-"""Knows which changes of a transaction were received before a connection was lost, when the server sends the transaction again. Pure.
+"""Recognises the changes of a transaction that were received before a connection was lost, when the server sends them again.
+Pure.
 
 The server may decode a transaction differently the second time: it caches publications and descriptions of tables, the cache ends
 with the connection, and plain and streamed transactions meet different states of the cache. So the number of a change says nothing;
@@ -73,7 +74,7 @@ class Resumption:
         self.done = False
         self._part = part
         self._contents = part.contents.copy()
-        # Whether the current frames belong to the transaction, and the offset of a change's content in a frame.
+        # Whether the current frames belong to the transaction, and at which offset of a frame the content of a change begins.
         self._within = False
         self._content_at = 1
 

@@ -38,7 +38,7 @@ NULL: Final = ord("n")
 TOAST: Final = ord("u")
 TEXT: Final = ord("t")
 BINARY: Final = ord("b")
-# For the loops below: C numbers in the compiled form.
+# Names for the loops below; in the compiled form they are C numbers.
 _NULL, _TOAST, _TEXT, _BINARY = NULL, TOAST, TEXT, BINARY
 
 

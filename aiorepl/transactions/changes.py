@@ -125,7 +125,7 @@ class RowChange(Change):
         message, layout = with_columns(self.message, self.layout, values)
         return type(self)(self.transaction, self.ordinal, layout, message)
 
-    # For formats: the bytes of the columns, in the relation's order.
+    # The members below are for formats: the bytes of the columns, in the relation's order.
 
     @property
     def raw_new(self) -> list[Raw] | None:

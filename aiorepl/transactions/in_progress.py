@@ -27,8 +27,8 @@ _MINIMUM: Final = 8 * 1024 * 1024
 class InProgress:
     """Keeps the transactions that are not committed yet.
 
-    Data that cannot go to the spool counts as well: empty transactions, descriptions of tables, and the index of chunks in
-    the spool. Content gets the rest of the budget, and at least half of it.
+    The budget includes data that cannot go to the spool: empty transactions, descriptions of tables, and the index of
+    chunks in the spool. Content gets the rest of the budget, and at least half of it.
 
     :param budget: bytes in memory for everything; when it is exceeded, the largest content goes to the spool.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
@@ -41,7 +41,7 @@ class InProgress:
         self._content = 0
         self._fixed = 0
         self._streams: dict[int, Pending] = {}
-        # By gid, with the end LSN of the PREPARE.
+        # Prepared transactions by gid, each with the end LSN of its PREPARE.
         self._prepared: dict[str, tuple[Pending, int]] = {}
         self._preparing: Pending | None = None
 

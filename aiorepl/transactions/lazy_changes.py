@@ -14,7 +14,7 @@ LayoutOf = Callable[[Relation], Layout]
 
 
 class LazyChanges(Sequence[Change]):
-    """Changes with consecutive ordinals; none is kept."""
+    """A sequence of changes with consecutive ordinals, made at each iteration and not kept."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class LazyChanges(Sequence[Change]):
     @property
     @abstractmethod
     def relations(self) -> tuple[Relation, ...]:
-        """The tables whose rows there may be."""
+        """The tables that may have rows among the changes."""
 
     @abstractmethod
     def by(self, layout_of: LayoutOf) -> LazyChanges:

@@ -52,7 +52,7 @@ class Pending:
         self.origin: str | None = None
         self.trace: TraceContext | None = None
         self.messages = False
-        """Whether there are logical messages."""
+        """Whether the transaction has logical messages."""
         self.doubtful = False
         """Whether a logical message may belong to a subtransaction that rolled back, see ``abort``."""
         self.memory = 0
@@ -126,7 +126,7 @@ class Pending:
     def spill(self, spool: Spool) -> None:
         """Move the content in memory to the spool, in chunks.
 
-        :raises SpoolError: there is no room; all content is still in memory.
+        :raises SpoolError: the spool has no room; all content is still in memory.
         """
         subtransactions = list(self._first_ordinals.items())
         chunks: list[Chunk] = []

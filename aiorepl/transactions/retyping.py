@@ -22,7 +22,7 @@ from aiorepl.transactions.slices import Slice
 
 
 def reread(part: Slice, candidates: Sequence[Layouts], without: Layouts, fallback: Layouts) -> list[Slice]:
-    """Return the slice, or the parts of it, with each row laid out by the first candidate that it fits.
+    """Return the slice, or its parts, with each row laid out by the first candidate layout that the row fits.
 
     :param without: layouts that refuse every value of the altered types.
     :param fallback: the layouts of rows that fit no candidate.

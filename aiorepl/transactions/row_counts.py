@@ -1,4 +1,6 @@
-"""Counts received rows by table and kind, and by transaction. A row costs a few nanoseconds in the compiled form."""
+"""Counts received rows by table and kind, and the changes of each transaction. A row costs a few nanoseconds in the
+compiled form.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Layout:
         self.indexes: dict[str, int] = {name: index for index, name in enumerate(relation.names)}
         self.all: Final = tuple(range(len(relation.columns)))
         self.derived: dict[tuple[tuple[str, int], ...], Layout] = {}
-        """The layouts with columns added by ``rewriting``, by the names and types of the added columns."""
+        """The layouts to which ``rewriting`` has added columns, by the names and types of these columns."""
         self._texts: list[Form] = []
         self._binaries: list[Form] = []
         self._version = -1

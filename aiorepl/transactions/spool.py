@@ -84,7 +84,7 @@ class Spool:
         """Release blocks, from any thread."""
         if runs:
             self._released.append(runs)
-        # This does not block: the lock's holder looks for released blocks again after it has released the lock.
+        # Do not wait for the lock: its holder looks for released blocks again after it has released the lock.
         while self._released and self._lock.acquire(blocking=False):
             try:
                 self._gather()

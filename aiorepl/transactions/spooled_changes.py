@@ -110,7 +110,7 @@ class SpooledChanges(LazyChanges):
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The tables whose rows there may be."""
+        """The tables that may have rows among the changes."""
         return self._chunk.relations
 
     def by(self, layout_of: LayoutOf) -> SpooledChanges:

@@ -17,7 +17,8 @@ TRACESTATE: Final = "tracestate"
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<rest>-[\x21-\x7e]{1,200})?"
 )
-# One member of the list. The list is split first, because a pattern of the whole one backtracks exponentially over spaces.
+# The pattern of one member. The list is split first, because a pattern of the whole list would backtrack exponentially
+# over spaces.
 _MEMBER: Final = re.compile(r"[a-z0-9][^=,]*=[^=,]+")
 _MOST_TRACESTATE: Final = 512
 

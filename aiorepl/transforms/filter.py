@@ -28,7 +28,7 @@ Description = tuple[Own, tuple[Name, ...], tuple[Name, ...]]
 
 
 class _Table:
-    """The selection's result for one relation."""
+    """What the selection does with the rows of one relation."""
 
     __slots__ = ("relation", "rewriting", "selected")
 
@@ -47,7 +47,7 @@ class StreamFilter:
 
     Use a new one for each reading of a stream, because it compares each description with the previous one.
 
-    :param sink: its name, for errors.
+    :param sink: the name of the sink, for errors.
     :param catalog: the catalog's information about the tables.
     :param memory: the descriptions that the selection was applied to before; by default none.
     """
@@ -64,7 +64,7 @@ class StreamFilter:
         self._rules = rules = selection.rules
         self._kinds = selection.selected_kinds
         self._secret = Secret.of(selection.secret or "").reveal().encode()
-        # By oid, so that the memory does not grow when tables are described again; valid for one version of the catalog.
+        # By oid, so that the dictionary does not grow when tables are described again. Valid for one version of the catalog.
         self._version = self._catalog.version
         self._current: dict[int, _Table] = {}
         # Each description is checked once, although changes may be walked more than once.

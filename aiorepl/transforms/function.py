@@ -19,7 +19,7 @@ Transform = Callable[[Change], Awaitable[Change | None] | Change | None]
 def load(named: str) -> Transform:
     """Import the function ``package.module:function``.
 
-    :raises ConfigurationError: there is no such function.
+    :raises ConfigurationError: the module cannot be imported, or has no such function.
     """
     module, colon, name = named.partition(":")
     if not (module and colon and name):

@@ -72,7 +72,7 @@ class SelectionMemory:
         self._changed = False
 
     def get(self, known: int | Name) -> Remembered | None:
-        """The last description of the table with this oid, or under this name."""
+        """The last description of the table that has this oid, or this name."""
         return self._tables.get(known) if isinstance(known, int) else self._names.get(known)
 
     def add(self, table: Remembered, selection: TableSelection) -> None:

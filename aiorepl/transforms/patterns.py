@@ -36,9 +36,9 @@ class Pattern:
     """One pattern.
 
     :param text: the pattern as the user wrote it.
-    :param excludes: whether it began with ``!``.
-    :param optional: whether it ended with ``?``.
-    :param exact: whether it matches one name only.
+    :param excludes: whether the text began with ``!``.
+    :param optional: whether the text ended with ``?``.
+    :param exact: whether the pattern matches one name only.
     """
 
     text: str

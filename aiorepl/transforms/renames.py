@@ -82,7 +82,7 @@ def rename_conflict(
 
 
 def _former(column: str, before: TableSelection, after: TableSelection) -> HiddenColumn | None:
-    """Return the hidden column of which a visible column is the new name."""
+    """Return the hidden column that a visible column was before a rename; ``None`` if it was none."""
     number = after.numbers[column] if after.oid == before.oid else None
     for hidden in (*before.hidden, *before.missing):
         if number is not None and hidden.number is not None:
@@ -101,7 +101,7 @@ def _possible(
     *,
     gone: bool,
 ) -> Iterator[HiddenColumn]:
-    """Yield the hidden columns of which a visible column may be the new name, where numbers do not decide."""
+    """Yield the hidden columns that a visible column may have been before a rename, where numbers do not decide."""
     same = after.oid == before.oid
     number = after.numbers[column] if same else None
     if number is not None and number in before.numbers.values():

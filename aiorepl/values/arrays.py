@@ -177,7 +177,7 @@ def _first(raw: bytes) -> int:
 
 
 def _length(raw: bytes, at: int) -> int:
-    """Return the length at ``at``; -1 for NULL."""
+    """Return the length of the element at ``at``; -1 for NULL."""
     data: Any = raw  # a pointer in the compiled form
     rest = len(raw) - at - _LENGTH
     length = byteops.int32(data, at) if rest >= 0 else 0

@@ -70,7 +70,7 @@ def read_json(raw: bytes) -> Any:
 def one_line(raw: bytes) -> bytes:
     """Return the document as sent, on one line.
 
-    :raises UnicodeDecodeError: it is not UTF-8.
+    :raises UnicodeDecodeError: the document is not UTF-8.
     """
     if not raw.isascii():
         raw.decode()

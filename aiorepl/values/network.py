@@ -63,7 +63,7 @@ class Inet(Binary):
 
 
 class Cidr(Inet):
-    """cidr: as inet, with the prefix length always printed."""
+    """cidr: like inet, but the prefix length is always printed."""
 
     def value(self, number: Any, mask: int, bits: int) -> Any:
         if not self._known or number & ((_ONE << (bits - mask)) - 1):

@@ -26,7 +26,7 @@ _DIGIT_BASE, _MAX_DISPLAY_SCALE = 10000, 0x3FFF
 _FEW_DIGITS = 256
 _T, _F = b"tf"
 _NUMERIC_SPECIAL: Final = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
-_CUT: Final = (10000, 1000, 100, 10)  # divisors that keep none, one, two, three of a group of four digits
+_CUT: Final = (10000, 1000, 100, 10)  # 10 ** (4 - n): the divisor that keeps n of four digits
 _BOOL_JSON: Final = {b"t": b"true", b"f": b"false"}
 json_bool: Final = _BOOL_JSON.__getitem__
 

@@ -32,7 +32,7 @@ class TypeInfo:
     :param element: an array's element type, a domain's base type, a range's subtype, or a multirange's range type.
     :param delimiter: the character between the elements of an array of this type.
     :param fields: names and type oids of a composite's attributes, without dropped ones.
-    :param problem: why values of a composite cannot be decoded, although the type is known; empty if they can.
+    :param problem: why values of a known composite type cannot be decoded; empty if they can.
     """
 
     oid: int

@@ -21,7 +21,7 @@ _LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",][^,]*|))(?:,|$)')
 def identifier(name: str) -> str:
     """Quote a name as an identifier.
 
-    :raises ConfigurationError: it contains a NUL byte.
+    :raises ConfigurationError: the name contains a NUL byte.
     """
     if "\0" in name:
         raise ConfigurationError("a name cannot contain a NUL byte")
@@ -52,7 +52,7 @@ def split_names(text: str) -> list[str]:
 def literal(text: str) -> str:
     """Quote a string literal for the replication grammar, whose only escape is the doubled quote.
 
-    :raises ConfigurationError: it contains a NUL byte.
+    :raises ConfigurationError: the text contains a NUL byte.
     """
     if "\0" in text:
         raise ConfigurationError("an option cannot contain a NUL byte")

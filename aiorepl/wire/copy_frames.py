@@ -29,7 +29,7 @@ class CopyFrames:
         self._memory = bytearray(_MEMORY)
         # The number of bytes in memory of an incomplete frame that is not CopyData.
         self._end = 0
-        # The missing bytes of the current CopyData frame, and of a message that was cut at its limit.
+        # How many bytes are missing of the current CopyData frame, and of a message that was cut at its limit.
         self._left = 0
         self._surplus = 0
 

@@ -22,7 +22,7 @@ LARGEST_MESSAGE: Final = 64 * 1024
 LARGEST_ANSWER: Final = 16 * 1024 * 1024
 """The limit of any other frame outside the stream, and of the whole result of a query."""
 _SMALLEST_BUFFER: Final = 64 * 1024
-# The size up to which a grown buffer keeps its memory while frames are large.
+# A grown buffer keeps its memory up to this size, while frames are large.
 _LARGEST_KEPT: Final = 4 * 1024 * 1024
 
 _COPY_DATA: Final = ord("d")
@@ -95,7 +95,7 @@ class FrameBuffer:
         self._end = 0
         # Whether the frames of the last read were large, so that the next read probably needs as much space.
         self._large = False
-        # The missing bytes of a message that was cut at its limit.
+        # How many bytes are missing of a message that was cut at its limit.
         self._surplus = 0
         self.received = 0
         """The number of XLogData and keepalives so far."""

@@ -1,4 +1,4 @@
-"""A connection for occasional queries. The first query opens it; after a query that failed, the next one opens it again."""
+"""A connection for occasional queries. The first query opens it, and so does the first query after one that failed."""
 
 from __future__ import annotations
 

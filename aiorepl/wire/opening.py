@@ -305,7 +305,7 @@ def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exc
         # InternalClientError: the server closed the connection between two calls of asyncpg.
         return ConnectionFailed(f"{server} closed the connection while it was opened")
     if isinstance(error, pg.PostgresError):
-        # Only the message: asyncpg appends detail and hint on further lines.
+        # Take only the message: ``str(error)`` also has detail and hint, on further lines.
         text = str(error.args[0])
         permanent = True
         match error.sqlstate:

@@ -88,7 +88,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._failure: Exception | None = None
         self._error: ServerError | None = None
         self._answered = True
-        # Whether a frame was understood: the first one may begin in the middle of a message.
+        # Whether a frame was parsed. The first frame may begin in the middle of a message.
         self._aligned = False
         self._names: list[str] = []
         self._rows: list[dict[str, str | None]] = []

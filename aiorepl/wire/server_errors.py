@@ -51,7 +51,9 @@ def missing_slot(slot: str, *, wanted: bool = True) -> SlotError:
 
 
 class MissingPublication(ConfigurationError):
-    """A publication does not exist at the decoded position of the WAL, or the server does not find it there."""
+    """A publication does not exist at the decoded position of the WAL, or the server does not find the publication
+    there.
+    """
 
 
 def missing_publication(message: str) -> MissingPublication:

@@ -44,7 +44,8 @@ async def cancellable_create(
         await uninterrupted(_cancel_or_drop(task, cancel, drop))
         raise
     except ConnectionLost:
-        # Otherwise the server's process would keep the slot until the transactions have ended, and no attempt could create the slot.
+        # Without a cancel, the server's process would keep the slot until the transactions have ended, and no attempt could
+        # create the slot.
         with contextlib.suppress(AioreplError, OSError):
             async with asyncio.timeout(_PATIENCE):
                 await cancel_lost()

@@ -326,7 +326,8 @@ class SqlConnection:
         self._in_round = True
         try:
             await self._connection.execute("BEGIN")
-            # One parameter each: asyncpg encodes arrays of text in the connection's encoding, which may be SQL_ASCII.
+            # A parameter for each value, because asyncpg encodes arrays of text in the connection's encoding, which may be
+            # SQL_ASCII.
             options = ", ".join(f"${number}::text" for number in range(4, 4 + len(self._options)))
             self._cursor = await self._connection.cursor(
                 _PEEK.format(options=options), self._slot, str(self._until), self._limit, *self._options
