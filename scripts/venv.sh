@@ -25,6 +25,17 @@ case $PWD in
         exit 2
         ;;
 esac
+# On a file system that is mounted with noexec, everything installs and then nothing starts.
+probe=./.aiorepl-starts-programs.$$
+printf '#!/bin/sh\n' >"$probe"
+chmod 700 "$probe"
+starts=0
+"$probe" 2>/dev/null || starts=$?
+rm -f "$probe"
+if [ "$starts" -ne 0 ]; then
+    echo "aiorepl: move the clone: no programs may be started in this folder (is it mounted with noexec?)" >&2
+    exit 2
+fi
 if usable "$venv" && "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     exit 0
 fi

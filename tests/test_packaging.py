@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -437,6 +438,23 @@ def test_a_folder_in_which_nothing_would_start(tmp_path, character) -> None:
     assert refused.returncode == 2
     assert "move the clone" in refused.stderr
     assert not list(folder.iterdir())
+
+
+def test_a_folder_that_starts_no_programs(tmp_path):
+    """On a file system mounted with noexec, the installation ends at once and says why."""
+    mounted = f"mount -t tmpfs -o noexec tmpfs {shlex.quote(str(tmp_path))}"
+    isolated = ["unshare", "--mount", "--propagation", "private"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*isolated, "sh", "-c", mounted], check=False).returncode
+    ):
+        pytest.skip("this user cannot mount a file system")
+
+    program = f"{mounted} && cd {shlex.quote(str(tmp_path))} && sh {shlex.quote(str(ROOT / 'scripts' / 'venv.sh'))} .venv; echo $?; ls -A"
+    ended = subprocess.run([*isolated, "sh", "-c", program], capture_output=True, text=True, check=True)
+
+    assert "mounted with noexec" in ended.stderr
+    assert ended.stdout == "2\n"
 
 
 def test_one_installation_at_a_time(tmp_path):
