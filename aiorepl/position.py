@@ -60,7 +60,7 @@ class Timelines:
 
 
 class Header(Protocol):
-    """The identity of a committed transaction, which ``Transaction`` has."""
+    """The identity of a committed transaction. A ``Transaction`` is one."""
 
     @property
     def commit_lsn(self) -> LSN:
@@ -172,7 +172,7 @@ class Position:
         return replace(self, timeline=timeline, lsn=lsn, history=history, last=last)
 
     def followed(self) -> Position:
-        """The same position, with a trail of its own."""
+        """Return the position with a new trail, for one sink."""
         return replace(self, trail=Trail())
 
     def require_same_source(self, found: Position, holder: str) -> None:

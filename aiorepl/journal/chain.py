@@ -92,8 +92,8 @@ class Chain:
     ) -> list[Segment]:
         """The segments that end after ``after``, in commit order, parts one by one.
 
-        :param until: only those that end by then.
-        :param table: only those with rows of this table.
+        :param until: only segments that end at or before this LSN.
+        :param table: only segments with rows of this table.
         """
         return list(self.walk(after, until, table))
 

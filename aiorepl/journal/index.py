@@ -100,8 +100,8 @@ class SegmentIndex:
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
     :param chunk: the chunk of a snapshot that the segment holds; ``None`` for transactions of the stream.
-    :param earlier_types: of a prepared transaction whose types changed within it: the types of the blocks before each of these
-        numbers; ``types`` are those of the last blocks.
+    :param earlier_types: for a prepared transaction whose types changed within it: block numbers, each with the types of the
+        blocks before it. ``types`` has the types of the last blocks.
     :param location: the file, for errors.
     """
 

@@ -24,8 +24,8 @@ class Segments:
     :param size: in bytes.
     :param largest: the size of the largest segment, with all of its parts. A segment of several parts is one transaction.
     :param parts: the number of parts of that segment.
-    :param oldest: when the first one was published, in seconds since 1970; ``None`` if there is none.
-    :param newest: when the last one was published.
+    :param oldest: when the first segment was published, in seconds since 1970; ``None`` if there is none.
+    :param newest: when the last segment was published.
     """
 
     count: int = 0
@@ -42,7 +42,7 @@ class TableSegments:
     """The segments with rows of a table.
 
     :param files: the number of parts.
-    :param size: of these segments in bytes, with the rows of other tables in them.
+    :param size: the size of these segments in bytes, including rows of other tables.
     """
 
     files: int = 0

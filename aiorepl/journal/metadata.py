@@ -110,14 +110,14 @@ class State:
 
     @property
     def first_lsn(self) -> LSN:
-        """The ``after`` of the first segment that is named; 0 if there is none."""
+        """The ``after`` of the journal's first segment; 0 if there is none."""
         if self.manifests:
             return self.manifests[0].after
         return self.tail[0].segment.after if self.tail else ZERO
 
     @property
     def total_size(self) -> int:
-        """The bytes of all segments that are named."""
+        """The size of all segments in bytes."""
         return sum(ref.size for ref in self.manifests) + sum(entry.segment.size for entry in self.tail)
 
 

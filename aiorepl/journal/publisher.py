@@ -262,7 +262,7 @@ class Publisher:
     def finish(self) -> bool:
         """Carry out the pending commit. Durable on return. After an OSError the call may be repeated.
 
-        :returns: whether there was one.
+        :returns: whether a commit was pending.
         :raises JournalError: another writer has taken over.
         """
         pending = self._pending

@@ -127,7 +127,7 @@ class JournalReader:
         return [(gap.after, gap.until) for gap in self.chain().gaps]
 
     def segments(self, after: LSN = ZERO, until: LSN | None = None) -> list[Segment]:
-        """List the segments that end after ``after``, in commit order; with ``until``, only those that end by then.
+        """List the segments that end after ``after``, in commit order; with ``until``, only segments that end at or before it.
 
         :raises JournalError: as ``chain``.
         """

@@ -130,7 +130,7 @@ class InitialPhase:
         return found
 
     def require_empty(self, journal_lsn: LSN) -> None:
-        """Read the rows of all tables only if the journal is empty, unless they replace what it has.
+        """Read the rows of all tables only if the journal is empty, unless they replace the journal's rows.
 
         :param journal_lsn: the journal's end.
         """

@@ -263,7 +263,7 @@ class Pipeline:
 
     @property
     def snapshots(self) -> Snapshots:
-        """The tables that are read while the stream runs: to pause, resume or cancel that, and to see how far it is."""
+        """The snapshots that are taken while the stream runs: pause, resume or cancel them, and see their progress."""
         return self._snapshots
 
     async def resnapshot(self, table: str, where: str | None = None) -> None:

@@ -80,11 +80,11 @@ class SelectionState:
             self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
 
     async def begin(self, catalog: TableCatalog, source: str, read: bool) -> None:
-        """Check the selections against the published tables, and against what they did before.
+        """Check the selections against the published tables, and against their own earlier results.
 
         :param source: the cluster and database.
         :param read: whether the slot may have been read before.
-        :raises ConfigurationError: a pattern matches nothing, or a selection would hide less than before, or cannot know that.
+        :raises ConfigurationError: a pattern matches nothing, or a selection hides less than before, or may do so.
         :raises JournalError: a memory is damaged, or cannot be read.
         :raises SinkError, PermanentError: the file cannot be written, or another process has written it.
         """

@@ -15,7 +15,7 @@ from aiorepl.snapshot.tables import PublishedTable
 
 # TID range scans exist since PostgreSQL 14; without them every range would read the whole table.
 _RANGE_SCANS: Final = 14
-# A table gets larger chunks instead of more.
+# The maximum number of chunks of a table. A larger table gets larger chunks instead of more chunks.
 _MOST_CHUNKS: Final = 16384
 
 # For each table with its partitions: the size, the estimated number of rows (NULL if a part was never analyzed), and its state as

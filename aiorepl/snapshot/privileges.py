@@ -10,7 +10,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.wire.commands import identifier
 
-# For a check outside a transaction: the load's row_security, and no long wait for an ALTER TABLE.
+# Settings for a check outside of a transaction: row_security as in the load, and no long wait for an ALTER TABLE.
 _SETTINGS = "SET row_security = off; SET lock_timeout = '2s'"
 
 

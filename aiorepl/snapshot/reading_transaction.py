@@ -16,8 +16,8 @@ from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
-# timeouts are too short for a long load. The order of rows must be the same if a chunk is read again. A condition may name
-# only what it qualifies, because anyone may create operators and functions.
+# timeouts are too short for a long load. The order of rows must be the same if a chunk is read again. Names in a condition must
+# be qualified, because anyone may create operators and functions.
 _SETTINGS: Final = """
 SET LOCAL row_security = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
@@ -42,7 +42,7 @@ async def begin_reading(
     """Begin a transaction for reading whole tables.
 
     :param connection: an asyncpg connection.
-    :param snapshot: the exported snapshot that it has; ``None``: one of its own, which its next query takes.
+    :param snapshot: the exported snapshot to import; ``None``: a snapshot of its own, which the next query takes.
     :param lock_timeout: in seconds; ``None``: no limit.
     :raises SnapshotGone: the snapshot cannot be imported any more.
     """
@@ -63,7 +63,7 @@ async def lock_table(connection: Any, table: PublishedTable, role: str, lock_tim
     """Lock a table until the end of the transaction.
 
     :param role: the connection's role.
-    :raises ConfigurationError: the role may not read all of its rows; says what to grant.
+    :raises ConfigurationError: the role may not read all rows of the table; says what to grant.
     :raises TableAltered: the table is not as it was described.
     :raises SlotError: the lock was not granted in time.
     """

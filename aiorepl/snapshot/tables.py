@@ -12,7 +12,7 @@ import asyncpg
 
 from aiorepl.wire.commands import identifier
 
-# How often a query is run because tables are dropped meanwhile.
+# How often a query is run again if tables are dropped meanwhile.
 _ATTEMPTS: Final = 20
 
 # One row per published table: its columns by the publications' column lists (since PostgreSQL 15), its row filters, and the
@@ -182,7 +182,7 @@ async def published_tables(
 ) -> list[PublishedTable]:
     """Read the tables of the publications, each once.
 
-    :param oids: only these; ``None``: all.
+    :param oids: only the tables with these oids; ``None``: all tables.
     """
     version = connection.get_server_version().major
     new = version >= 15

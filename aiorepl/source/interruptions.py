@@ -11,7 +11,8 @@ from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.source.continuity import GAP_ADVICE
 
-# The server's functions that report a missing WAL file. The message is translated, and the SQLSTATE differs.
+# The server's functions that report a missing WAL file. They identify the error, because messages are translated, and SQLSTATEs
+# differ.
 _WAL_REMOVED: Final = ("CheckXLogRemoved", "WalSndSegmentOpen", "wal_segment_open")
 # A connection that lasts for less than this counts as a failed attempt; otherwise a policy without waits would never be exhausted.
 _LEAST_SECONDS: Final = 1.0
@@ -25,7 +26,8 @@ class Interruptions:
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
-        # The policy limits the attempts to connect, and the pauses between them; the first loss comes before the first attempt.
+        # The policy limits the attempts to connect, and the pauses between attempts. The first loss is no attempt, so it counts
+        # extra.
         attempts = None if policy.attempts is None else policy.attempts + 1
         timeout = None if policy.timeout is None else policy.timeout + policy.wait_initial
         self._policy = replace(policy, attempts=attempts, timeout=timeout)

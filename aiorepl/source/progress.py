@@ -26,8 +26,8 @@ class CaptureProgress:
     def __init__(self, after: LSN, last: Commit | None = None) -> None:
         self._replay = ReplayFilter(after)
         self._part: ReceivedPart | None = None
-        # Three values do not move back on a rewind: the end of the last whole transaction, the header
-        # of the last one with changes, and the largest commit LSN of a transaction that was received whole or in part.
+        # Three values do not move back on a rewind: the end of the last whole transaction, the header of the last
+        # transaction with changes, and the largest commit LSN of a transaction that was received whole or in part.
         self._end = after
         self._last: Header | None = last
         self._last_commit = LSN(0)

@@ -57,7 +57,8 @@ class Endless:
 class Error:
     """ErrorResponse with these fields, by the protocol's letters (``M="…"``).
 
-    ReadyForQuery follows, or the end of the connection if the severity (``S``) is FATAL. It may also answer a query or the login.
+    ReadyForQuery follows, or the end of the connection if the severity (``S``) is FATAL. An ``Error`` may also answer a query or
+    the login.
     """
 
     fields: Mapping[str, str]

@@ -64,7 +64,7 @@ class InProgress:
         return len(self._streams) + len(self._prepared)
 
     def clear(self) -> None:
-        """Forget everything; the server sends it again on the next connection."""
+        """Drop all transactions; the server sends them again on the next connection."""
         self._streams.clear()
         self._prepared.clear()
         self._preparing = None
@@ -163,7 +163,7 @@ class InProgress:
         self._fix(pending.fixed)
 
     def take_prepared(self, message: m.CommitPrepared | m.RollbackPrepared) -> Pending | None:
-        """Remove and return the transaction whose outcome this is; ``None`` if its PREPARE was not sent.
+        """Remove and return the transaction that ``message`` decides; ``None`` if its PREPARE was not sent.
 
         :raises ProtocolError: another transaction is prepared under this gid. That transaction is kept.
         """

@@ -56,7 +56,7 @@ class ReplayFilter:
         return None if header is not None and header.commit_lsn < self.after else part
 
     def take(self, part: Slice) -> Slice | None:
-        """Call ``new`` and ``add``, for a consumer that has each slice at once."""
+        """Call ``new`` and ``add``, for a consumer that has a slice as soon as ``new`` returns it."""
         header, end_lsn = part.transaction, part.end_lsn
         # Most transactions are one slice.
         if end_lsn is not None and header is not None and part.first and self.commit_lsn is None:

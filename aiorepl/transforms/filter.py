@@ -106,7 +106,7 @@ class StreamFilter:
         return replace(part, changes=kept, size=max(size, 0))
 
     def _unchanged(self, changes: Sequence[Change]) -> int:
-        """Return how many changes at the front stay as they are. Most rows have the same relation as the row before."""
+        """Return how many changes at the beginning are selected unchanged."""
         last: Relation | None = None
         all_kinds = len(self._kinds) == len(KINDS)
         for index, change in enumerate(changes):

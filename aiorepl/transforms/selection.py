@@ -153,7 +153,7 @@ class Selection:
         return found
 
     def inherited(self, catalog: TableCatalog) -> list[str]:
-        """Return the tables whose names select or hide anything in their partitions and children."""
+        """Return the parents whose names select or exclude partitions and children, or hide columns of them."""
         found: dict[str, None] = {}
         for table in catalog:
             own, ancestors = (

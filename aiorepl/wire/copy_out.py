@@ -82,7 +82,7 @@ class CopyOut(asyncio.BufferedProtocol):
     async def read(self, wanted: int) -> bytearray:
         """Return the data that has arrived and was not removed.
 
-        :param wanted: wait for this many bytes, or for the end. The caller removes what it has used from the beginning.
+        :param wanted: wait for this many bytes, or for the end. The caller removes the used bytes from the beginning.
         :raises ServerError: the command failed.
         :raises ProtocolError: a frame is malformed.
         :raises ConnectionLost: the connection is gone.

@@ -59,7 +59,7 @@ _EXPECTED: Final = {
 
 
 class ReplicationProtocol(asyncio.BufferedProtocol):
-    """Frames between a transport and one consumer.
+    """Passes frames between a transport and one consumer.
 
     :param on_reply_request: called within the loop's read callback when the server wants a status at once.
     :param on_notice: called with every NoticeResponse.

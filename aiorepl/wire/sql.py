@@ -87,7 +87,8 @@ class SqlConnection:
         self._in_round = False
         self._cursor: Any = None
         self._count = 0
-        # The messages of a round. The limit grows while a round cannot be confirmed, because an undecided PREPARE holds the slot.
+        # The limit of messages in a round. It grows while a round cannot be confirmed, because an undecided PREPARE holds the
+        # slot.
         self._limit = _ROUND_ROWS
         # The number of messages to fetch at once.
         self._fetch_rows = _FIRST_FETCH_ROWS

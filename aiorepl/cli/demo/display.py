@@ -42,7 +42,7 @@ class Figures:
 
 
 class Display:
-    """Shows statistics."""
+    """Shows the statistics of the demo while it runs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

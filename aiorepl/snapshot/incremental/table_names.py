@@ -11,7 +11,7 @@ from aiorepl.snapshot.tables import PublishedTable, published_tables
 
 _NAME: Final = re.compile(r'(?:(?P<schema>"(?:[^"]|"")+"|[^".]+)\.)?(?P<table>"(?:[^"]|"")+"|[^".]+)')
 
-# The tables with these names, and their partitions, which are published instead.
+# A query for the tables with these names, and for their partitions, which may be published instead.
 _PARTS: Final = """
 WITH RECURSIVE tree(schema, name, part) AS (
   SELECT n.nspname::text, c.relname::text, c.oid

@@ -95,7 +95,7 @@ class TableTurns:
     async def interrupt(self, number: int | None = None) -> None:
         """Stop the reading of a table, and wait until it has stopped.
 
-        :param number: the table's id in the ledger; ``None``: whichever is being read.
+        :param number: the table's id in the ledger; ``None``: the table that is being read.
         """
         if self._running is not None and number in (None, self._running[0]):
             await cancel_and_wait(self._running[1])

@@ -159,8 +159,9 @@ class WindowReader:
             resumed = False
         else:
             resumed = len(reading.progress.parts) < len(known.ranges)
-        # Rows may have moved into blocks that were read before: in an earlier run, whose window is lost, by updates without
-        # their unchanged TOASTed columns; or at any time, by updates that are not in the stream.
+        # Rows may have moved into blocks that were read before, unknown to any window. In an earlier run, whose window is lost,
+        # updates without their unchanged TOASTed columns may have moved rows; and at any time, updates that are not in the
+        # stream.
         escaped = resumed and files.has_toast
         if not known.whole and (escaped or not await source.streams_all_updates(reading.control, table)):
             await reading.update(TableProgress.with_sweep)

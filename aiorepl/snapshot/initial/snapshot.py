@@ -141,8 +141,8 @@ class InitialSnapshot:
         :param base: the position before the first chunk; by default ``plan.base``.
         :param from_chunk: the number of the first chunk that is delivered.
         :param truncates: whether to start with a truncate of all tables, in a transaction of its own.
-        :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember it:
-            later positions say nothing about this table. Without it, the first such table ends the run.
+        :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember the
+            table, because later positions say nothing about it. Without ``skip``, the first such table ends the run.
         :returns: the number of rows.
         :raises SnapshotFailed: some tables were left out; the message names each. The snapshot is not complete.
         :raises SnapshotGone: the exported snapshot is lost, or has to end; what was delivered stands.
@@ -379,7 +379,7 @@ class InitialSnapshot:
 def counters(plan: SnapshotPlan, from_chunk: int = 0) -> dict[int, TableCounters]:
     """Return counters for the tables of a plan, by oid.
 
-    :param from_chunk: the number of the first chunk that is delivered; those before it were.
+    :param from_chunk: the number of the first chunk to be delivered; earlier chunks were delivered before.
     """
     made, first = {}, 0
     for table in plan.tables:

@@ -113,7 +113,7 @@ class LedgerFile:
     async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
         """Change the ledger. It is durable on return.
 
-        :param change: returns the new ledger; not written if it is the same object.
+        :param change: returns the new ledger; if that is the same object, nothing is written.
         :raises TransientError, PermanentError: the file cannot be written, or another process has written it.
         """
         async with self._writing:

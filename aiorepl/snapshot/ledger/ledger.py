@@ -213,7 +213,7 @@ class ChunkLedger:
 
         Write the result before anything of the stream is delivered: from then on positions say nothing about these chunks.
 
-        :param position: every consumer is there, or after it.
+        :param position: every consumer is at or after this position.
         :param delivered: the chunks before this number were delivered; they may not be durable yet.
         """
         done, settled, number = self.chunks_done(position), self._settled, self.last_id

@@ -75,7 +75,7 @@ class ChunkMerge:
         """Await a watermark. Call this before it is written, because it may arrive before the server has answered.
 
         :param lost: called if the stream passes the watermark's position without it, as after a failover.
-        :returns: to be called with the LSN where the watermark ends, once it was written.
+        :returns: a function to be called with the LSN where the watermark ends, once the watermark was written.
         """
         awaited = self._awaited[watermark.token] = _Awaited(arrive, lost)
 
@@ -85,7 +85,7 @@ class ChunkMerge:
         return written
 
     def forget(self, watermark: Watermark) -> None:
-        """Await a watermark no longer."""
+        """Stop awaiting a watermark."""
         self._awaited.pop(watermark.token, None)
 
     def abandon(self) -> None:
@@ -127,7 +127,7 @@ class ChunkMerge:
 
     @property
     def blocked(self) -> bool:
-        """Whether the source must not be read on: slices are held back."""
+        """Whether slices are held back, so that the source must not be read further."""
         return bool(self._held)
 
     def on_release(self, released: Callable[[], None]) -> None:
@@ -135,7 +135,7 @@ class ChunkMerge:
         self._released = released
 
     def take_released(self) -> list[Slice]:
-        """Return the slices that were held back and are not any more."""
+        """Return the slices that are no longer held back."""
         held, self._held = self._held, []
         return self.take(held)
 

@@ -24,7 +24,7 @@ _NOT_SENT: Final = b"u"
 class PartialRow:
     """A row that was delivered without some of its columns.
 
-    :param base: the key of the row that has these columns, before the transactions; ``None``: that row is not published.
+    :param base: the key under which the row before the transactions has these columns; ``None`` if that row is not published.
     :param columns: the columns; ``None`` if there were too many bytes to remember.
     """
 

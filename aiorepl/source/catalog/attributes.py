@@ -74,7 +74,7 @@ class CatalogColumns:
 
     :param file: ``relfilenode``, which a rewrite changes; 0 for a partitioned table.
     :param rewritten: whether the table, or one of its partitions, has another file than at its creation.
-    :param listed: whether a publication has a column list for it.
+    :param listed: whether a publication has a column list for the table.
     :param frozen: ``relfrozenxid`` of the table, or of each partition, that has another file. A rewrite sets it, and so may VACUUM.
     """
 
@@ -201,7 +201,7 @@ def _matches(relation: Relation, xid: int, table: CatalogColumns) -> dict[str, C
 
 
 def _fits(relation: Relation, columns: Sequence[CatalogColumn], settled: set[int]) -> bool:
-    """Whether the first of ``columns`` can be those of ``relation``, and the others can have been added later."""
+    """Whether the first ``columns`` can be the columns of ``relation``, and all others can have been added later."""
     described = relation.columns
     if len(columns) < len(described) or any(column.number in settled for column in columns[len(described) :]):
         return False

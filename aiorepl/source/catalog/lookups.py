@@ -36,7 +36,9 @@ class ColumnLookups:
         self._since: int | None = None
 
     def begin(self, since: int | None) -> None:
-        """Set the first transaction that may have altered a table since its rows before the start; later calls change nothing."""
+        """Set the first transaction that may have altered a table after the slot's confirmed position. Later calls change
+        nothing.
+        """
         if self._since is None:
             self._since = since
 

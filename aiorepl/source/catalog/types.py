@@ -48,9 +48,9 @@ _MOST_CANDIDATES: Final = 16
 class _Alteration:
     """An alteration of types.
 
-    :param layouts: the layouts of rows by the types as they were before.
-    :param xid: the transaction that altered them, the first if there were several.
-    :param before: the last look-up that saw the types as they were, if there was one.
+    :param layouts: the layouts of rows, with the types as they were before the alteration.
+    :param xid: the transaction that altered the types; the first of several.
+    :param before: the last look-up that saw the types before the alteration, if there was one.
     :param end: an LSN after every commit that was visible to the first look-up of the altered types.
     """
 
@@ -62,8 +62,8 @@ class _Alteration:
     def is_after(self, xid: int) -> bool:
         """Whether the types were altered after that transaction.
 
-        Only the order of xids is known, not that of commits. The two differ for overlapping transactions; ALTER TYPE waits
-        for those that use the type at that time.
+        Only the order of xids is known, not the order of commits. These orders differ for overlapping transactions; ALTER TYPE
+        waits for transactions that use the type at that time.
         """
         return (self.before is not None and self.before.sees(xid)) or (
             self.xid is not None and precedes(xid, self.xid)
@@ -72,7 +72,7 @@ class _Alteration:
 
 @dataclass(frozen=True, slots=True)
 class _Altered:
-    """A type that was altered at some time, as far as the catalog tells it.
+    """A type that was altered at some time, as far as the catalog tells.
 
     :param before: the type's attributes at the previous look-up, if there was one.
     :param end: an LSN after every commit that was visible to the look-up of ``attributes``.

@@ -76,12 +76,12 @@ class Conformance:
         replayed: Sequence[Slice] = (),
         after: str,
     ) -> None:
-        """Compare the target with what was written.
+        """Compare the target with the written slices.
 
         :param done: slices that must be there.
         :param maybe: slices of which some may be there.
         :param replayed: replayed dead letters, which must be there, in any order.
-        :raises ContractBroken: something is missing, or something else is there.
+        :raises ContractBroken: the target lacks a change, or has one that was not written.
         """
         raise NotImplementedError
 

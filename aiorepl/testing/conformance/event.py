@@ -64,7 +64,7 @@ def native_events(
         fields = event if isinstance(event, Mapping) else orjson.loads(event)
         kind = fields["kind"]
         if kind == "prepare":
-            # Rows of a prepared transaction precede the event with its LSN.
+            # The event ``prepare`` comes after the rows of the transaction, and has their LSN.
             for index in prepared:
                 result[index] = replace(result[index], lsn=LSN.parse(fields["prepare_lsn"]))
             prepared = []

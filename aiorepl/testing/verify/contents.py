@@ -50,8 +50,8 @@ class Contents:
             for one in history.unsent
             for operation in one.operations
         }
-        # By table, the keys of the rows that the sink must have, and of the rows that it may have, perhaps in part, because they
-        # have left or joined the sink's selection.
+        # By table: first the keys of the rows that the sink must have. Then the keys of the rows that it may have, perhaps in
+        # part, because they have left or joined the sink's selection.
         self._wanted: dict[str, set[Key]] = {}
         self._uncertain: dict[str, set[Key]] = {}
         for table, rows in history.initial.items():
