@@ -216,7 +216,7 @@ def lines(described: Mapping[str, Any], now: float) -> Iterator[str]:
 
 
 def dropped(consumer: Consumer | None, now: float) -> str:
-    """Say what a cursor that was dropped had kept, and who may still use it."""
+    """Describe a dropped cursor: the segments that it kept, and who may still use it."""
     if consumer is None or consumer.cursor is None:
         return ""
     cursor = consumer.cursor

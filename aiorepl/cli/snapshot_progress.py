@@ -54,7 +54,7 @@ class SnapshotProgress:
         self._rows_at = (clock(), 0)
 
     async def run(self) -> None:
-        """Show until this is cancelled."""
+        """Show the statistics until cancelled."""
         try:
             while True:
                 self.show()

@@ -69,7 +69,7 @@ def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterat
 
     A part has the slices of its changes; they keep the ``first`` and ``last`` of the batch. Slices without changes are left
     out, except those that end a chunk of a snapshot: each is a stage of its own after the chunk's rows, because it may complete
-    their table.
+    the table.
     """
     parts = [replace(part, end_lsn=None) if _ends_chunk(part) else part for part in batch.slices]
     rows = replace(batch, slices=parts)

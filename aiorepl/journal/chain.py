@@ -132,7 +132,7 @@ class Chain:
         yield from map(manifest.segment, reversed(numbers) if backwards else numbers)
 
     def contents(self) -> Iterator[tuple[Manifest, range]]:
-        """All segments, in commit order, as manifests with the numbers of those that are not pruned."""
+        """All segments, in commit order: manifests, each with the numbers of its segments that are not pruned."""
         for ref in self.state.manifests:
             if ref.end > self.start_lsn:
                 manifest = self.files.manifest(ref)

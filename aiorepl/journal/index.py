@@ -121,7 +121,7 @@ class SegmentIndex:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """The tables whose rows the segment has."""
+        """The tables that have rows in the segment."""
         used = {number for block in self.blocks for number in block.rows}
         return tuple(dict.fromkeys(self.descriptions[number].table for number in sorted(used)))
 

@@ -192,7 +192,7 @@ def dump_state(state: State) -> bytes:
                 }
                 for ref in state.manifests
             ],
-            # A list of numbers per segment, and each table's name once, because this is written at every flush.
+            # A list of numbers per segment, and each table's name once, because the file is written at every flush.
             "tail": [
                 [
                     *(found.after, found.last_end_lsn, found.epoch, found.part, found.parts),

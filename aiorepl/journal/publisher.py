@@ -38,7 +38,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 
 _TAIL_SEGMENTS: Final = 64
-# The limit of tables in the tail, each counted once per segment, which keeps position.json small.
+# The limit of tables in the tail, which keeps position.json small. A table counts once for each of its segments.
 _TAIL_TABLES: Final = 2048
 # The limit of chunks in position.json; beyond it, the file with all tables is written.
 _CHUNKS: Final = 64

@@ -283,7 +283,7 @@ class JournalReader:
             yield []
 
     def _tell(self, chain: Chain, after: LSN) -> None:
-        """Log which tables a new reader does not get whole, or which ones come without a snapshot after ``after``."""
+        """Log the tables that are not whole for a new reader, or that come without a snapshot after ``after``."""
         if chain.last_segment_end <= after:
             return
         if not after:

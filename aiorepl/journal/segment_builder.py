@@ -69,7 +69,7 @@ class SegmentBuilder:
         if header is not None:
             self._enter(part, header)
         elif self._open is None and part.end_lsn is not None:
-            # A message between transactions. The end of a message within one is that of its Commit.
+            # A message between transactions ends by itself. A message within a transaction ends with the Commit.
             self._end(part.end_lsn)
         if isinstance(part.changes, TableRows):
             self._rows(part.changes)

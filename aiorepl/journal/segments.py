@@ -84,7 +84,7 @@ class Segment:
 
 
 class Entry(NamedTuple):
-    """A segment, and the tables whose rows it has."""
+    """A segment, and the tables that have rows in it."""
 
     segment: Segment
     tables: tuple[Table, ...]

@@ -99,7 +99,7 @@ class JournalSink(Sink):
 
     async def close(self) -> None:
         """Release the journal, and discard what was not flushed: the server sends it again."""
-        # Releases the lock even if this is cancelled before the thread begins.
+        # Release the lock even if the call is cancelled before the thread begins.
         with self._errors("close"):
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))
 

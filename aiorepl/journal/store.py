@@ -52,7 +52,7 @@ class Store(Protocol):
         """The size up to which adjacent ranges of a file are worth one read; 0: none are."""
 
     def within(self, folder: str) -> Store:
-        """Return the store of a folder in this one."""
+        """Return the store of a subfolder."""
 
     def names(self, folder: str = "") -> list[str]:
         """List the published files in any order; empty if the folder does not exist."""

@@ -129,7 +129,8 @@ class ObjectClient:
         """Replace this version of an object.
 
         :param version: from ``load``, ``create`` or ``replace``.
-        :returns: its new version; ``None`` if the object has another one, perhaps from an earlier attempt whose answer was lost.
+        :returns: its new version; ``None`` if the object has another version, perhaps from an earlier attempt whose answer was
+            lost.
         """
         e_tag, _, generation = version.partition(_SEPARATOR)
         known = {"e_tag": e_tag, "version": generation}

@@ -330,7 +330,7 @@ class FanOut(ABC):
 
     @abstractmethod
     async def _settle(self, slices: list[Slice]) -> None:
-        """Look up what the consumers of the source need to know about the tables of slices, before these are buffered."""
+        """Look up the tables of slices for the consumers of the source, before the slices are buffered."""
 
     async def _wait_for_room(self, buffer: SliceBuffer) -> None:
         """Wait until the buffer has room. After a while, log which sink is slow."""

@@ -1,4 +1,4 @@
-"""The initial snapshot of a pipeline's start, and what an interrupted one has left.
+"""The initial snapshot of a pipeline's start, and the rest of an interrupted initial snapshot.
 
 If the slot is created now, its exported snapshot is read before the stream, and the consumers begin below the slot's
 consistent point. A start that finds a slot whose initial snapshot is not complete hands the rest over to be read while the

@@ -128,7 +128,7 @@ class JournaledFanOut(FanOut):
         if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
         await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
-        # A snapshot replaces what the journal has, or begins it.
+        # A snapshot replaces the content of the journal, or begins the journal.
         held = begin if stored is None or snapshot.loads else stored
         in_stream = snapshot.in_stream(held)
         self._journal_end = held.lsn

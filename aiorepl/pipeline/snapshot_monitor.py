@@ -60,7 +60,7 @@ class SnapshotMonitor:
         return SnapshotStatistics(tuple(tables), self._snapshots.paused, retention)
 
     async def run(self) -> None:
-        """Watch until this is cancelled."""
+        """Watch until cancelled."""
         try:
             while True:
                 await self._look()

@@ -11,7 +11,8 @@ from aiorepl.source.ledger import Ledger
 class SnapshotProgress(LedgerProgress):
     """The progress of a sink without a journal, while an initial snapshot is delivered.
 
-    :param record: whether a sink keeps no position, so that the chunk ledger has to record what is durable.
+    :param record: whether a sink keeps no position, so that the chunk ledger has to record the durable
+        position.
     """
 
     def __init__(self, ledger: Ledger, name: str, snapshot: InitialPhase, *, record: bool) -> None:

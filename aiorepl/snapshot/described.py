@@ -50,7 +50,7 @@ async def describe(
     """Look up the types of tables, and return the tables by oid.
 
     :param connection: an asyncpg connection.
-    :param types: the known types; those of the tables are added.
+    :param types: the known types; the tables' types are added.
     :param binary: whether the stream is binary.
     :raises asyncpg.PostgresError: the server failed.
     """

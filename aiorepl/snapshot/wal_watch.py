@@ -60,7 +60,7 @@ class WalWatch:
         self._unsafe = False
 
     async def run(self) -> None:
-        """Watch until this is cancelled."""
+        """Watch until cancelled."""
         try:
             while True:
                 await self._look()

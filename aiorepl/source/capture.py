@@ -222,7 +222,7 @@ class Capture:
     async def receive(self) -> list[Slice] | None:
         """Return the next slices; ``None`` at the end.
 
-        A call that is cancelled consumes nothing: the next one returns what it would have returned.
+        A cancelled call consumes nothing: the next call returns the slices that the cancelled call would have returned.
 
         :raises AioreplError: an error that a reconnect cannot solve.
         """

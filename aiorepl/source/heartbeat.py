@@ -62,7 +62,7 @@ class Heartbeat:
         self._connection = KeptConnection(source.connect_sql)
 
     async def run(self) -> None:
-        """Write heartbeats until this is cancelled."""
+        """Write heartbeats until cancelled."""
         interval = self._source.heartbeat_interval
         assert interval is not None
         clock = asyncio.get_running_loop().time

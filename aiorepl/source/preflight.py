@@ -91,7 +91,7 @@ async def preflight(
     :param creating: called before a slot is dropped or created.
     :param previous: after a reconnect, the position up to which the slot was read before.
     :param tables: load and verify the published tables before a slot is created.
-    :param waits: called with what the creation of a slot waits for.
+    :param waits: called with a description of the transaction that the creation of a slot waits for.
     :param deliver_prepared: deliver prepared transactions when they are prepared.
     :param control_messages: request watermarks and signals of snapshots, if the server supports messages.
     :raises ConfigurationError: the server or a publication does not fit the source.

@@ -146,7 +146,7 @@ class Session:
     async def receive(self) -> list[Slice] | None:
         """Return the slices that have arrived; ``None`` once everything before ``until`` was returned.
 
-        A call that is cancelled consumes nothing: the next one returns what it would have returned.
+        A cancelled call consumes nothing: the next call returns the slices that the cancelled call would have returned.
 
         :raises ProtocolError: names message, field and LSN; everything before it was returned.
         :raises SpoolError: the spool cannot be written.
@@ -205,7 +205,7 @@ class Session:
         return self._status_updates.idle_seconds()
 
     async def stop(self) -> None:
-        """Send the last status, exchange CopyDone, and close the connection; drop it if this is cancelled.
+        """Send the last status, exchange CopyDone, and close the connection. A cancelled call drops the connection.
 
         :raises ServerError, ConnectionLost: the stream did not end in order.
         """

@@ -39,7 +39,7 @@ class MemorySink(Sink):
         """Accepted batches, duplicates included."""
         self.context: SinkContext | None = None
         self.position: Position | None = None
-        """The position of the accepted data, if the sink keeps one; after ``crash``, that of the last flush."""
+        """The position of the accepted data, if the sink keeps one; after ``crash``, the position of the last flush."""
         self.closed = False
         self.durable = LSN(0)
         """The end LSN of the flushed data."""
@@ -144,7 +144,7 @@ class FailAfterWrite:
 class Slow:
     """The call takes longer.
 
-    :param seconds: the delay before it.
+    :param seconds: the delay before the call.
     """
 
     seconds: float

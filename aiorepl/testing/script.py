@@ -44,9 +44,9 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """The same bytes again and again, until the client disconnects. It may also answer a query or the login.
+    """The same bytes again and again, until the client disconnects. They may also answer a query or the login.
 
-    :param first: bytes that are sent once, before the others.
+    :param first: bytes that are sent once, before the repeated bytes.
     """
 
     data: bytes

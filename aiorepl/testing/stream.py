@@ -77,7 +77,7 @@ class Stream:
     """The transactions that one slot sends.
 
     :param types: types that are not built in.
-    :param start: LSN of the beginning, which is also that of ``position``.
+    :param start: the LSN at which the stream begins, also the LSN of ``position``.
     :param binary: columns are sent in binary format.
     """
 

@@ -318,7 +318,8 @@ class _Client:
             self._write(READY)
 
     def _hang_up(self) -> None:
-        # Close only the sending side: with unread bytes, a full close is a reset, which discards what was sent.
+        # Close only the sending side: if there are unread bytes, a full close resets the connection and discards the sent
+        # bytes.
         if not self._hung_up:
             self._hung_up = True
             self._writer.write_eof()

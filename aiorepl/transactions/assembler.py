@@ -76,7 +76,7 @@ class Assembler:
         self.received = False
         """Whether an earlier connection has received the changes that are fed now."""
         self.unknown_prepared = 0
-        """Outcomes of prepared transactions whose PREPARE was not sent: empty ones, from PostgreSQL 15 and 16."""
+        """The number of outcomes without a PREPARE. PostgreSQL 15 and 16 send outcomes of empty prepared transactions."""
         self._resume = ReplayFilter() if resume is None else resume
         self._part_xid = part_xid
         self._begins = self._resume.after if begins is None else begins

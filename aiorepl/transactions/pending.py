@@ -41,7 +41,7 @@ class DoubtfulMessages(ConnectionLost):
 
 
 class Pending:
-    """The content of one transaction. ``memory`` is the size of the content in memory, ``fixed`` that of the bookkeeping.
+    """The content of one transaction. ``memory`` is the size of the content in memory, ``fixed`` the size of the bookkeeping.
 
     :param xid: the toplevel xid.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
@@ -84,7 +84,7 @@ class Pending:
         return sum(chunk.extent.length for chunk in self._chunks)
 
     def add(self, message: c.Content) -> int:
-        """Add a change, and return what it costs in memory."""
+        """Add a change, and return the memory that it takes."""
         cost = len(message.payload) + _OVERHEAD
         xid = message.xid
         if xid is not None and xid != self.xid and xid not in self._first_ordinals:

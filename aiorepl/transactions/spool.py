@@ -172,7 +172,7 @@ class Extent:
     def read(self) -> bytes:
         """Read the bytes, and verify their checksum.
 
-        :raises SpoolError: the file cannot be read, or does not contain what was written.
+        :raises SpoolError: the file cannot be read, or does not contain the bytes that were written.
         """
         parts, left = [], self.length
         try:

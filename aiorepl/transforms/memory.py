@@ -126,7 +126,7 @@ class SelectionMemory:
 
     def to_json(self) -> list[Any]:
         """Return the memory as JSON types."""
-        # Descriptions under names that their tables no longer have. They come first, so that ``load`` keeps the present descriptions.
+        # First the descriptions under names that their tables no longer have, so that ``load`` keeps the present descriptions.
         former = [table for table in self._names.values() if self._tables.get(table.oid) is not table]
         return [
             {

@@ -83,7 +83,7 @@ def put_datetime(out: bytearray, microseconds: int) -> bool:
 
 
 def put_time(out: bytearray, microseconds: int) -> None:
-    """Append a time of day, or an interval's hours up to 99, with the fractional digits it needs."""
+    """Append a time of day, or an interval's hours up to 99, with as many fractional digits as necessary."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     out += b"%02d:%02d:%02d" % (*divmod(minutes, 60), second)

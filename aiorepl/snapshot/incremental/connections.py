@@ -1,4 +1,4 @@
-"""The two connections for tables that are read beside the stream. Tables that are read one after the other share both."""
+"""The two connections for tables that are read beside the stream; tables that are read in turn share them."""
 
 from __future__ import annotations
 

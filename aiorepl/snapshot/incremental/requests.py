@@ -119,7 +119,7 @@ class Snapshots:
         await self._queue.completion.wait_for(await self._add([_request(table, where)], where))
 
     async def add(self, table: str, where: str | None = None) -> None:
-        """Queue a table. It is in the ledger on return. See ``request``."""
+        """Queue a table; see ``request``. On return the ledger has the table."""
         await self._add([_request(table, where)], where)
 
     async def completed(self) -> None:
@@ -172,7 +172,7 @@ class Snapshots:
         self._looking.set()
 
     async def run(self) -> None:
-        """Read what is requested, until this is cancelled."""
+        """Read the requested tables until cancelled."""
         try:
             await self._begun.wait()
             assert self._turns is not None

@@ -1,4 +1,4 @@
-"""The tables to be read while the stream runs: those of the ledger, with the state of each in this process."""
+"""The tables to be read while the stream runs: the ledger's tables, with the state of each in this process."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class TableTurns:
             await cancel_and_wait(self._running[1])
 
     async def run(self) -> None:
-        """Read the tables of the queue, and those that are added, until this is cancelled."""
+        """Read the tables of the queue, including tables that are added later, until cancelled."""
         try:
             await self._run()
         finally:

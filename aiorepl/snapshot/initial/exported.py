@@ -114,7 +114,7 @@ class ExportedSnapshot:
     async def describe(self, types: Types, *, binary: bool = False) -> dict[int, DescribedTable]:
         """Look up the types of the tables, and return the tables by oid.
 
-        :param types: the known types; those of the tables are added.
+        :param types: the known types; the tables' types are added.
         :param binary: whether the stream is binary.
         :raises ConnectionLost, ServerError: the server failed.
         """

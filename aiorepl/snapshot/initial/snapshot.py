@@ -57,7 +57,7 @@ class InitialSnapshot:
     """Reads the tables under an exported snapshot. Call ``begin``, ``plan``, ``run``; at last ``close``.
 
     :param connect: opens a connection with the settings for text values.
-    :param types: the known types; those of the tables are added.
+    :param types: the known types; the tables' types are added.
     :param publications: the publications whose tables are read.
     :param consistent_point: the slot's first position.
     :param binary: whether the stream is binary.

@@ -101,7 +101,7 @@ class LedgerFile:
         await self.discard_intent()
 
     async def write(self, ledger: ChunkLedger) -> None:
-        """Replace the ledger by that of another slot, or write the first one. It is durable on return.
+        """Replace the ledger by another slot's ledger, or write the first ledger. It is durable on return.
 
         :raises TransientError, PermanentError: the file cannot be written, or another process has written it.
         :raises JournalError: the record of the intent cannot be deleted.

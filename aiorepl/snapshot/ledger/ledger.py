@@ -3,9 +3,9 @@
 The chunks of an initial snapshot have LSNs below the slot's consistent point, which the plan determines. So the plan is durable
 before the first chunk is delivered, and the durable positions of the consumers then tell which chunks are done.
 
-If the exported snapshot is lost, or the process ends, the chunks that are left lose these LSNs (``hand_over``). They are
-read while the stream runs, like those of tables that are read on request, and the LSN of each is in the ledger before
-the chunk is delivered. A chunk is done once the durable position of every consumer has reached the end of its transaction.
+If the exported snapshot is lost, or the process ends, the chunks that are left lose these LSNs (``hand_over``). They are read
+while the stream runs, like the chunks of requested tables, and the LSN of each is in the ledger before the chunk is delivered. A
+chunk is done once the durable position of every consumer has reached the end of its transaction.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TableProgress:
         return bool(self.done) and self.plan is not None and len(self.done) == len(self.plan.ranges)
 
     def planned(self, plan: TablePlan) -> TableProgress:
-        """Begin with these chunks; those that were delivered before are read again."""
+        """Begin with these chunks; chunks that were delivered before are read again."""
         return replace(self, plan=plan, done=frozenset(), delivered=None, status="reading", error=None)
 
     def with_chunk(self, part: int, commit_lsn: LSN) -> TableProgress:
@@ -205,7 +205,7 @@ class ChunkLedger:
 
     @property
     def _settled(self) -> set[int]:
-        """The oids of tables whose chunks of the initial snapshot are not needed: all their rows are read again, or they failed."""
+        """The oids of tables without needed chunks in the initial snapshot: their rows are all read again, or they have failed."""
         return {table.oid for table in self.tables if table.where is None}
 
     def hand_over(self, position: LSN, delivered: int = 0) -> ChunkLedger:

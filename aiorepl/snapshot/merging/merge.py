@@ -62,7 +62,7 @@ class ChunkMerge:
         self._released: Callable[[], None] | None = None
 
     def take(self, slices: list[Slice]) -> list[Slice]:
-        """Return what is delivered of the next slices of the source, with the chunks whose watermarks are among them."""
+        """Take the next slices of the source. Return the slices to deliver, with chunks in the place of watermarks."""
         if self._hold is not None:
             return self._pass_until_hold(slices)
         if self.window is None and not self._awaited and not any(map(_is_message, slices)):
@@ -106,7 +106,7 @@ class ChunkMerge:
     def hold(self, lsn: LSN = _NOWHERE, reached: Callable[[], None] | None = None) -> None:
         """Hold back everything from a position on: the transactions that commit there or later.
 
-        A later call with a higher position releases what comes before it.
+        A later call with a higher position releases the slices before that position.
 
         :param lsn: by default everything that arrives from now on.
         :param reached: called once everything before the position was delivered.

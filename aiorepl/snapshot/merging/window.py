@@ -368,7 +368,7 @@ def layout_of(relation: Relation) -> ColumnLayout:
 def kept(
     changes: Iterable[Change], window: Window, verdict: Verdict
 ) -> Iterator[tuple[Layout, InsertMessage]]:
-    """Yield the rows of a chunk that the stream has not overtaken, and complete those that it has updated in part."""
+    """Yield the rows of a chunk that the stream has not overtaken, and complete the rows that the stream has updated in part."""
     dropped, fills = verdict.overtaken.keys, verdict.fills()
     for change in changes:
         assert isinstance(change, RowChange)

@@ -4,8 +4,8 @@ pgoutput describes columns by name. ``pg_attribute`` also has each column's numb
 the value that ALTER TABLE ADD COLUMN gave to the rows that existed, without writing them.
 
 The catalog may be ahead of the stream: columns may have been renamed, dropped or created again since the description. So an
-attribute counts only if it must belong to the described column. The transactions that created and altered attributes are
-compared with that of the description by their xids, which have the order of the commits unless the transactions overlap.
+attribute counts only if it must belong to the described column. The transactions that created and altered attributes are compared
+with the description's transaction by xid. Xids have the order of the commits, unless the transactions overlap.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CatalogColumn:
     """A row of ``pg_attribute``, perhaps of a dropped column.
 
     :param xmin: the transaction that wrote it.
-    :param missing: the texts of its missing values: one, or several if those of partitions differ; empty if there is none.
+    :param missing: the texts of its missing values: several if the values of partitions differ; empty if there is none.
     :param defaulted: whether new rows get a value by default.
     """
 

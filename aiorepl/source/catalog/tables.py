@@ -77,9 +77,9 @@ SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
        ARRAY(SELECT f.description FROM ({_FAMILIES.format(published="", tables=_SELECT_OIDS)}) f) AS tables
 """
 """The query for the tables with these oids and their ancestors, and for the snapshot that the query sees; one row."""
-# The query for those of the given transactions that hold a lock of ALTER TABLE. A prepared transaction keeps its locks, and so
-# does one whose commit waits for a synchronous standby. The locks are listed once, so that those of a transaction belong
-# together.
+# The query that selects, from the given transactions, those that hold a lock as ALTER TABLE takes it. A prepared transaction
+# keeps its locks, and so does one whose commit waits for a synchronous standby. The locks are listed once, so that all locks of a
+# transaction are of the same moment.
 ALTERING: Final = """
 WITH locks AS (SELECT * FROM pg_catalog.pg_locks)
 SELECT DISTINCT x.transactionid::pg_catalog.text::pg_catalog.int8 AS xid FROM locks x
@@ -180,8 +180,8 @@ class TableCatalog:
     def add(self, tables: Iterable[CatalogTable], requested: Iterable[int]) -> None:
         """Add the result of a look-up.
 
-        :param requested: the oids that were looked up; those without a table are unknown from now on, also if they were found
-            before: such a table may have been attached before it was dropped.
+        :param requested: the oids that were looked up. Oids without a table are unknown from now on, even if they were found
+            before, because such a table may have been attached before it was dropped.
         """
         changed, found_oids = False, set[int]()
         for table in tables:
@@ -224,7 +224,7 @@ class TableCatalog:
         return tuple(ancestor for ancestor in ancestors if not self._parents.get(ancestor)) or (oid,)
 
     def descendants(self, oid: int) -> Iterator[CatalogTable]:
-        """The known tables that descend from this one."""
+        """The known tables that descend from this table."""
         table = self._tables.get(oid)
         if table is not None and table.partitioned:
             yield from (each for each in self._tables.values() if oid in self._ancestors(each.oid))

@@ -8,8 +8,8 @@ A transaction may have rows from before and from after its own ALTER TYPE. They 
 (``composites``); where that is not enough, reading the value is an error.
 
 Two things cannot be known: a type's attributes before the first look-up, as far as the catalog does not keep them, so older rows
-are read by the names as they were then; and whether an overlapping transaction committed before the one that altered the type. A
-subtransaction counts as a transaction of its own, because the stream does not say to which one it belongs.
+are read by the names as they were then; and whether an overlapping transaction committed before the transaction that altered the
+type. A subtransaction counts as a transaction of its own, because the stream does not say to which one it belongs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what publications send, and of what the server refuses because of them."""
+"""Checks of publications: the changes that they do not send, and the changes that the server refuses because of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.wire.commands import identifier, literals
 from aiorepl.wire.interface import Connection
 
 _SHOWN: Final = 5
-# A statement for more tables than this is too long to be read.
+# The most tables that a suggested statement names; a longer statement could not be read.
 _NAMED: Final = 20
 
 _TABLES: Final = """

@@ -101,7 +101,7 @@ class Slot:
     :param active_pid: the process that reads the slot, as a walsender or by polling.
     :param wal_status: ``reserved``, ``extended``, ``unreserved`` or ``lost``.
     :param invalidation_reason: why the slot is lost; ``None`` before PostgreSQL 16.
-    :param synchronized: whether this is a standby, and the slot is a copy of the primary's.
+    :param synchronized: whether the server is a standby, and the slot is a copy of the primary's slot.
     :param retained: how much WAL the slot keeps, such as ``16 MB``; ``None`` if it keeps none.
     :param catalog_xmin: the oldest transaction whose effects on the catalog the slot keeps.
     """

@@ -25,10 +25,11 @@ async def create_slot(
 ) -> CreatedSlot:
     """Create the source's slot.
 
-    With a replication connection this is the last command before the stream: any other ends an exported snapshot.
+    With a replication connection this is the last command before the stream, because any other command ends an
+    exported snapshot.
 
     :param snapshot: ``"nothing"``, or ``"export"``.
-    :param waits: called with what the server waits for meanwhile.
+    :param waits: called with a description of the transaction that the server waits for meanwhile.
     :raises ConfigurationError: the server cannot create such a slot.
     :raises SlotError: the slot exists already, or none is free.
     """

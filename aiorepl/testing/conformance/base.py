@@ -39,7 +39,7 @@ class Conformance:
     """Whether consumers see a transaction whole or not at all, even if it arrives in slices."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "read", "update", "delete", "truncate", "message"})
-    """The kinds of change that the target contains. The tests also write the others, which the sink may ignore."""
+    """The kinds of change that the target contains. The tests also write all other kinds, which the sink may ignore."""
 
     tables: ClassVar[tuple[Table, ...]] = TABLES
     """The tables that the sink accepts. Leave out ``FULL`` and ``KEYLESS`` if it rejects tables without a key."""
@@ -181,6 +181,6 @@ async def value_of(result: Any) -> Any:
 
 
 def skip_without(declared: object, what: str) -> None:
-    """Skip a test whose declaration ``declared`` is missing."""
+    """Skip a test if ``declared``, the declaration that it needs, is missing."""
     if not declared:
         pytest.skip(f"the test class does not declare {what}")

@@ -201,7 +201,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def _split_at(scenario: Scenario, confirmed: int) -> tuple[list[Slice], list[Slice]]:
-    """Return the acknowledged slices, and the others."""
+    """Return the acknowledged slices, and all later slices."""
     slices = scenario.stream.again()
     count = bisect_right(scenario.stream.ends, confirmed)
     return slices[:count], slices[count:]

@@ -27,7 +27,7 @@ class Installation:
 
     :param copies: folders to copy if the server's user cannot reach them, each with a relative target.
     :param copied_bin_dir: the relative folder of the programs after copying.
-    :param lender: another installation with ``pg_basebackup``, if this one has none.
+    :param lender: another installation that has ``pg_basebackup``, if this installation has none.
     """
 
     version: int
@@ -82,7 +82,8 @@ def from_folder(bin_dir: str | os.PathLike[str]) -> Installation:
 
 
 def with_backup(programs: Installation) -> Installation:
-    """Return the installation with a ``pg_basebackup``: its own, or that of 18, which also copies older servers.
+    """Return the installation with a ``pg_basebackup``: its own, or PostgreSQL 18's, which copies older
+    servers, too.
 
     :raises ConfigurationError: there is no ``pg_basebackup``.
     """

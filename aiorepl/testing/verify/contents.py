@@ -182,7 +182,7 @@ class Contents:
             return True
         if operation.kind == "message":
             return operation.new == change.new
-        # The key is that of the old row, which the server sends if the key has changed.
+        # The key of the old row, which the server sends if the key has changed.
         row = change.new if change.old is None else change.old
         if change.key is not None and row is not None and not change.key.items() <= row.items():
             return False
@@ -355,7 +355,7 @@ class Contents:
         self._noticed.add(content)
 
     def _is_unsent(self, change: Delivered) -> bool:
-        """Whether a snapshot's row is that of an earlier transaction that the stream leaves out."""
+        """Whether a row of a snapshot comes from an earlier transaction that the stream leaves out."""
         table = change.tables[0]
         one, operation = self._unsent.get((table, self._key(change, change.new)), (None, None))
         if one is None or operation is None or change.commit_lsn < one.earliest:

@@ -94,7 +94,7 @@ class History:
 
     :param keys: the key columns of each table.
     :param initial: the rows that the tables had when the slot was created; the transactions come after.
-    :param transactions: the transactions; those of one writer are in its order.
+    :param transactions: the transactions; each writer's transactions are in the writer's order.
     :param final: the tables' rows after all transactions; ``None`` if unknown.
     :param defaults: by table, the columns that the writers added, with their defaults.
     :param unsent: committed transactions that the stream leaves out, and that only insert rows. A snapshot has their rows.

@@ -32,7 +32,7 @@ class Promise:
         nothing.
     :param optional: returns whether the consumer may lack an operation: if the consumer selects by parent, an operation of a
         table that was not attached to the parent yet, or no longer.
-    :param masked: by table, the columns that come as digests, or not at all; those of a parent are masked in its children, too.
+    :param masked: by table, the columns that come as digests, or not at all; a parent's columns are masked in its children, too.
     :param snapshot: whether the log begins with the initial rows; otherwise the consumer has them already.
     :param notices: whether messages that are not transactional must come.
     :param described: whether a schema change comes before the first row of each table after a start, and before the first row with

@@ -192,7 +192,7 @@ def shown(table: str, column: str, value: Any) -> Any:
 
 
 def selected(table: str) -> str:
-    """Return the table's columns as a select list: long ones as digests, those of some types as text."""
+    """Return the table's columns as a select list: long texts as digests, values of some types as text."""
     return ", ".join(
         f"CASE WHEN length({column}) > 64 THEN 'md5:' || md5({column}) ELSE {column} END AS {column}"
         if column in LONG

@@ -215,7 +215,7 @@ class Writer:
 
     @property
     def _number(self) -> int:
-        """The number of the next transaction. Those of a pair may be in the other order."""
+        """The number of the next transaction. The two transactions of a pair may be numbered in the other order."""
         return max((one.number for one in self.transactions[-3:]), default=0) + 1
 
     async def _echo(self) -> None:
@@ -391,7 +391,7 @@ class Writer:
         one.operations.append(Operation("insert", "ledger", (one.writer, one.number), row))
 
     async def _savepoint(self, scope: actions.Scope, depth: int) -> list[Operation]:
-        """Run actions, in savepoints of this depth, and return what remains of them."""
+        """Run actions, in savepoints of this depth. Return the operations that were not rolled back."""
         if depth == 0:
             return await self._action(scope)
         await scope.connection.execute(f"SAVEPOINT s{depth}")
