@@ -174,7 +174,7 @@ class JournalReader:
     def incomplete(self, chain: Chain, after: LSN, table: Table | None = None) -> str:
         """Name the tables that are not whole for a reader that begins after ``after`` with an empty target; empty if none.
 
-        :param table: ask for this table only, a schema and a name.
+        :param table: look only at this table, a schema and a name.
         :raises JournalError: as ``chain``.
         """
         tables = chain.incomplete(after, table)

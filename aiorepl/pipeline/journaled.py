@@ -89,7 +89,8 @@ class JournaledFanOut(FanOut):
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
-        # One object for each sink, from the registration of its cursor on: this object notices if another process takes the cursor over.
+        # One object for each sink, made when its cursor is registered. The object notices if another process takes the cursor
+        # over.
         self._cursors = {
             name: Cursors(self._store, count_writes=memories[name].count_writes if name in memories else None)
             for name in sinks
@@ -366,7 +367,7 @@ class JournaledFanOut(FanOut):
         return resumed, Continuity(claims, max(begins, at.lsn))
 
     def _check_ahead(self, holder: str, own: Position) -> Position:
-        """Return the position from which a sink continues that may be ahead of the journal.
+        """Return the position from which a sink continues, if the sink may be ahead of the journal.
 
         :raises SlotError: the sink is ahead of the initial snapshot, or of the server.
         """

@@ -17,7 +17,7 @@ _ATTEMPTS: Final = 20
 
 # One row per published table: its columns by the publications' column lists (since PostgreSQL 15), its row filters, and the
 # fields of its Relation message. A partition is left out if an ancestor is published as well, by another publication: the stream
-# has its rows as those of the topmost one. A partitioned table is listed only by publish_via_partition_root.
+# has its rows as rows of the topmost published ancestor. A partitioned table is listed only by publish_via_partition_root.
 _TABLES: Final = """
 WITH published AS (
   SELECT c.oid, {columns} AS columns, {filters} AS filters

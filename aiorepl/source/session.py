@@ -39,7 +39,7 @@ from aiorepl.wire.server_errors import missing_publication
 
 _log = logger("aiorepl.session")
 
-# A busy server sends a keepalive after every transaction: one per interval becomes a slice.
+# A busy server sends a keepalive after every transaction. Only one keepalive per interval becomes a slice.
 _IDLE_SECONDS: Final = 1.0
 
 

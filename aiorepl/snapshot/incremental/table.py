@@ -29,7 +29,7 @@ from aiorepl.values.registry import Types
 
 _log = logger("aiorepl.snapshot")
 
-# How often a table is read before it is given up, because it is altered all the time.
+# After this many readings the table has failed, because it is altered all the time.
 _ATTEMPTS: Final = 20
 
 

@@ -186,7 +186,7 @@ async def _savepoint(connection: Any) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _translating_missing_tables() -> Iterator[None]:
-    """Translate the server's error about a table that the snapshot has and that was dropped."""
+    """Translate the server's error about a table that was dropped since the snapshot."""
     try:
         yield
     except asyncpg.InternalServerError as error:

@@ -441,7 +441,7 @@ async def change_identity(scope: Scope) -> list[Operation]:
     return []
 
 
-# How often each action is drawn.
+# The actions, and how often each is drawn.
 ACTIONS: Final[dict[Action, int]] = {
     insert: 12,
     update: 25,
