@@ -22,8 +22,8 @@ History = tuple[tuple[int, LSN], ...]
 class Timelines:
     """The timeline that a server is on, and its ancestors.
 
-    All positions of a running stream share one of these. When a standby is promoted, ``grow`` updates it, and from then on
-    each LSN has the timeline that it was reached on.
+    All positions of a running stream share one ``Timelines``. When a standby is promoted, ``grow`` updates it. From then
+    on, each LSN has the timeline on which it was reached.
 
     :param ancestors: the earlier timelines, each with the LSN where the next one branched off.
     :param known: whether the server reported ``ancestors``. If not, they may be a guess, or empty.

@@ -30,7 +30,8 @@ _capture_log = logger("aiorepl.capture")
 # The failures of one call are logged at most this often.
 _LOG_SECONDS: Final = 30.0
 
-# Stamina logs every retry in the process, without the reason and without a rate limit. So ``_Attempts`` logs its own retries instead.
+# Stamina logs every retry in the process, without the reason and without a rate limit. So ``_Attempts`` logs its own retries
+# instead.
 _in_attempt: ContextVar[bool] = ContextVar("aiorepl_in_attempt", default=False)
 logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 

@@ -17,8 +17,8 @@ does not override ``flush``, a batch must be durable when ``write`` returns.
 ``(transaction.commit_lsn, ordinal)`` increases from change to change. Transactions are never interleaved.
 
 **Duplicates.** Delivery is at least once. After a failure the engine delivers all unflushed changes again, and possibly the last
-flushed changes. The changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity of
-the row change that follows it.
+flushed changes. The changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity
+of the row change that follows it.
 
 **Exactly once.** A sink gets every change exactly once if it stores ``context.position.at(batch.end_lsn)`` in the same
 atomic step as the data, and returns the stored position from ``open``. There is one exception: the first slices of a large
@@ -63,14 +63,14 @@ transaction starts again with its first slice. If the sink keeps no position, th
 flush. The position may be older than data that was already durable, for example after a failover of the target to a standby
 that lagged. If the slot or the journal no longer has that data, the sink stops. Other sinks get no duplicates.
 
-**Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping
-for it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. Rows
-of a snapshot do not belong together: a chunk that fails is written again in ever smaller slices, and only the rows that fail
-are diverted. So a rejected slice must not change the slices before it; a sink that cannot guarantee that sets ``fatal``. A sink that
-knows which changes are rejected raises ``PermanentError(text, rejected=changes)``: the target rejects these changes, and has accepted
-all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the sink. A rejected change
-must not be partly written. A sink that can accept nothing more, for example because its receiver no longer exists, sets
-``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
+**Rejected changes.** A batch that can never succeed stops the sink, unless the user has configured dead letters or skipping for
+it. In that case the engine writes the batch again, one transaction at a time, and diverts the transactions that fail. Rows of a
+snapshot do not belong together: a chunk that fails is written again in ever smaller slices, and only the rows that fail are
+diverted. So a rejected slice must not change the slices before it; a sink that cannot guarantee that sets ``fatal``. A sink that
+knows which changes are rejected raises ``PermanentError(text, rejected=changes)``: the target rejects these changes, and has
+accepted all others of the batch. The engine identifies them by commit LSN and ordinal; an unknown change stops the sink. A
+rejected change must not be partly written. A sink that can accept nothing more, for example because its receiver no longer
+exists, sets ``fatal=True``. This stops the sink; otherwise the whole stream would become dead letters.
 
 **Positions and rejected changes.** A sink that returned a position from ``open`` must not move it past a change that it
 rejects. With ``on_error="halt"``, the next start would read from that position, and neither deliver nor report the change.

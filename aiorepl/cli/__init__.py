@@ -1,8 +1,8 @@
 """The command line: parse, call, print. An error is one line on standard error and an exit code; a file with several
 errors gets one line for each.
 
-Exit codes: 0 success, also of a pipeline that a signal has stopped in order, 1 data that cannot be decoded or an internal error, 2 usage or configuration, 3 connection or slot,
-4 a sink failed for good, 130 interrupted.
+Exit codes: 0 success, also of a pipeline that a signal has stopped in order, 1 data that cannot be decoded or an internal error,
+2 usage or configuration, 3 connection or slot, 4 a sink failed for good, 130 interrupted.
 """
 
 from __future__ import annotations

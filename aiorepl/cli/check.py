@@ -41,8 +41,8 @@ def check(
     """Check the pipeline that FILE describes (default: aiorepl.toml), or the given slot and publications.
 
     Run it first: the publication and the slot need not exist yet, and it prints the statements that create or correct what is
-    missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the sinks'
-    selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The last line counts
+    missing. Checks the file, the server, the role's privileges, publications, replica identities, the slot, WAL settings, the
+    sinks' selections, the journal, folders, and whether each sink can reach its target. Changes nothing. The last line counts
     errors and warnings. The exit code is that of the first error, or 0 if there are only warnings.
     """
     from aiorepl.cli.event_loop import run_async

@@ -59,7 +59,8 @@ SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temp
        to_jsonb(s) ->> 'failover' AS failover, to_jsonb(s) ->> 'invalidation_reason' AS invalidated{further}
   FROM pg_catalog.pg_replication_slots s ORDER BY slot_name
 """
-# Since PostgreSQL 19: why a standby did not synchronize the slot, and how often decoding needed more than logical_decoding_work_mem.
+# Since PostgreSQL 19: why a standby did not synchronize the slot, and how often decoding needed more than
+# logical_decoding_work_mem.
 _LIST_SINCE_19 = """,
        slotsync_skip_reason AS "not synchronized",
        (SELECT t.mem_exceeded_count::text FROM pg_catalog.pg_stat_replication_slots t

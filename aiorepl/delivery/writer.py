@@ -96,7 +96,8 @@ class SinkWriter:
     async def flush(self) -> None:
         """Flush the sink.
 
-        :raises AioreplError: the flush failed permanently. ``on_error`` does not apply, because the accepted changes are no longer in memory.
+        :raises AioreplError: the flush failed permanently. ``on_error`` does not apply, because the accepted changes are no
+            longer in memory.
         """
         await self._call("flush", self._sink.flush)
 

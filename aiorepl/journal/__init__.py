@@ -15,9 +15,9 @@ A journal is a folder::
 A segment exists because ``position.json`` names it, itself or through a manifest. Nothing is ever found by listing a folder.
 ``<after>`` is the end of the previous segment, ``<epoch>`` the writer's: each writer takes a higher one, and thereby *fences*
 earlier writers, whose commits fail from then on. A large transaction makes a segment of several files, its *parts*. They are
-*uploaded* one by one, and *published* together when ``position.json`` names them. Every file except the locks has a checksum, and so
-has every block. Every reader verifies what it uses. Its error names the file and says what to do. ``docs/reference/journal.md`` has the
-guarantees.
+*uploaded* one by one, and *published* together when ``position.json`` names them. Every file except the locks has a checksum, and
+so has every block. Every reader verifies what it uses. Its error names the file and says what to do.
+``docs/reference/journal.md`` has the guarantees.
 
 Pure modules:
 

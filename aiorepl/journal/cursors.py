@@ -4,8 +4,8 @@ A consumer owns the cursor of its name, and moves it once the data that it has r
 a registered cursor has not passed, so drop the cursor of a consumer that is gone for good.
 
 If two consumers moved one cursor, one of them would lose segments that it has not read. So the cursor's file has the kind of its
-owner, the query's id, and the process that reads, and is replaced by compare-and-swap. A process that registers takes the cursor over,
-because it cannot know whether the previous process is still alive. The next move of the previous process fails.
+owner, the query's id, and the process that reads, and is replaced by compare-and-swap. A process that registers takes the cursor
+over, because it cannot know whether the previous process is still alive. The next move of the previous process fails.
 """
 
 from __future__ import annotations

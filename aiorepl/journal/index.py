@@ -52,8 +52,8 @@ class Block:
     :param continuation: the transaction that the block continues; ``None`` if the block starts between transactions.
     :param first_commit_lsn: the commit LSN of the first transaction with messages in the block; ``None`` if there is none.
     :param last_commit_lsn: the commit LSN of the last transaction with messages in the block.
-    :param last_end_lsn: the end LSN of the last transaction, or message between transactions, that ends in the block; ``None`` if none
-        ends.
+    :param last_end_lsn: the end LSN of the last transaction, or message between transactions, that ends in the block; ``None`` if
+        none ends.
     """
 
     offset: int
@@ -93,8 +93,8 @@ class SegmentIndex:
     :param after: the end LSN of the previous segment; 0 for the first.
     :param epoch: the writer's epoch.
     :param part: the number of this part.
-    :param end: the position of a consumer that has read this part and all earlier parts. Between the parts of a transaction, this is
-        the position before the transaction; after the last part, it is at or after the end of the last transaction.
+    :param end: the position of a consumer that has read this part and all earlier parts. Between the parts of a transaction, this
+        is the position before the transaction; after the last part, it is at or after the end of the last transaction.
     :param offset: where the index begins in the file, which is where the last block ends.
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.

@@ -1,7 +1,7 @@
 """Reads a journal's small files, manifests and indexes, verified. Blocking.
 
-``position.json`` is read every time, and parsed if it has changed. The files that it names never change, so they are cached. A manifest
-may be merged into another one during a read: then ``position.json`` is read again, which names the merged manifest.
+``position.json`` is read every time, and parsed if it has changed. The files that it names never change, so they are cached. A
+manifest may be merged into another one during a read: then ``position.json`` is read again, which names the merged manifest.
 """
 
 from __future__ import annotations

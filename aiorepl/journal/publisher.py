@@ -5,8 +5,8 @@ A commit has steps that can fail, or be the last before a kill: the files that t
 pending. It is finished with the same contents before anything else is done, so a compare-and-swap whose answer was lost is
 recognised.
 
-The epoch fences other writers. The process that has the slot is the right writer, so the epoch is taken with the first write, when the
-stream runs, and not when the journal is opened. A writer that slept meanwhile fails with its next commit.
+The epoch fences other writers. The process that has the slot is the right writer, so the epoch is taken with the first write,
+when the stream runs, and not when the journal is opened. A writer that slept meanwhile fails with its next commit.
 """
 
 from __future__ import annotations
@@ -304,7 +304,8 @@ class Publisher:
             # The commit compacts again if there are eight manifests of the next level now.
             self.finish()
         except OSError:
-            # If position.json was not replaced yet, nothing has happened. Otherwise the outcome must be known before the next commit.
+            # If position.json was not replaced yet, nothing has happened. Otherwise the outcome must be known before the next
+            # commit.
             if self._pending is None or not self._pending.files:
                 raise
             self._pending = None

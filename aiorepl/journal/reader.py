@@ -256,7 +256,8 @@ class JournalReader:
     def follow(self, after: LSN = ZERO, *, poll: float = 0.2) -> SliceIterator:
         """Iterate over the slices after ``after``, and wait for more at the journal's end.
 
-        Has one block in memory at a time, or 4 MiB of them from an object store. A call for the next slice may be cancelled and repeated.
+        Has one block in memory at a time, or 4 MiB of them from an object store. A call for the next slice may be cancelled and
+        repeated.
 
         :param after: an end LSN; 0 is the journal's start.
         :param poll: seconds between polls for segments of a writer in another process. A writer in this process notifies.
@@ -330,7 +331,7 @@ class JournalReader:
             yield [Slice(None, (), True, last.last_end_lsn, 0)]
 
     def first_block_after(self, parts: list[Segment], after: LSN) -> tuple[int, int]:
-        """Return the numbers of the first part, and of the block in it, for a reader at ``after``."""
+        """Return where a reader at ``after`` begins: the number of the part, and the number of the block in this part."""
         found = 0, 0
         if after <= parts[0].after:
             return found

@@ -3,8 +3,8 @@
 One PUT makes an object, whole or not at all, so a reader never sees half a file. The writer is not locked but fenced: every
 commit is a conditional PUT (``If-Match``, ``If-None-Match``), so a writer whose place was taken fails at its next commit.
 
-An answer can be lost. The repeated conditional PUT is then refused, although the object already has our own bytes. So after a refusal,
-the object's contents decide.
+An answer can be lost. The repeated conditional PUT is then refused, although the object already has our own bytes. So after a
+refusal, the object's contents decide.
 """
 
 from __future__ import annotations

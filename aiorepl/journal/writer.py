@@ -183,8 +183,8 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        # A call that was cancelled before its thread started may start after close. It would record slices as durable that close has
-        # discarded.
+        # A call that was cancelled before its thread started may start after close. It would record slices as durable that close
+        # has discarded.
         with self._lock:
             self._require_open()
             try:

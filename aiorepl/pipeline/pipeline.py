@@ -78,8 +78,8 @@ class Pipeline:
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
     :param shutdown_timeout: the time that sinks have to finish after ``stop``, before they are cancelled.
-    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, and the
-        plans of snapshots. Needed if a selection hides anything by a pattern with ``*`` or ``?``.
+    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, and
+        the plans of snapshots. Needed if a selection hides anything by a pattern with ``*`` or ``?``.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
     :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """

@@ -107,8 +107,8 @@ class SelectionState:
             except ConfigurationError as error:
                 raise ConfigurationError(f"sink {name}: {error}") from None
             if self._store is not None and self._version is None:
-                # Write the file even without tables, because later starts require it. An existing file is replaced only once the slot is
-                # acquired, because another pipeline may have the slot.
+                # Write the file even without tables, because later starts require it. An existing file is replaced only once the
+                # slot is acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
 
     def _written(self, sink: str) -> int:

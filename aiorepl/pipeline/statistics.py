@@ -72,8 +72,8 @@ class PipelineStatistics:
     :param snapshot: how far the snapshots are; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     :param uptime_seconds: seconds since ``run`` was called; ``None`` before.
-    :param waiting_for: the transaction that the pipeline waits for: at a start, the server can create the slot only once the transaction
-        has ended; with ``visible``, the transaction is delivered only once it is visible.
+    :param waiting_for: the transaction that the pipeline waits for: at a start, the server can create the slot only once the
+        transaction has ended; with ``visible``, the transaction is delivered only once it is visible.
     """
 
     state: PipelineState

@@ -39,8 +39,8 @@ SELECT 'publication ' || p.pubname AS object,
 _SCHEMAS: Final = ", ARRAY(SELECT s::text FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid ORDER BY s.pnnspid)"
 
 
-# The roots to which an existing table was attached after the connection's snapshot. pg_partition_tree reads the current catalog; the
-# rest of the query reads the snapshot's catalog. A table that was created later has no rows under the snapshot.
+# The roots to which an existing table was attached after the connection's snapshot. pg_partition_tree reads the current catalog;
+# the rest of the query reads the snapshot's catalog. A table that was created later has no rows under the snapshot.
 _ATTACHED: Final = """
 WITH RECURSIVE tree(part) AS (
   SELECT pg_catalog.unnest($1::pg_catalog.oid[])

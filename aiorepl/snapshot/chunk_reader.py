@@ -25,8 +25,8 @@ TIMED_OUT: Final = "57014"
 """The SQLSTATE of a command that was cancelled because it took too long."""
 
 _NOT_LOCKED: Final = "55P03"
-# The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot's own lock. PostgreSQL does not know
-# that the snapshot and COPY belong together, so neither COPY nor any other session could read the table meanwhile.
+# The snapshot has locked all tables, so COPY waits only behind a session that waits for the snapshot's own lock. PostgreSQL does
+# not know that the snapshot and COPY belong together, so neither COPY nor any other session could read the table meanwhile.
 _LOCK_SECONDS: Final = 1.0
 
 

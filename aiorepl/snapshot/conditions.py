@@ -1,9 +1,9 @@
 """Conditions of signals: comparisons of columns with constants, by PostgreSQL's own code only.
 
-The pipeline's role evaluates a condition, and the owner of a table chooses the types of its columns. A constant of such a type could
-call the CHECK of a domain within the type; a missing operator could call a user's implicit cast. So a condition is written anew before
-it is sent: each column is cast to its built-in type. Values of other types are compared as text, as the type's output function prints
-it, and only by ``=``, ``<>`` and ``IN``, because texts have another order than the values.
+The pipeline's role evaluates a condition, and the owner of a table chooses the types of its columns. A constant of such a type
+could call the CHECK of a domain within the type; a missing operator could call a user's implicit cast. So a condition is written
+anew before it is sent: each column is cast to its built-in type. Values of other types are compared as text, as the type's output
+function prints it, and only by ``=``, ``<>`` and ``IN``, because texts have another order than the values.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class RowScanner:
         self.count = 0
         """The rows of the last scan."""
         self.fields = bytearray()
-        """A scan writes the start and the end of each field here, eight bytes each; the end of NULL is -1. If it is empty, a scan writes
-        nothing.
+        """A scan writes the start and the end of each field here, eight bytes each; the end of NULL is -1. If it is empty, a scan
+        writes nothing.
         """
         self._begun = False
 

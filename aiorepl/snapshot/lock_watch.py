@@ -1,7 +1,8 @@
 """Watches for sessions that wait for the locks of a snapshot.
 
 A snapshot locks tables with ACCESS SHARE, which blocks neither readers nor writers. But a session that alters or truncates one of
-these tables waits for the snapshot, and all later readers and writers of the table wait behind that session. So the snapshot has to end.
+these tables waits for the snapshot, and all later readers and writers of the table wait behind that session. So the snapshot has
+to end.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class PublishedTable:
 async def fetch_published(connection: Any, query: str, *arguments: object) -> list[Any]:
     """Run a query of pg_publication_tables.
 
-    Since PostgreSQL 16 the view opens all tables of the publications, and fails if one of them, wanted or not, is dropped meanwhile. The
-    query is run again then, unless the connection is in a transaction.
+    Since PostgreSQL 16 the view opens all tables of the publications, and fails if one of them, wanted or not, is dropped
+    meanwhile. The query is run again then, unless the connection is in a transaction.
 
     :raises asyncpg.PostgresError: the server failed.
     """

@@ -26,7 +26,7 @@ SELECT wal_status, safe_wal_size,
          ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn)::int8 AS retained
   FROM pg_catalog.pg_replication_slots WHERE slot_name = $1
 """
-# A warning is repeated once twice as much WAL is kept.
+# The warning is repeated when the kept WAL has doubled.
 _FIRST_WARNING: Final = 1 << 30
 
 

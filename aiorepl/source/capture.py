@@ -49,8 +49,8 @@ _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 def _may_be_due_to_streaming(error: Exception, source: Source) -> bool:
     """Whether the server may send the same transactions without an error if it decodes them after their commit.
 
-    While a transaction is in progress that alters publications or tables, the server may see a wrong catalog. Then it does not find the
-    publication, or fails with an internal error.
+    While a transaction is in progress that alters publications or tables, the server may see a wrong catalog. Then it does not
+    find the publication, or fails with an internal error.
     """
     if source.temporary or source.streaming == "off":
         return False
@@ -357,8 +357,8 @@ class Capture:
             # Altered only now, when every sink's position is known to belong to this slot.
             await make_failover(connection, self.source.slot)
         continuity = Continuity(self._claims, result.position.lsn)
-        # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the claims
-        # against them.
+        # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the
+        # claims against them.
         ledger.confirm_at_most(result.position.lsn if continuity.open else None)
         if self._columns is not None:
             self._columns.begin(result.catalog_xmin)

@@ -1,8 +1,8 @@
 """Tracks the LSN up to which the stream is durable in every sink, and the slot may be confirmed. Pure.
 
-There are three positions. *Received* is how far the server has sent. *Accepted* is how far the sinks have accepted; it
-frees memory and confirms nothing. *Durable* is how far a sink has made changes durable; ``flushed`` is the minimum over all sinks, always the
-end LSN of a transaction.
+There are three positions. *Received* is how far the server has sent. *Accepted* is how far the sinks have accepted; it frees
+memory and confirms nothing. *Durable* is how far a sink has made changes durable; ``flushed`` is the minimum over all sinks,
+always the end LSN of a transaction.
 
 WAL without published changes has to move ``flushed`` as well, or a quiet table would keep the WAL of a busy database. A
 keepalive between transactions means that everything before its LSN was sent. It becomes a slice without changes that ends

@@ -189,8 +189,8 @@ class Session:
 
     @property
     def received_part(self) -> ReceivedPart | None:
-        """The received part of the plain transaction within which the returned slices end. If they end between transactions, this is
-        ``None`` or the part of another transaction.
+        """The received part of the plain transaction within which the returned slices end. If they end between transactions, this
+        is ``None`` or the part of another transaction.
         """
         return self._part
 
@@ -290,8 +290,8 @@ class Session:
     def _record(self, slices: list[Slice]) -> list[Slice]:
         """Record in the ledger which LSNs these slices complete, and return the slices to deliver.
 
-        If a slice ends at or before an LSN that was already received, it and all later slices are dropped, and ``receive`` raises an error
-        once the earlier ones are returned.
+        If a slice ends at or before an LSN that was already received, it and all later slices are dropped, and ``receive`` raises
+        an error once the earlier ones are returned.
         """
         delivered = []
         for part in slices:

@@ -46,13 +46,13 @@ class Source:
     :param create_slot: create the slot if it is missing; an existing slot is used.
     :param temporary: create the slot for this connection only.
     :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
-    :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server fails to
-        decode such a transaction, streaming is off until the next start; with a temporary slot, the failure is an error.
+    :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server
+        fails to decode such a transaction, streaming is off until the next start; with a temporary slot, the failure is an error.
     :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
         it; such a slot sends them so in any case.
     :param binary: the server sends columns in binary form where their types support it.
-    :param messages: the server sends logical messages (``pg_logical_emit_message``). A streamed transaction with messages and rolled-back
-        savepoints may be received again without streaming; then nothing is streamed until the next start.
+    :param messages: the server sends logical messages (``pg_logical_emit_message``). A streamed transaction with messages and
+        rolled-back savepoints may be received again without streaming; then nothing is streamed until the next start.
     :param origin: ``"any"``, ``"none"`` (only changes without an origin; snapshots read all rows), or ``None`` for the server's
         default.
     :param interface: ``"walsender"``, or ``"sql"`` for hosts that allow no replication connection: polled, and slower.
@@ -62,13 +62,13 @@ class Source:
     :param spill_dir: the folder for one file without a name, created if necessary; by default the system's temporary folder.
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
-    :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections and
-        for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database. Sinks
-        do not receive these messages.
+    :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections
+        and for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database.
+        Sinks do not receive these messages.
     :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``.
-    :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a consumer that reads the row
-        again reads the new one. With synchronous replication, the server sends a transaction before other sessions see it.
+    :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a consumer that reads the
+        row again reads the new one. With synchronous replication, the server sends a transaction before other sessions see it.
     :param visible_timeout: how long to wait for a transaction to become visible; then the stream ends with an error.
     :param password_command: a program with its arguments; its output is the password of every connection. In Python,
         ``connect={"password": function}`` does the same, with any function, also an async one.

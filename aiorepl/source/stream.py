@@ -225,7 +225,8 @@ class ReplicationStream:
 class ReplicationTransaction:
     """A transaction being read: ``async for change in transaction``. The next transaction skips its unread rest.
 
-    A message that is not transactional comes as a transaction of its own, whose ``xid``, ``commit_lsn`` and ``commit_time`` are ``None``.
+    A message that is not transactional comes as a transaction of its own, whose ``xid``, ``commit_lsn`` and ``commit_time`` are
+    ``None``.
     """
 
     def __init__(self, stream: ReplicationStream, first: Slice) -> None:

@@ -21,8 +21,8 @@ _SECONDS: Final = 1.0
 async def wait_for_slot(source: Source, *, seconds: float = _SECONDS) -> None:
     """Return once no consumer reads the slot, or if it does not exist.
 
-    Another instance may still take the slot first; then the following start fails. A connection that is lost during the wait is opened
-    again.
+    Another instance may still take the slot first; then the following start fails. A connection that is lost during the wait is
+    opened again.
 
     :param seconds: the pause between two looks at the slot.
     :raises ConnectionFailed, ConfigurationError: the server cannot be reached at the first look.

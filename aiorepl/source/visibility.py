@@ -1,10 +1,11 @@
 """Waits until every new snapshot of the database sees a transaction.
 
-A walsender sends a transaction as soon as its commit record is flushed. Other sessions see it only once its process has left the list of
-running transactions: a moment later, and with synchronous replication only after the standbys have answered, however long that takes. Until
-then, a consumer that reads a row again because it has changed could read the old row.
+A walsender sends a transaction as soon as its commit record is flushed. Other sessions see it only once its process has left the
+list of running transactions: a moment later, and with synchronous replication only after the standbys have answered, however long
+that takes. Until then, a consumer that reads a row again because it has changed could read the old row.
 
-Source: ``CommitTransaction`` and ``RecordTransactionCommit`` in xact.c, ``SyncRepWaitForLSN`` in syncrep.c, ``GetSnapshotData`` in procarray.c.
+Source: ``CommitTransaction`` and ``RecordTransactionCommit`` in xact.c, ``SyncRepWaitForLSN`` in syncrep.c, ``GetSnapshotData``
+in procarray.c.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Look:
     :param xmax: no transaction with this xid or a later one had ended.
     :param in_progress: the transactions between ``xmin`` and ``xmax`` that had not ended; subtransactions are not listed.
     :param next_xid: the first xid that was not assigned.
-    :param end: every transaction that committed before this LSN has an xid before ``next_xid``; on a standby, such a transaction is visible.
+    :param end: every transaction that committed before this LSN has an xid before ``next_xid``; on a standby, such a transaction
+        is visible.
     :param in_recovery: whether the server is a standby.
     """
 

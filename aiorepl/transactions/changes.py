@@ -19,8 +19,8 @@ from aiorepl.transactions.rewriting import with_columns
 from aiorepl.transactions.rows import Layout, Raw, Row
 from aiorepl.transactions.transaction import Transaction
 
-# A change keeps its columns if its message has at most this size. The columns of a larger message are cut out at each use: otherwise
-# the row would be in memory twice while its last sink writes it.
+# A change keeps its columns if its message has at most this size. The columns of a larger message are cut out at each use:
+# otherwise the row would be in memory twice while its last sink writes it.
 _MOST_KEPT: Final = 1 << 20
 # ``uncut`` does not copy columns above this size.
 _LARGE_COLUMN: Final = 256 * 1024

@@ -35,8 +35,8 @@ _OVERHEAD, _SUBTRANSACTION = OVERHEAD, SUBTRANSACTION
 
 
 class DoubtfulMessages(ConnectionLost):
-    """Logical messages of a streamed transaction may belong to savepoints that were rolled back. Without streaming, the server leaves
-    such messages out.
+    """Logical messages of a streamed transaction may belong to savepoints that were rolled back. Without streaming, the server
+    leaves such messages out.
     """
 
 
@@ -62,8 +62,8 @@ class Pending:
         # The number of changes before those in memory: in the spool, or received on an earlier connection.
         self._spooled = 0
         self._chunks: list[Chunk] = []
-        # The ordinal of the first change of each subtransaction in memory. Ordinals in the spool are read from its chunks, because a
-        # transaction may have millions of subtransactions.
+        # The ordinal of the first change of each subtransaction in memory. Ordinals in the spool are read from its chunks,
+        # because a transaction may have millions of subtransactions.
         self._first_ordinals: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -97,8 +97,8 @@ class Pending:
     def abort(self, subxid: int) -> None:
         """Drop a subtransaction that rolled back; it may have no changes.
 
-        A message directly before its first change may belong to the subtransaction, or not; the server does not tell. The same holds
-        for the last message, if the subtransaction has no other changes.
+        A message directly before its first change may belong to the subtransaction, or not; the server does not tell. The same
+        holds for the last message, if the subtransaction has no other changes.
 
         :raises SpoolError: its first change cannot be read back.
         """

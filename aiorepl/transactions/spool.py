@@ -1,8 +1,8 @@
 """The spool: one unnamed file for the content of transactions in progress that does not fit in memory.
 
-The only module of this folder that does I/O. The spool file is deleted as soon as it is open, so no file is left behind
-however the process ends, and no other process can open it. The file is divided into blocks. Once an ``Extent`` is garbage collected,
-its blocks are free: they are reused, or truncated at the end of the file. So the file is never larger than its peak content, and
+The only module of this folder that does I/O. The spool file is deleted as soon as it is open, so no file is left behind however
+the process ends, and no other process can open it. The file is divided into blocks. Once an ``Extent`` is garbage collected, its
+blocks are free: they are reused, or truncated at the end of the file. So the file is never larger than its peak content, and
 needs one descriptor.
 
 Every read verifies a checksum.

@@ -24,7 +24,8 @@ from aiorepl.transactions.transaction import Transaction
 _XID_BYTES: Final = slice(1, 5)
 _CONTENT: Final = frozenset(b"IUDTM")
 _MESSAGE: Final = ord("M")
-# A chunk of more bytes has a large row. Its changes are kept for all sinks, because each sink would otherwise read a copy of the row.
+# A chunk of more bytes has a large row. Its changes are kept for all sinks, because each sink would otherwise read a copy of the
+# row.
 _LARGE_CHUNK: Final = 4 * 1024 * 1024
 
 

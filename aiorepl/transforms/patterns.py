@@ -114,7 +114,7 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
         if bare is None:
             expressions.append(re.escape(quoted.replace('""', '"')))
         else:
-            # Several stars mean the same as one, and would make matching slow.
+            # Replace several stars by one, which matches the same names. Several stars would make matching slow.
             pieces = re.split(r"\*+", bare)
             exact = exact and len(pieces) == 1
             # A star cannot match a separator: name and pattern have the same number of parts.

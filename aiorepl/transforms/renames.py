@@ -5,11 +5,11 @@ shows only as a difference between two descriptions of a table. If a hidden colu
 selected rows would be missing, the sink stops and the user has to correct the patterns.
 
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
-column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as that column.
-So does a column of a known name, if its number before or after is not known. Where no number is known, the order of the names tells
-whether a hidden column may have been replaced by another one of its name. Where no number was known before, and all are now, names
-count only if all of them are as before and their numbers are 1, 2 and so on: before or after a gap, a hidden column may have got
-another name.
+column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as
+that column. So does a column of a known name, if its number before or after is not known. Where no number is known, the order of
+the names tells whether a hidden column may have been replaced by another column of its name. Where no number was known before,
+and all numbers are known now, names count only if all names are as before and the numbers are 1, 2 and so on. If a number is
+missing, a column was dropped or is not published, and a hidden column may have got its name.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _possible(
     number = after.numbers[column] if same else None
     if number is not None and number in before.numbers.values():
         return
-    # In a table with numbers, a name without a number proves nothing: the column may have been dropped, and a hidden one renamed to it.
+    # In a table with numbers, a name without a number proves nothing: the column may have been dropped, and a hidden one renamed
+    # to it.
     numbered = any(each is not None for each in (*before.numbers.values(), *after.numbers.values()))
     for hidden, companions in missing.items():
         if column not in companions or (same and numbered and None in (number, hidden.number)):

@@ -18,8 +18,8 @@ from aiorepl.wire import frames
 from aiorepl.wire.copy_frames import CopyFrames
 from aiorepl.wire.read_pacing import Timer
 
-# After a read of fewer bytes, reading pauses for so long that the server makes some hundred rows. Without the pause, each send of the
-# server would wake this process.
+# After a read of fewer bytes, reading pauses for so long that the server makes some hundred rows. Without the pause, each send of
+# the server would wake this process.
 _SMALL_READ: Final = 128 * 1024
 _PAUSE_SECONDS: Final = 0.0005
 

@@ -213,7 +213,8 @@ class FrameBuffer:
     def _make_room(self) -> None:
         before = self._memory
         kept = self._end - self._start
-        # A large buffer grows in place, by a quarter: a large frame takes at most a quarter more memory than the bytes that have arrived.
+        # A large buffer grows in place, by a quarter: a large frame takes at most a quarter more memory than the bytes that have
+        # arrived.
         size = max(self._least, kept + kept // 4 if kept > _LARGEST_KEPT else 2 * kept)
         if size <= len(before) and self._keeps_capacity():
             size = len(before)

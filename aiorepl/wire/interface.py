@@ -65,8 +65,8 @@ class System:
 class CreatedSlot:
     """The result of CREATE_REPLICATION_SLOT.
 
-    The stream begins at ``consistent_point``. ``snapshot_name`` names the exported snapshot of that moment, if the caller requested it;
-    the snapshot is valid until the connection runs another command.
+    The stream begins at ``consistent_point``. ``snapshot_name`` names the exported snapshot of that moment, if the caller
+    requested it; the snapshot is valid until the connection runs another command.
     """
 
     name: str

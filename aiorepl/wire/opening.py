@@ -379,8 +379,8 @@ def _missing_grant(error: Any) -> str:
 def translated(error: Exception) -> Exception:
     """Translate an error of asyncpg's on an open connection to one of ``aiorepl.errors``, which quotes no row.
 
-    ``ConnectionLost`` also stands for a server that ends the connection, and for asyncpg's own ``ConnectionDoesNotExistError``, which has
-    an SQLSTATE although no server has sent it.
+    ``ConnectionLost`` also stands for a server that ends the connection, and for asyncpg's own ``ConnectionDoesNotExistError``,
+    which has an SQLSTATE although no server has sent it.
     """
     if isinstance(error, _ENDED):
         return ConnectionLost(f"the connection to the server was lost: {type(error).__name__}")

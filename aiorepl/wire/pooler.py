@@ -1,8 +1,8 @@
 """Prepares the session of an ordinary connection, also behind a pooler such as PgBouncer, if the pooler keeps the session together.
 
-A pooler in transaction mode may run each transaction of a client in another server process. The client would lose its settings and
-advisory locks, and other clients of the pooler would get them. The protocol does not tell the mode of a pooler, so a second connection
-shows whether the two connections exchange server processes.
+A pooler in transaction mode may run each transaction of a client in another server process. The client would lose its settings
+and advisory locks, and other clients of the pooler would get them. The protocol does not tell the mode of a pooler, so a second
+connection shows whether the two connections exchange server processes.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def _damaged(self, error: ProtocolError) -> Exception:
         if not self._aligned:
-            # asyncpg may have read the beginning of an unsolicited message, as when the server shuts down. That part is lost, so the rest
-            # makes no sense.
+            # asyncpg may have read the beginning of an unsolicited message, as when the server shuts down. That part is lost, so
+            # the rest makes no sense.
             return ConnectionLost(f"the connection was disturbed while it was opened: {error}")
         return error.at(self._position) if self._position else error
 

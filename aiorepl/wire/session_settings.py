@@ -1,7 +1,7 @@
 """Settings of a session that the decoders and our queries rely on: set once the connection is open, and verified. Pure.
 
-Only ``STARTUP`` is in the startup packet. PgBouncer and other poolers refuse parameters that they do not know, or ignore them; the value of
-ALTER DATABASE or ALTER ROLE would then apply, and text would be wrong without an error.
+Only ``STARTUP`` is in the startup packet. PgBouncer and other poolers refuse parameters that they do not know, or ignore them;
+the value of ALTER DATABASE or ALTER ROLE would then apply, and text would be wrong without an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SESSION: Final[Mapping[str, str]] = {
     # Our literals may contain backslashes.
     "standard_conforming_strings": "on",
 }
-# The text of money has the sign and the decimals of the database's locale. An earlier client of a pooler may have changed lc_monetary.
+# The text of money has the sign and the decimals of the database's locale. An earlier client of a pooler may have changed
+# lc_monetary.
 _MONEY: Final = "lc_monetary"
 _LOCALE: Final = (
     "(SELECT reset_val FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) 'lc_monetary')"

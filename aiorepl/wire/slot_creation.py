@@ -68,7 +68,7 @@ async def _cancel_or_drop(
                 except SlotError as error:
                     if error.busy:
                         raise
-    except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
+    except (AioreplError, OSError) as error:  # also catches TimeoutError
         task.cancel()
         await asyncio.wait({task})
         _log.warning(

@@ -167,8 +167,8 @@ class TableTurns:
             self._running = None
             await cancel_and_wait(task)
         if self._queue.is_delivered(table.id):
-            # The table is complete even if its task failed or was cancelled: a connection was lost, or reading was paused, after its last
-            # chunk.
+            # The table is complete even if its task failed or was cancelled: a connection was lost, or reading was paused, after
+            # its last chunk.
             self._attempts.pop(table.id, None)
             counters.error, counters.state = None, "delivered"
             self._delivered()

@@ -3,10 +3,10 @@
 Unless a publication has ``publish_via_partition_root``, PostgreSQL describes a partition by its own name and does not name
 the partitioned table. So the catalog is queried: for published tables at the start, for others when they are described.
 
-Tables are added and never removed. A detached partition still counts as one, since rows from before may
-still arrive, and selections remember it over restarts; a renamed ancestor keeps its former names. The catalog shows the present, and the stream may be older: a
-table that was dropped before the look-up stays unknown, and one that may have been detached before it is remembered with the
-tables that it may have belonged to.
+Tables are added and never removed. A detached partition still counts as a partition, because its earlier rows may still arrive,
+and selections remember that across restarts. A renamed ancestor keeps its former names. The catalog shows the present, and the
+stream may be older: a table that was dropped before the look-up stays unknown. A table that may have been detached before the
+look-up is remembered with its possible former parents.
 """
 
 from __future__ import annotations

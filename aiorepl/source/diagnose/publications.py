@@ -31,8 +31,8 @@ SELECT c.oid::pg_catalog.regclass::text AS name,
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
  ORDER BY 1
 """
-# If a publication publishes updates or deletes, the replica identity must have all columns of its row filter, and its column list must
-# have all columns of the replica identity. PostgreSQL keeps a filter as a tree of nodes, in which each column is a Var.
+# If a publication publishes updates or deletes, the replica identity must have all columns of its row filter, and its column list
+# must have all columns of the replica identity. PostgreSQL keeps a filter as a tree of nodes, in which each column is a Var.
 _UNFIT: Final = """
 WITH published AS (
   SELECT r.prrelid, p.pubname, r.prattrs, r.prqual::text AS filter, c.relreplident
@@ -82,8 +82,8 @@ SELECT pg_catalog.quote_ident(schemaname) || '.' || pg_catalog.quote_ident(table
   FROM pg_catalog.pg_publication_tables WHERE pubname IN ({names})
  GROUP BY schemaname, tablename HAVING count(DISTINCT attnames) > 1 ORDER BY 1
 """
-# Since PostgreSQL 18 the server sends stored generated columns, if publish_generated_columns or a column list selects them; it never
-# sends virtual ones. publish_generated_columns has no effect on a table with a column list.
+# Since PostgreSQL 18 the server sends stored generated columns, if publish_generated_columns or a column list selects them; it
+# never sends virtual ones. publish_generated_columns has no effect on a table with a column list.
 _GENERATED: Final = """
 SELECT c.oid::pg_catalog.regclass::text || '.' || pg_catalog.quote_ident(a.attname) AS name, t.pubname::text AS publication,
        (a.attgenerated = 's' AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NULL)::text AS possible

@@ -203,11 +203,11 @@ async def read_slot(connection: Connection, name: str) -> Slot | None:
 async def was_read(connection: Connection, slot: Slot, system: System) -> bool:
     """Whether the slot may have been read before, according to the server's statistics.
 
-    A crash, a copy and an upgrade of the server lose the statistics. The archiver's statistics tell when the server began to collect
-    them. If that was after the server's creation, a slot without statistics may have been read, and counts as read.
+    A crash, a copy and an upgrade of the server lose the statistics. The archiver's statistics tell when the server began to
+    collect them. If that was after the server's creation, a slot without statistics may have been read, and counts as read.
 
-    Before PostgreSQL 14 the server has no statistics of slots, and a standby has none of synchronized slots. So these slots count as
-    read: all slots before PostgreSQL 14, and slots with ``failover``.
+    Before PostgreSQL 14 the server has no statistics of slots, and a standby has none of synchronized slots. So these slots count
+    as read: all slots before PostgreSQL 14, and slots with ``failover``.
 
     :raises ServerError, ConnectionLost: the query failed.
     """

@@ -120,7 +120,7 @@ async def _drop_created(source: Source, created: CreatedSlot) -> None:
                     _log.info("dropped slot %s, because the start has failed", created.name)
             finally:
                 connection.abort()
-    except (AioreplError, OSError) as error:  # a TimeoutError is an OSError
+    except (AioreplError, OSError) as error:  # also catches TimeoutError
         _log.warning(
             "the start has failed, and slot %s, which it has created, cannot be dropped: %s; it keeps WAL until it is "
             "used or dropped (aiorepl slots drop %s)",

@@ -263,7 +263,7 @@ class Contents:
                 uncertain.discard(operation.key)
 
     def _replay(self, operation: Operation, first: Delivered) -> None:
-        """Change the source's tables. A row's version tells which change preceded this one."""
+        """Change the source's tables. A row's version tells which change of the row came before."""
         rows = self._source.setdefault(operation.table, {})
         if operation.kind == "truncate":
             rows.clear()

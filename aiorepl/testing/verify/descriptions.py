@@ -1,7 +1,7 @@
 """Checks that schema changes announce the columns of rows, neither late nor early. Pure.
 
-A row has exactly the columns of the last schema change before it. So a schema change that is missing or comes a row late contradicts
-the next row, and one that comes a row early contradicts the row that it precedes.
+A row has exactly the columns of the last schema change before it. So a schema change that is missing or comes a row late
+contradicts the next row, and one that comes a row early contradicts the row that it precedes.
 """
 
 from __future__ import annotations

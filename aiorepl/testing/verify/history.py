@@ -212,8 +212,8 @@ class History:
 
 
 def digest(value: Any) -> Any:
-    """Replace a long text by its digest, as ``md5(…)`` in PostgreSQL computes it, and an array of words by PostgreSQL's text; return
-    other values as they are.
+    """Replace a long text by its digest, as ``md5(…)`` in PostgreSQL computes it, and an array of words by PostgreSQL's text;
+    return other values as they are.
     """
     if isinstance(value, list):
         return f"{{{','.join(map(str, value))}}}"

@@ -19,8 +19,8 @@ _ROOTS: Final = {"parts_0": "parts", "parts_1": "parts", "traps_0": "traps"}
 class Publication:
     """What a consumer can get.
 
-    :param filtered: whether rows of ``narrow`` with ``kind = 0`` are left out. An UPDATE that moves a row past the filter is an INSERT
-        or a DELETE.
+    :param filtered: whether rows of ``narrow`` with ``kind = 0`` are left out. An UPDATE that moves a row past the filter is an
+        INSERT or a DELETE.
     :param listed: whether the column ``hidden`` of ``narrow`` is left out.
     :param generated: whether the generated column of ``narrow`` is published (PostgreSQL 18).
     :param origins: whether transactions with a replication origin are sent.

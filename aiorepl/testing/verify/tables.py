@@ -15,9 +15,9 @@
 ``ledger``            a row for each transaction, by which the outcome of every one is known
 ====================  ============================================================================================
 
-The children of ``tree`` (partitions) are named ``leaf_…``, those of ``base`` (inheritance) ``heir_…``. While a child is attached, its
-rows have a secret, which a mask of the parent's column must hide; before and after, the secret is null. The parents may be renamed
-to ``…_away``, and moved to a schema whose name ends with ``_moved``.
+The children of ``tree`` (partitions) are named ``leaf_…``, those of ``base`` (inheritance) ``heir_…``. While a child is attached,
+its rows have a secret, which a mask of the parent's column must hide; before and after, the secret is null. The parents may be
+renamed to ``…_away``, and moved to a schema whose name ends with ``_moved``.
 """
 
 from __future__ import annotations

@@ -81,11 +81,12 @@ class Mixture:
     :param schema_changes: whether columns are added and dropped, and replica identities changed.
     :param schema_weight: how often each schema change is drawn; 1 is as rare as a truncate.
     :param prepared: whether transactions are prepared.
-    :param messages: whether transactional logical messages are emitted; then the consumer must read them, because they have ordinals.
+    :param messages: whether transactional logical messages are emitted; then the consumer must read them, because they have
+        ordinals.
     :param children: whether tables are created, attached to a partitioned or an inherited parent, and detached.
     :param child_weight: how often such a step is drawn; 1 is a little more often than the other actions.
-    :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer gets
-        later belong to no known parent, so a consumer that selects or masks by parent refuses them.
+    :param drops: whether such tables are dropped, and created again under the same names. Rows of a dropped table that a consumer
+        gets later belong to no known parent, so a consumer that selects or masks by parent refuses them.
     :param detaches: whether such tables are detached. A consumer that first learns of a table after that cannot know its parent; if
         the consumer selects by parent, it stops.
     :param streamed: the share of transactions with savepoints that are large enough to be streamed, if the server's
