@@ -1,4 +1,6 @@
-"""Shows how far a snapshot is: in a terminal a bar for each table that is read, elsewhere a line now and then."""
+"""Shows the progress of a snapshot: in a terminal a bar for each table that is read, elsewhere a line now and
+then.
+"""
 
 from __future__ import annotations
 

@@ -224,6 +224,6 @@ class Cursors:
 
 
 def _file(name: str) -> str:
-    # Percent-encoded, also a dot at the front, so that a name is never a path.
+    # The name is percent-encoded, including a dot at its front, so that it is never a path.
     quoted = quote(name, safe="")
     return f"{_FOLDER}/{quoted.replace('.', '%2E') if quoted.startswith('.') else quoted}{_SUFFIX}"

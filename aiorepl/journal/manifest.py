@@ -59,7 +59,7 @@ class ManifestRef:
 
     @property
     def file(self) -> str:
-        """The name of the file in the journal."""
+        """The path of the file in the journal."""
         return manifest_file(self.name)
 
 

@@ -1,7 +1,7 @@
 """Reads a journal, also while it is written; needs no lock and changes nothing. Blocking, except ``follow``.
 
-Segments never change, so repeated reads return the same. Every read is verified first: the chain of segments, the indexes and
-blocks that it uses, and the position where it starts.
+Segments never change, so repeated reads return the same slices. Every read is verified first: the chain of segments, the indexes
+and blocks that it uses, and the position where it starts.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SegmentBuilder:
     def redefines(self, part: Slice) -> bool:
         """Whether a type differs from this segment's type of the same oid. A segment can describe only one of the two.
 
-        The rows of a slice have the same types, so the first one is enough.
+        The rows of a slice have the same types, so the first row tells.
         """
         changes = part.changes
         if isinstance(changes, LazyChanges) and changes and isinstance(changes[0], RowChange):

@@ -91,7 +91,7 @@ class Entry(NamedTuple):
 
 
 def segment_name(after: LSN, epoch: int, part: int) -> str:
-    """Make the name of a segment: no other writer makes the same."""
+    """Make the name of a segment. No other writer makes the same name."""
     return f"{after:016X}-{epoch:08X}-{part:06X}"
 
 

@@ -258,13 +258,13 @@ class ObjectClient:
     def translated(self) -> Iterator[None]:
         """Translate the errors of obstore.
 
-        :raises ObjectStoreError: instead of them.
+        :raises ObjectStoreError: in the place of any error of obstore.
         """
         try:
             yield
         except (self._error, OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # from the iterator of the data
+                raise  # raised by the iterator of the data
             raise translate(error) from None
 
     def _unless_missing(self, request: Callable[[], T]) -> T | None:

@@ -69,7 +69,7 @@ class PipelineStatistics:
     :param sinks: by name, each sink's own statistics; with a journal also the journal's.
     :param lags: by name, how many bytes of WAL each sink is behind.
     :param gaps: the gaps that were accepted.
-    :param snapshot: how far the snapshots are; ``None`` if no table was read, or is going to be.
+    :param snapshot: the progress of the snapshots; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     :param uptime_seconds: seconds since ``run`` was called; ``None`` before.
     :param waiting_for: the transaction that the pipeline waits for: at a start, the server can create the slot only once the

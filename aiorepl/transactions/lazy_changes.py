@@ -58,7 +58,7 @@ class TableRows(LazyChanges):
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The one table."""
+        """The table that has the rows."""
         return (self.layout.relation,)
 
     @abstractmethod

@@ -40,7 +40,7 @@ class SnapshotChunk:
     :param number: the chunk's number within the table, from 1.
     :param last_of_table: whether the table is complete with this chunk.
     :param last: whether the whole snapshot is complete with this chunk.
-    :param partial: whether only rows that a condition selects were read, so that the table is not complete by them.
+    :param partial: whether only rows that a condition selects were read. Such rows do not complete the table.
     """
 
     snapshot_lsn: LSN

@@ -91,7 +91,7 @@ class Selection:
         object.__setattr__(self, "_rules", rules)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The pickle contains the key, because another process must mask with the same one.
+        # The pickle contains the key, because another process must mask with the same key.
         secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
         return Selection, (self.tables, self.kinds, self.drop, self.mask, secret, self.keep)
 

@@ -98,7 +98,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._drain: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
 
-    # Called by the loop.
+    # Methods that the loop calls.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory that the transport reads into."""
@@ -240,7 +240,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         if drain is not None and not drain.done():
             drain.set_result(None)
 
-    # Called by the connection.
+    # Methods that the connection calls.
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run one simple query or replication command, and return its rows.

@@ -26,7 +26,7 @@ class LedgerFile:
     """The ledger of one slot, in memory and on disk. The file is never newer than the memory.
 
     A second file exists between the decision to create the slot and the first write of the ledger. If a process ends in between,
-    the next one would take the slot for one that needs no snapshot.
+    the next process would otherwise conclude that the slot needs no snapshot.
 
     :param folder: where the journal is, or a folder for the ledger.
     :param slot: the name of the replication slot.

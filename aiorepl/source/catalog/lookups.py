@@ -26,8 +26,8 @@ class _Described:
 class ColumnLookups:
     """Looks the columns of described tables up in the catalog, and sets ``Relation.attributes``.
 
-    Every description is looked up, also if its columns are the same as before: the server describes a table again after it was
-    altered, and a column may have been dropped and created again. Descriptions that arrive together take one query.
+    Every description is looked up, even if its columns are unchanged: the server describes a table again after it was altered,
+    and a column may have been dropped and created again. Descriptions that arrive together take one query.
     """
 
     def __init__(self, source: Source) -> None:
