@@ -57,7 +57,7 @@ class RemoteStore:
         return _RANGE_BYTES
 
     def within(self, folder: str) -> RemoteStore:
-        """Return the store of a longer prefix."""
+        """Return the store of a folder below the prefix."""
         return RemoteStore(ObjectStore(f"{self.url}/{folder}", self._location.config))
 
     def names(self, folder: str = "") -> list[str]:

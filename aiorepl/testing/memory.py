@@ -104,7 +104,7 @@ class MemorySource(Source):
         return _Connection(self._state, self.read_bytes)
 
     async def look_up(self, oids: Iterable[int]) -> Sequence[TypeInfo]:
-        """Return those types of the stream."""
+        """Return the stream's types among the requested ones."""
         wanted = set(oids)
         return [info for info in self.stream.types if info.oid in wanted]
 

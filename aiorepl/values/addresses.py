@@ -62,7 +62,7 @@ class _Network:
 
 
 class IPv4Network(_Network, ipaddress.IPv4Network):  # type: ignore[override]
-    """A network, from the number of its address."""
+    """A network, made from the number of its address and the prefix length."""
 
     __slots__ = ("_number", "_prefixlen")
 
@@ -75,7 +75,7 @@ class IPv4Network(_Network, ipaddress.IPv4Network):  # type: ignore[override]
 
 
 class IPv6Network(_Network, ipaddress.IPv6Network):  # type: ignore[override]
-    """A network, from the number of its address."""
+    """A network, made from the number of its address and the prefix length."""
 
     __slots__ = ("_number", "_prefixlen")
 

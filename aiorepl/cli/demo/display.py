@@ -21,7 +21,7 @@ class Place:
     """The source or a copy of it.
 
     :param changes: how many changes it has; ``None`` if nothing counts them.
-    :param position: ``None`` if it is unknown.
+    :param position: the LSN that the source or the copy has reached; ``None`` if unknown.
     """
 
     changes: int | None = None

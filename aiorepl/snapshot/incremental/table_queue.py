@@ -167,7 +167,7 @@ class TableQueue:
         return progress
 
     async def record(self, table: TableProgress, change: TableChange, durable: LSN) -> bool:
-        """Try once to change the ledger's entry of a table, because the stream waits.
+        """Try to change the ledger's entry of a table, only once, because the stream waits.
 
         :param durable: the position up to which every consumer is durable.
         :returns: whether the ledger has the change, or has forgotten the table.
