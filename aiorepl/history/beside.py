@@ -26,9 +26,9 @@ _log = logger("aiorepl.history")
 
 _FIRST_PAUSE: Final = 1.0
 _LAST_PAUSE: Final = 60.0
-# A process that has lived this long has done some work.
+# A process that ran this long did some work, so the restarts' back-off begins anew.
 _HEALTHY_SECONDS: Final = 60.0
-# A compaction that follows a journal begins a pass at the latest after ``Pace.pass_seconds``.
+# Longer than ``Pace.pass_seconds``: within that time, a live compaction begins a pass over new segments.
 _LEFT_SECONDS: Final = 900.0
 _LEVELS: Final = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
 _LINE_BYTES: Final = 64 * 1024
@@ -72,7 +72,7 @@ async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace 
 
 
 async def _left(store: Store) -> None:
-    """Wait until the history has not changed for a while, so that its owner has probably ended."""
+    """Wait until the history has not changed for ``_LEFT_SECONDS``: its owner has probably ended then."""
     before, now = None, await asyncio.to_thread(_version, store)
     while now != before:
         await asyncio.sleep(_LEFT_SECONDS)
@@ -83,7 +83,7 @@ def _version(store: Store) -> str | None:
     with contextlib.suppress(JournalError):
         if (found := read_history(store)) is not None:
             return found[1]
-    return None  # the next start finds out why
+    return None  # the next start reports why the history cannot be read
 
 
 async def _run(first: bytes) -> int:
@@ -113,12 +113,12 @@ async def _run(first: bytes) -> int:
 
 
 async def _relay(lines: asyncio.StreamReader) -> None:
-    """Log what the process logs. Tracebacks of bugs are its lines without a level."""
+    """Log the process's log lines. A line without a level is part of a traceback, so it is logged as an error."""
     while True:
         try:
             line = await lines.readline()
         except ValueError:
-            continue  # longer than the limit
+            continue  # the line is longer than the limit: drop it
         if not line:
             return
         level, _, text = line.decode(errors="replace").rstrip().partition(" ")

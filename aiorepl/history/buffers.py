@@ -19,7 +19,7 @@ from aiorepl.history.manifest import Table, Version
 
 _MIB: Final = 1024 * 1024
 _MOST_COMBINED: Final = 32 * _MIB
-# The size of a file divided by that of its rows in memory: a guess for a table's first file.
+# A guess for a table's first file: the file's size, divided by the size of its rows in memory.
 _RATIO: Final = 0.25
 
 
@@ -42,7 +42,7 @@ class Bounds:
 
 
 class TableBuffer:
-    """The rows of one table that are not in a file yet; all of one version.
+    """Rows of one table and one version that are not in a file yet.
 
     :ivar rows: the rows that were collected since the last record batch; ``None`` before ``use``.
     """
@@ -68,7 +68,7 @@ class TableBuffer:
         return not (self.batches or self.spilled or (self.rows is not None and self.rows.count))
 
     def use(self, conversion: CollectedRows) -> RowCollector:
-        """Return the collector for rows that ``rows`` converts to record batches of ``version``."""
+        """Return the collector for rows that ``conversion`` will convert to record batches of ``version``."""
         if conversion is not self._conversion or self.rows is None:
             self.settle()
             self._conversion = conversion
@@ -76,7 +76,7 @@ class TableBuffer:
         return self.rows
 
     def settle(self) -> None:
-        """Convert the collected rows."""
+        """Convert the collected rows to a record batch."""
         if self.rows is not None and self.rows.count:
             assert self._conversion is not None
             self.add(self._conversion.batch(self.rows))
@@ -104,7 +104,7 @@ class Buffers:
         self._spool: IO[bytes] | None = None
         self._spool_size = 0
         self.peak = 0
-        """The most bytes in memory after a block."""
+        """The most bytes that were in memory at the end of a block."""
 
     def __enter__(self) -> Self:
         return self
@@ -118,13 +118,13 @@ class Buffers:
         return self._buffers.get(table)
 
     def open(self, table: Table, version: Version) -> TableBuffer:
-        """Begin a new buffer for a table; the rows of the previous one are written."""
+        """Write the rows of a table's previous buffer, and begin a new buffer."""
         self._close(table)
         buffer = self._buffers[table] = TableBuffer(table, version)
         return buffer
 
     def relieve(self) -> None:
-        """Convert, spill and write what exceeds the bounds. Called after every block."""
+        """Convert, spill or write rows until all buffers are within the bounds. Called after every block."""
         bounds, total = self._bounds, 0
         for buffer in list(self._buffers.values()):
             if buffer.rows is not None and buffer.rows.size >= bounds.batch_bytes:

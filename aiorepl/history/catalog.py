@@ -88,7 +88,7 @@ def read_table(store: Store, entry: TableEntry) -> TableFiles:
 
 
 def read_tables(store: Store, wanted: str | None) -> tuple[History, dict[str, TableFiles]] | None:
-    """Read the history and its lists, of all tables or of the one in the folder ``wanted``; ``None`` if there is no history.
+    """Read the history and the lists of all tables, or of the table in the folder ``wanted``; ``None``: no history.
 
     :raises JournalError: a file is damaged, or cannot be read.
     """

@@ -50,7 +50,7 @@ class ChangeCollector:
         self._known = known
         self._wanted = wanted
         self._versions: dict[tuple[Table, object], Version] = {}
-        # The keys are the values that a conversion depends on. Relation objects would not do, because every segment has its own.
+        # By the values that a conversion depends on, not by Relation object: every segment has Relation objects of its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
         self._messages: list[MessageRow] = []
@@ -94,7 +94,7 @@ class ChangeCollector:
         if buffer is not None and buffer.version is version:
             return buffer
         if buffer is not None:
-            # The entry of another oid with this name may still have the collector of the closed buffer.
+            # ``open`` closes this buffer. Another oid whose table has the same name may still use the buffer's collector.
             for oid in [oid for oid, rows in collectors.items() if rows is buffer.rows]:
                 del collectors[oid]
         return self._buffers.open(table, version)

@@ -61,7 +61,7 @@ from aiorepl.loggers import logger
 _log = logger("aiorepl.history")
 
 _MIB: Final = 1024 * 1024
-# The cached lists have at most this many files between two steps.
+# The lists that stay cached after a step have at most this many files together.
 _CACHED_FILES: Final = 100_000
 
 
@@ -70,7 +70,7 @@ class Pace:
     """How much a pass covers, and when it begins.
 
     :param pass_bytes: the bytes of segments that a pass covers; at least one transaction.
-    :param pass_seconds: while following, a pass begins with fewer bytes once they are this old.
+    :param pass_seconds: in ``follow``, a pass begins with fewer bytes once the oldest of them has waited this long.
     """
 
     pass_bytes: int = 512 * _MIB
@@ -81,8 +81,8 @@ class Pace:
 class Done:
     """The work of a compaction since its start.
 
-    :ivar bytes: of the segments of finished passes.
-    :ivar read: bytes of segments that were read, also in a pass that is not finished.
+    :ivar bytes: the bytes of the segments of finished passes.
+    :ivar read: the bytes of segments that were read, those of an unfinished pass included.
     :ivar peak: the most bytes of rows in memory.
     """
 
@@ -173,13 +173,13 @@ class Compaction:
             begin = beginning(self._reader)
             self._history, self._version = History(begin.lsn, begin, 1, owner), None
         else:
-            # The current source and not the source at the journal's beginning, because it may have been promoted since.
+            # The current source: the server may have been promoted since the journal's beginning.
             source = self._reader.position() or self._reader.source()
             found[0].end.require_same_source(source, f"the history in {self._store.url}")
             require_newest(self._store, found[0].end.lsn, cursor)
             self._history, self._version = found[0].claimed(owner), found[1]
             if found[0].end.lsn == found[0].start:
-                # Nothing is compacted yet. A journal that was empty may have got a later start since.
+                # Nothing is compacted yet. If the journal was empty when the history began, it may now start at a later LSN.
                 begin = beginning(self._reader)
                 if begin.lsn > found[0].start:
                     self._history = replace(self._history, start=begin.lsn, end=begin)
@@ -190,7 +190,7 @@ class Compaction:
 
     @contextlib.contextmanager
     def _owning(self) -> Iterator[None]:
-        """Replace an error by its cause: after another compaction has taken over, it deletes files that this compaction needs."""
+        """Raise Fenced instead of an error that a new owner has caused: it deletes files that this compaction needs."""
         try:
             yield
         except (Fenced, Deleted):

@@ -1,4 +1,4 @@
-"""The cursor of compaction: it keeps the segments that are not compacted yet, and is never ahead of ``history.json``."""
+"""The cursor of compaction protects segments that are not compacted yet. It is never ahead of ``history.json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUERY: Final = "compaction"
 
 
 def protect(store: Store, cursors: Cursors, source: Position) -> None:
-    """Register the cursor, so that nothing is pruned before it was compacted.
+    """Register the cursor, so that no segment is pruned before it is compacted.
 
     A history that was deleted begins anew, and its cursor with it.
 
@@ -34,13 +34,13 @@ def protect(store: Store, cursors: Cursors, source: Position) -> None:
             if cursor is None:
                 moved(store, cursors, found[0].end)
             return
-        # This changes nothing if another compaction has begun the history since.
+        # Read the history again: another compaction may have begun it in the meantime.
         if (store.names(TABLES) or store.names(PENDING)) and read_history(store) is None:
             raise DamagedJournal(
                 f"{HISTORY} in {store.url} is missing",
                 f"Put back a copy of the file. {AGAIN}, if there is none",
             )
-        # Move the cursor in one step, because a journal without the cursor could be pruned.
+        # Replace the cursor. If it were deleted first, segments could be pruned before the new cursor exists.
         cursors.reset(CURSOR, source.at(ZERO), query=_QUERY)
 
 

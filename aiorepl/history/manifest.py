@@ -22,20 +22,20 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 
 FORMAT: Final = 1
-"""The version of the layout; ``checked_json`` has the format of the journal."""
+"""The version of the history's layout. The journal's own version is in ``checked_json``."""
 
 # The largest commit LSN, ordinal or number of rows.
 _MOST: Final = 2**63 - 1
-# How many former owners are remembered: a paused one may still write a file before it notices the new owner.
+# The number of former owners that are remembered. A paused owner may still write a file before it notices the new one.
 _OWNERS: Final = 16
 AGAIN: Final = "Delete the folder history, and compact the journal again as far as it is kept"
-"""What to do if a history is lost."""
+"""The advice in errors about a lost history."""
 _REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Table:
-    """A table by schema and name. Messages, which belong to none, have the schema ``""``."""
+    """A table by schema and name. Logical decoding messages belong to no table; their schema is ``""``."""
 
     schema: str
     name: str
@@ -56,7 +56,7 @@ MESSAGES_TABLE: Final = Table("", MESSAGES)
 class Version:
     """A description of a table: its columns as they were when the rows of some files were written.
 
-    :param oid: the table's oid, which is another one if the table was dropped and created again; 0 for messages.
+    :param oid: the table's oid; 0 for messages. A table that was dropped and created again has another oid.
     :param description: the Relation message, and the Type messages that it uses.
     :param schema: the Arrow schema of the files.
     """
@@ -67,7 +67,7 @@ class Version:
 
     @cached_property
     def digest(self) -> tuple[int, tuple[bytes, ...], bytes]:
-        """The value that equal versions share. It has the names, types and attribute numbers of the columns, too."""
+        """The value by which versions are compared. It includes the columns' names, types and attribute numbers."""
         return self.oid, self.description, self.schema.serialize().to_pybytes()
 
 

@@ -76,7 +76,7 @@ def parse_table(name: str) -> tuple[str, int] | None:
 
 
 def position_text(position: tuple[int, int]) -> str:
-    """Return the position of a change for messages."""
+    """Return the position of a change as text, for error messages."""
     return f"{LSN(position[0])}, ordinal {position[1]}"
 
 

@@ -17,9 +17,9 @@ from aiorepl.journal.store import Store
 
 REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""The size of a row group in memory. Compressed, it is a few MiB: what a reader skips or reads at once."""
+"""The size of a row group in memory. A reader reads or skips a whole row group, compressed a few MiB."""
 _BUFFER_BYTES: Final = 256 * 1024
-# A column whose dictionary would be larger is written without one: it costs time, and hardly ever saves space.
+# A column whose dictionary would be larger has none: it would cost time, and hardly ever save space.
 _DICTIONARY_BYTES: Final = 64 * 1024
 _ORDER: Final = ("_commit_lsn", "_ordinal")
 
@@ -38,7 +38,7 @@ class Written:
 
 
 def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write record batches, which are in the order of positions, to a file of the store.
+    """Write record batches to a file of the store. Their rows are in the order of positions.
 
     :raises OSError: the file cannot be written.
     """
@@ -55,7 +55,7 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             sorting_columns=[pq.SortingColumn(schema.get_field_index(each)) for each in _ORDER],
             write_page_index=True,
-            store_decimal_as_integer=True,  # Spark makes no object of each
+            store_decimal_as_integer=True,  # Spark reads integers without an object each
             write_page_checksum=True,
         ) as writer:
             for table in _row_groups(batches):

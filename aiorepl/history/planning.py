@@ -36,7 +36,7 @@ class Limits:
 
 
 def due(entry: TableEntry, limits: Limits, now: int) -> bool:
-    """Whether the table's list has to be read, because files may be merged or deleted."""
+    """Whether to read the table's list, because some of its files may have to be merged or deleted."""
     return (
         entry.pending_size >= limits.least_bytes
         or entry.pending >= limits.most_pending
@@ -48,9 +48,9 @@ def due(entry: TableEntry, limits: Limits, now: int) -> bool:
 def plan_rewrite(
     folder: str, files: TableFiles, limits: Limits, now: int, pending_name: str
 ) -> Rewrite | None:
-    """Choose pending files of a table to be merged; always the first ones, so that the order of rows is kept.
+    """Choose the pending files of a table to merge. They are the first ones, so that the order of rows is kept.
 
-    :param pending_name: the new file's name if it is still pending.
+    :param pending_name: the new file's name, for a merge whose result stays pending.
     """
     pending = files.pending
     if not pending:
@@ -58,7 +58,7 @@ def plan_rewrite(
     same = _same_version(pending)
     count = _within(same, limits.most_bytes)
     chosen = same[:count]
-    # The chosen files are followed by another version, or by more than fits, so nothing can be added to them any more.
+    # The next pending file has another version, or does not fit, so waiting would add nothing to this merge.
     closed = len(same) < len(pending) or count < len(same)
     old = _passed(pending[0].since, now, limits.publish_after)
     if closed or old or sum(file.size for file in chosen) >= limits.least_bytes:
@@ -125,7 +125,7 @@ def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
 
 
 def _passed(since: int, now: int, seconds: float) -> bool:
-    # The clock was set back after such a future time was written, so the age is unknown.
+    # ``since`` is in the future if the clock was set back. The age is unknown then, and a distant time counts as passed.
     return abs(now - since) >= seconds
 
 

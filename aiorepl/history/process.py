@@ -28,7 +28,7 @@ from aiorepl.loggers import logger
 NICENESS: Final = 10
 LENGTH: Final = struct.Struct(">I")
 FENCED: Final = 3
-"""The exit code if another compaction has taken over the history; it must not be taken back at once."""
+"""The exit code if another compaction has taken over the history. This process must not take the history back at once."""
 _FAILED: Final = 1
 _POLL: Final = 1.0
 
@@ -43,7 +43,7 @@ def started_with(store: Store, limits: Limits, pace: Pace) -> bytes:
 
 def main() -> int:
     """Compact until the standard input is closed, and return the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pipeline, which closes our input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the pipeline ends and closes our input
     os.nice(NICENESS)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     stdin = sys.stdin.buffer

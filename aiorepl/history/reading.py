@@ -131,7 +131,7 @@ def files(
     found = _files(journal.within(FOLDER), Table(schema, table), folder_of(schema, table), after, until)
     if found is None:
         return None
-    # Retention may have deleted the segments that the history has.
+    # From the history's start, not the journal's: retention may have deleted segments whose rows the history has.
     completeness = JournalReader(journal).chain().completeness
     lacking = completeness.incomplete(found.start, (schema, table))
     return replace(found, incomplete=lacking[0].reason if lacking else None)

@@ -21,11 +21,11 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Segments that follow each other; the last one ends with a whole transaction.
+    """Consecutive segments; the last one ends at the end of a transaction.
 
-    :param end: the position after the last one.
+    :param end: the position after the last segment.
     :param size: the bytes of the segments.
-    :param gaps: the accepted gaps among them, each with the LSNs of its beginning and its end.
+    :param gaps: the accepted gaps among the segments, each as the LSNs of its beginning and its end.
     """
 
     segments: tuple[Segment, ...]
@@ -44,7 +44,7 @@ def beginning(reader: JournalReader) -> Position:
 
 
 def stretch(reader: JournalReader, after: Position, most_bytes: int) -> Stretch:
-    """Return the segments after a position, with at most ``most_bytes`` together, or a single larger one.
+    """Return the segments after a position: at most ``most_bytes`` together, or one larger segment.
 
     :raises JournalError: the journal is damaged, or does not continue from ``after``.
     """

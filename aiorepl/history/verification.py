@@ -30,7 +30,7 @@ class _Listed:
 
     @property
     def names(self) -> set[str]:
-        """The files that are listed or being written."""
+        """The names of the files that a list has, or that a recorded merge writes."""
         listed = {file.name for files in self.files.values() for file, _ in files}
         return listed | {rewrite.name for rewrite in self.history.rewrites}
 
@@ -70,7 +70,7 @@ def problems(store: Store, *, read: Callable[[int], None] = lambda _: None) -> I
                 _verify(within, file, version)
                 read(file.size)
             except AioreplError as error:
-                # Not an error if it was merged into another file meanwhile.
+                # No error if the file is no longer listed: it was merged into another file meanwhile.
                 now = _list(within)
                 if now is None or file.name in now.names:
                     yield error
@@ -91,7 +91,7 @@ def _list(store: Store) -> _Listed | None:
         except AioreplError as error:
             if last or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-    raise AssertionError  # the last turn returns or raises
+    raise AssertionError  # the last attempt returns or raises
 
 
 def _files(store: Store, entry: TableEntry) -> list[tuple[File, Version]]:
@@ -129,7 +129,7 @@ def _verify(store: Store, file: File, version: Version) -> None:
                 raise _damaged(store, file, "its rows are not in the order of their positions")
             rows, end = rows + batch.num_rows, last
     except (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError, pa.ArrowException):
-        # Damaged metadata can be anything. The text of Arrow's errors may have values.
+        # Damaged metadata can cause any of these. Arrow's texts may quote values, so they are not passed on.
         raise _damaged(store, file, "it cannot be read as Parquet, or a checksum does not match") from None
     if (rows, end) != (file.rows, file.last):
         raise _damaged(store, file, f"it has {rows} rows up to {position_text(end)}")
