@@ -110,8 +110,8 @@ class CloudEventsFormat(Format):
             "source": self._source,
             "type": f"{self._type_prefix}.{kind}.v1",
         }
-        # The time of the commit, PREPARE or decision; a message between transactions has none. Years in RFC 3339 have four
-        # digits.
+        # The time of the commit, PREPARE or decision. A message between transactions has none. A year that does not have
+        # four digits is omitted, because RFC 3339 cannot express it.
         time = None if transaction is None else iso_time(transaction.commit_timestamp)
         if time is not None and time[0] not in "+-":
             attributes["time"] = time

@@ -37,7 +37,7 @@ _MESSAGES = "LOGICAL_DECODING_MESSAGE"
 
 @cache
 def _version() -> str:
-    # Parsing the metadata takes a millisecond.
+    # Cached, because parsing the package's metadata takes a millisecond.
     return version("aiorepl")
 
 
@@ -202,8 +202,8 @@ def _xid(transaction: Transaction | None) -> bytes:
 def _position(change: Change) -> tuple[LSN, bytes]:
     """Return ``source.lsn`` and ``source.snapshot``.
 
-    Rows of a snapshot have the LSN of the snapshot. The chunks of an initial snapshot precede it in the order of identities;
-    those of a table that is read while the stream runs follow it, and are Debezium's incremental snapshots.
+    A row of a snapshot has the snapshot's LSN. In the order of identities, the chunks of an initial snapshot come before this
+    LSN. The chunks of a table that is read while the stream runs come after it: Debezium's incremental snapshot.
     """
     lsn, transaction = commit_lsn(change), change.transaction
     if transaction is None or transaction.xid:

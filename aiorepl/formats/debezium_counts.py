@@ -11,7 +11,7 @@ from aiorepl.transactions.transaction import Transaction
 
 @dataclass(slots=True)
 class _Counted:
-    # Not the transaction object: one that continues after a reconnect has a new object.
+    # Identifies the transaction. Its object does not: after a reconnect the same transaction has a new object.
     commit_lsn: LSN | None = None
     ordinal: int = -1
     total: int = 0
@@ -21,7 +21,7 @@ class _Counted:
 class Counts:
     """Counts of the transaction that is being written.
 
-    A retried batch may begin in the middle of a transaction, so the counts from before a batch are kept until the next.
+    A retried batch may begin in the middle of a transaction. So the counts at a batch's beginning are kept as well.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Counts:
         self._now = _Counted(transaction.commit_lsn)
 
     def count(self, transaction: Transaction, ordinal: int, table: str) -> tuple[int, int]:
-        """Count an event; return its order within the transaction and within its table, from 1."""
+        """Count an event; return its number within the transaction and within its table, from 1."""
         if transaction.commit_lsn != self._now.commit_lsn:
             self.reset(transaction)
         now = self._now
@@ -55,7 +55,7 @@ class Counts:
         return now.total, now.tables[table]
 
     def of(self, transaction: Transaction) -> tuple[int, dict[str, int]]:
-        """Return the total, and the count by table, of a transaction."""
+        """Return a transaction's number of events, in total and by table."""
         now = self._now if transaction.commit_lsn == self._now.commit_lsn else _Counted()
         return now.total, now.tables
 

@@ -36,7 +36,7 @@ def _days_of(year: int, month: int, day: int) -> int:
     return date(of_cycle + 400, month, day).toordinal() + (cycles - 1) * 146_097 - _EPOCH
 
 
-# Debezium uses the JDBC driver's numbers, and the days of -5877611-06-21 and -22.
+# Debezium writes infinite dates as the days -5877611-06-21 and -22, infinite timestamps as the JDBC driver does.
 _INFINITE_DAYS: Final = {"infinity": _days_of(-5877611, 6, 21), "-infinity": _days_of(-5877611, 6, 22)}
 _INFINITE_MICROSECONDS: Final = {
     "infinity": 9_223_372_036_825_200_000,

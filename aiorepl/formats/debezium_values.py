@@ -1,7 +1,7 @@
 """Column values as Debezium's PostgreSQL connector writes them in JSON without schemas, from text or binary format. Pure.
 
 Numbers, booleans and text are as in the native format, json and hstore are strings, bytea is base64, bits are base64 of
-little-endian bytes (a single bit is a boolean), times are those of ``debezium_times``, and geometric values are objects.
+little-endian bytes (a single bit is a boolean), times are as in ``debezium_times``, and geometric values are objects.
 Types that Debezium does not know, and omits by default, are PostgreSQL's text.
 
 Source: Debezium's PostgresValueConverter, UnchangedToastedPlaceholder, WkbWriter.
@@ -39,7 +39,7 @@ PLACEHOLDER: Final = "__debezium_unavailable_value"
 _DIRECT_DIGITS: Final = 1024
 _SPECIAL: Final = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _EXTENSIONS: Final = ("hstore", "vector", "halfvec", "geometry", "geography")
-# Under other locales, a comma or a point has another meaning: 1,50 and 1.234.
+# Matches money in locales with a decimal point. In other locales 1,50 and 1.234 have another meaning, and do not match.
 _MONEY: Final = re.compile(r"[(-]?[^\d,.]*((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d\d)?)\)?")
 
 
@@ -73,7 +73,7 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
         return (lambda text: count(text) // 1000) if 0 <= modifier <= 3 else count
     if info.name == "timestamptz":
         return partial(times.zoned, digits=6 if modifier < 0 else modifier)
-    # A user-defined type may have any of these names.
+    # The name is not enough: a user-defined type may have the same name.
     known = info.oid in BUILTIN or (info.kind in (BASE, NAME_ONLY) and info.name in _EXTENSIONS)
     return _CONVERTERS.get(info.name) if known else None
 

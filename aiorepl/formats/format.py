@@ -37,7 +37,7 @@ class Format:
     """The media type of an event."""
 
     supports_prepared: bool = False
-    """Whether it has events for PREPARE and its decision, so that a transaction may be delivered at PREPARE."""
+    """Whether the format has events for PREPARE and for the decision, so that a transaction may be delivered at PREPARE."""
 
     def __init__(self, *, boundaries: bool = False) -> None:
         self.boundaries = boundaries

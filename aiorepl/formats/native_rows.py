@@ -59,7 +59,7 @@ class NativeRows:
     def row(self, out: bytearray, change: RowChange, pieces: Pieces | None) -> None:
         """Append the event of a row change.
 
-        :param pieces: the owner of ``out``, which takes the large columns; ``None``: they are copied into ``out``.
+        :param pieces: the owner of ``out``, which takes the large columns; ``None`` copies large columns into ``out``.
         """
         table = self._table(change.layout)
         if change.transaction is not self._transaction:

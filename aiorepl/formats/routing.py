@@ -28,7 +28,7 @@ class Routing:
     - ``{schema}`` and ``{table}`` name the table; for a logical decoding message they are ``message`` and its prefix. A dot
       in a name becomes ``%2E`` and a percent sign ``%25``, so that fields joined by dots differ for different tables.
     - ``{kind}`` is insert, update, delete, truncate, message or schema.
-    - ``{key}`` is the text of the replica identity's columns, joined by commas; ``{key.column}`` is that of one of them.
+    - ``{key}`` is the text of the replica identity's columns, joined by commas; ``{key.column}`` is the text of one.
     - ``{new.column}`` is the text of a column of the new row, or of the old row if the new one does not have it.
 
     A missing or NULL value is the empty text: the key of a table with replica identity FULL or NOTHING, a column that the
@@ -42,7 +42,7 @@ class Routing:
         *self._parts, self._rest = _parse(template)
 
     def __call__(self, change: Change) -> tuple[str, ...]:
-        """Return the filled template; for a truncate one per table, in its order.
+        """Return the filled template; for a truncate, one for each of its tables, in their order.
 
         :raises DataError: the bytes of a column do not match its type.
         """

@@ -9,9 +9,10 @@
      "added":["note"],"dropped":[],"retyped":[{"name":"id","from":"int4","to":"int8"}],
      "renamed":[{"from":"a","to":"b"}],"key":null,"was":null}
 
-``missing`` is the column's value in the rows that existed when it was added, as PostgreSQL's text or null. A column that is not
-new to the reader does not need it; a column without it has an unknown value there. ``first`` is true without an earlier description to compare with, as after each start. ``key`` has the key columns before and
-after, if they differ; ``was`` has the earlier schema and name, if one differs. The ordinal is that of the following row.
+``missing`` is a column's value in rows from before the column was added, as PostgreSQL's text or null. It is left out if the
+value is unknown, and if it is null and the column is not in ``added``. ``first`` is true if there is no earlier description to
+compare with, as after each start. ``key`` has the key columns before and after, if they differ; ``was`` has the earlier schema
+and name, if one differs. The ordinal is the following row's.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def schema_event(change: SchemaChange) -> bytes:
                 "key": index in relation.key,
                 **(
                     {"missing": missing[column.name]}
-                    # Most columns of a first description were created with the table and never had one.
+                    # Null is left out unless the column is new: most columns were created with the table.
                     if column.name in missing and (column.name in added or missing[column.name] is not None)
                     else {}
                 ),

@@ -30,7 +30,7 @@ class Texts:
         return self.of(row.split(), None if self._printers is None else row.kinds())
 
     def of(self, columns: list[Raw], kinds: bytes | None) -> list[Raw]:
-        """Convert columns that are already split; returns a new list if ``kinds`` has binary ones.
+        """Convert columns that are already split; return a new list if some column is binary.
 
         :raises DataError: as ``split``.
         """

@@ -27,7 +27,7 @@ from aiorepl.values.codec import Format as Wire
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN
 
-# wal2json has no snapshots: their rows are inserts.
+# wal2json knows no snapshots, so a snapshot's rows are inserts.
 _ACTIONS = {"insert": "I", "read": "I", "update": "U", "delete": "D"}
 _NUMBERS = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric")
 _TIMESTAMP = Types().text(1184, Wire.BINARY)
@@ -36,7 +36,7 @@ _TIMESTAMP = Types().text(1184, Wire.BINARY)
 class Wal2JsonFormat(Format):
     """Writes what wal2json writes.
 
-    :param boundaries: wal2json's ``include-transaction``, which is on by default there.
+    :param boundaries: wal2json's ``include-transaction``. wal2json has it on by default.
     :param include_lsn: add ``lsn``, the commit LSN, to every event, and ``nextlsn`` to the end of a transaction.
     :param include_pk: add ``pk``, the columns of the replica identity if that is the primary key, otherwise empty.
     :param include_event_id: add ``id``, the ``event_id``, which wal2json does not have.

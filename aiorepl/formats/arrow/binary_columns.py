@@ -1,7 +1,7 @@
 """The buffers of Arrow arrays, filled from PostgreSQL's binary form without an object for each value. Pure.
 
-A column refuses a value that has no place in its array (infinity, NaN, bytes that are not UTF-8) or is not a value of
-its type. The row is null then, and the caller converts the value by its text instead.
+A column refuses a value that its array cannot hold (infinity, NaN, bytes that are not UTF-8), or that is not valid for its
+type. The row is null then, and the caller converts the value's text instead.
 
 Imports nothing of pyarrow, so that it compiles.
 """
@@ -19,7 +19,7 @@ _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
-# So many groups of four digits fit into 64 bits.
+# The most groups of four digits that fit into 64 bits.
 _MOST_GROUPS = 4
 _MOST_DIGITS = 18
 _JSONB_VERSION = 1
@@ -62,7 +62,7 @@ class Column:
         self.reserve(rows)
 
     def reserve(self, rows: int) -> None:
-        """Make room for that many rows in all."""
+        """Make room for ``rows`` rows in total."""
         self.valid += b"\xff" * ((rows + 7) // 8 - len(self.valid))
 
     def null(self, row: int) -> None:
@@ -72,7 +72,7 @@ class Column:
         self.nulls += 1
 
     def put(self, row: int, data: Any, start: int, end: int) -> bool:
-        """Set a row to the value ``data[start:end]``; return whether it has a place in the array."""
+        """Set a row to the value ``data[start:end]``; return whether the array can hold the value."""
         return False
 
     def put_all(self, row: int, count: int, data: Any, fields: Any, at: int, step: int) -> None:
@@ -80,7 +80,7 @@ class Column:
 
         :param fields: start and end of each value in ``data``, eight bytes each; the end of NULL is -1.
         :param at: where in ``fields`` the first value is.
-        :param step: the distance to the next one.
+        :param step: the distance from one value to the next in ``fields``.
         """
         for number in range(row, row + count):
             start, end = byteops.native_int64(fields, at), byteops.native_int64(fields, at + 8)
@@ -91,7 +91,7 @@ class Column:
             at += step
 
     def refuse(self, row: int, start: int, end: int) -> None:
-        """Set a row to null, and remember the place of the refused value."""
+        """Set a row to null, and remember where the refused value is."""
         self.null(row)
         self.refused.append((row, start, end))
 
@@ -241,7 +241,7 @@ class Decimal128(_Fixed):
         if end - start != 8 + 2 * groups or groups > _MOST_GROUPS:
             return False
         weight, sign = byteops.int16(data, start + 2), byteops.uint16(data, start + 4)
-        # The power of ten that the last group counts in units of the array.
+        # The last group of digits counts in units of 10 ** power, at the array's scale.
         power = 4 * (weight + 1 - groups) + self.scale
         if (sign != _POSITIVE and sign != _NEGATIVE) or power < -3 or 4 * groups + power > _MOST_DIGITS:
             if groups or (sign != _POSITIVE and sign != _NEGATIVE):
@@ -359,7 +359,7 @@ class Text(_Copied):
 
 
 class Jsonb(_Copied):
-    """jsonb: its text after a version."""
+    """jsonb: a version byte, then the text."""
 
     def put(self, row: int, data: Any, start: int, end: int) -> bool:
         if start < end and data[start] == _JSONB_VERSION and byteops.is_utf8(data, start + 1, end):
@@ -368,9 +368,9 @@ class Jsonb(_Copied):
 
 
 class Printed(_Variable):
-    """Types that print themselves as text.
+    """Types whose binary form is converted to PostgreSQL's text.
 
-    :param form: the binary form.
+    :param form: converts the type's binary form.
     """
 
     def __init__(self, rows: int, form: Binary) -> None:

@@ -22,9 +22,9 @@ _ROWS: Final = frozenset(b"IUD")
 class BlockScan:
     """Collects the contents of blocks.
 
-    :param collector: returns the collector of a relation, ``None`` if its rows are not wanted. It may remove others.
+    :param collector: returns the collector for a relation's rows; ``None`` drops the rows. It may remove other collectors.
     :param truncate: takes a truncate of a relation, at the scanner's position.
-    :param message: takes a message, if there is such a function.
+    :param message: takes a logical decoding message; ``None`` skips messages.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Rows of a journal's blocks as record batches with the Arrow types of ``types``, without an object for each value. Pure.
 
-Used with ``row_collector``. The columns are those of ``table``, and two more that a reader may ignore:
+Used with ``row_collector``. The columns are as in the module ``table``, and two more that a reader may ignore:
 
 - ``_unrepresentable`` maps a column's name to PostgreSQL's text of a value that the column's type cannot represent; the column
   is null then.
@@ -126,8 +126,8 @@ def collected_arrays(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Convert collected rows: return an array for each column, and those of ``META`` by name.
 
-    :param columns: in the order of the tuples; ``None`` for one that is not wanted.
-    :param names: the columns' names, which ``_unchanged`` has.
+    :param columns: in the order of the tuples; ``None`` for a column that is not wanted.
+    :param names: the columns' names, for ``_unchanged``.
     :param refuse: called with the index of a column, the row and the text of each value that the type cannot represent.
     :raises DataError: a value in binary format does not match its type.
     """

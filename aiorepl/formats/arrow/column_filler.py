@@ -23,7 +23,7 @@ class ColumnFiller(RowScanner):
     """Takes the rows of one COPY as columns, while its data arrives in pieces.
 
     :param columns: the number of columns.
-    :param make: makes the columns, with room for so many rows.
+    :param make: makes the columns, with room for a number of rows.
     """
 
     def __init__(self, columns: int, make: Callable[[int], list[Column]]) -> None:

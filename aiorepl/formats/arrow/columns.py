@@ -73,7 +73,7 @@ def _converter(info: TypeInfo | None, types: Types, wanted: pa.DataType, *, null
 
 
 def _cast(values: Sequence[Raw], wanted: pa.DataType, one: Callable[[str], Any], *, null: bool) -> Any:
-    # There is no cast from text to times.
+    # ArrowNotImplementedError: Arrow has no cast from text to times of day.
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.array(values, pa.string()).cast(wanted)
     return _each(values, wanted, one, null=null)
@@ -86,7 +86,7 @@ def _texts(values: Sequence[Raw], *, null: bool) -> Any:
 
 
 def _booleans(values: Sequence[Raw], *, null: bool) -> Any:
-    # Spark's tasks start sooner without it, as without pandas, which the first ``pa.array`` imports.
+    # Imported here, so that Spark's tasks without Boolean columns start sooner.
     import pyarrow.compute as pc
 
     texts = _texts(values, null=null)
@@ -119,7 +119,7 @@ def _bytes(text: str) -> bytes | None:
 def _list_converter(info: TypeInfo, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
     element = types.base(info.element)
     levels, inner = 1, wanted.value_type
-    # The elements of an array are no arrays, except those of a domain over arrays.
+    # A nested list is another dimension of the same array, except if the element type is a domain over arrays.
     while pa.types.is_list(inner) and (element is None or element.kind != ARRAY):
         levels, inner = levels + 1, inner.value_type
     delimiter = info.delimiter if element is None else element.delimiter
@@ -144,7 +144,7 @@ def _nested_lists(
 
 
 def _struct_converter(info: TypeInfo, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
-    """Attributes are matched by name: one that the composite does not have is null, as after ``ADD ATTRIBUTE``."""
+    """Match attributes by name. An attribute that the composite lacks is null, as in values before ``ADD ATTRIBUTE``."""
     names = [name for name, _ in info.fields]
     oids = dict(info.fields)
     fields = list(wanted)
@@ -218,7 +218,7 @@ def _unconvertible(text: str) -> None:
     return None
 
 
-# Parsers with a wider range than Arrow's; they return the number that the type is stored as.
+# Parsers with a wider range than Arrow's casts. They return the integer that Arrow stores.
 _ONE_BY_ONE: Final[dict[int, Callable[[str], Any]]] = {
     pa.date32().id: timestamps.days,
     pa.timestamp("us").id: timestamps.microseconds,

@@ -29,7 +29,7 @@ class CopiedColumns:
         self._columns = filled_columns(layout, fields, null=null)
 
     def make(self, kinds: bytes, rows: int) -> list[Column]:
-        """Make columns for values of these kinds, with room for so many rows."""
+        """Make columns for values of these kinds, with room for ``rows`` rows."""
         return [column.make(kind, rows) for column, kind in zip(self._columns, kinds, strict=True)]
 
     def arrays(self, rows: TableRows, refuse: Any) -> Iterator[Any]:
@@ -45,7 +45,7 @@ class CopiedColumns:
     def filled(
         self, columns: Sequence[Column], kinds: bytes, count: int, data: bytes, refuse: Any
     ) -> Iterator[Any]:
-        """Yield the array of each column that was made here and filled.
+        """Yield the array of each column that ``make`` made and ``fill`` filled.
 
         :param data: the bytes with the values that the columns refused.
         :param refuse: as in ``arrays``.

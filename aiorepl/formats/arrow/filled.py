@@ -1,6 +1,6 @@
 """Arrow arrays of the columns that ``binary_columns`` and ``text_columns`` fill. Pure.
 
-A value that such a column has refused is converted by its text, as in ``columns``; equal values are converted once.
+If a column refuses a value, the value's text is converted as in ``columns``; equal values are converted once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FilledColumn:
 
     :param index: its index in the relation.
     :param wanted: the Arrow type of its arrays.
-    :param null: a value that the type cannot represent, or a part of an array's, is null, and not refused.
+    :param null: replace a value, or an array's element, that the type cannot represent by null, instead of refusing it.
     """
 
     def __init__(self, layout: Layout, index: int, wanted: pa.DataType, *, null: bool = False) -> None:
@@ -104,7 +104,7 @@ class FilledColumn:
         return array
 
     def _buffers(self, column: b.Column, rows: int) -> Any:
-        """Return the column as it was filled. Floating-point numbers that were sent as text are still text."""
+        """Return the column's buffers as an array. Floating-point numbers that were sent as text are still text."""
         wanted = self._wanted
         kind = pa.string() if wanted in _FLOATS and column.offsets is not None else wanted
         buffers = [pa.py_buffer(column.valid) if column.nulls else None]

@@ -15,5 +15,5 @@ class Header:
 
     @property
     def new_row(self) -> str:
-        """The operation of a new row: an insert, or a read in a snapshot, whose xid is 0."""
+        """The operation of a new row: ``read`` in a snapshot, whose xid is 0; otherwise ``insert``."""
         return "insert" if self.xid else "read"

@@ -32,7 +32,7 @@ class Elements:
 def elements(values: Sequence[Raw], delimiter: str, levels: int) -> Elements:
     """Split arrays.
 
-    :param levels: the dimensions of an array that fits; an empty one always does.
+    :param levels: the number of dimensions that an array must have; an empty array always fits.
     """
     lists: list[list[Any]] = []
     missing = []

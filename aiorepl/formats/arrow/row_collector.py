@@ -1,4 +1,4 @@
-"""Collects the rows of a journal's blocks by table, so that many are converted to columns at once. Pure.
+"""Collects the rows of a journal's blocks by table, so that many rows are converted to columns at once. Pure.
 
 A ``RowCollector`` copies the tuples of one description, without looking at their values, and a record of each row. ``fill`` puts
 the rows into columns. ``BlockScanner`` walks over a block and gives each row to the collector of its table; it leaves
@@ -58,7 +58,7 @@ class RowCollector:
         return len(self.data) + len(self.records)
 
     def clear(self) -> None:
-        """Begin again, without rows."""
+        """Remove all rows."""
         self.count = 0
         self.whole = False
         self.data = bytearray(1)
@@ -277,7 +277,7 @@ def fill_before(columns: list[Column], kinds: bytes, rows: RowCollector, valid: 
 class BlockScanner:
     """Walks over the messages of a block, once.
 
-    The attributes have the transaction and the ordinal of the next change.
+    The attributes describe the next change: its transaction and its ordinal.
 
     :param block: frames, whose checksum was verified.
     :param time: in microseconds since 1970.
@@ -303,7 +303,7 @@ class BlockScanner:
 
     @property
     def wanted(self) -> bool:
-        """Whether the current transaction is not to be skipped."""
+        """Whether the current transaction is read. A transaction that commits before ``after`` is skipped."""
         return self.commit_lsn >= self._after
 
     def retry(self) -> None:
@@ -311,9 +311,9 @@ class BlockScanner:
         self.end = self.start - 4
 
     def scan(self, collectors: dict[int, RowCollector | None]) -> int:
-        """Give rows to the collectors of their relations; ``None`` drops them.
+        """Give each row to the collector of its relation; ``None`` drops the row.
 
-        Stops at a row without an entry, and at every message that is not a row, a Begin or a Commit.
+        Stops at a row whose relation has no entry, and at every message that is not a row, a Begin or a Commit.
 
         :returns: the message's first byte; 0 at the end of the block.
         :raises ProtocolError: a message is not valid.

@@ -25,7 +25,8 @@ class Shape:
     :param schema: the columns of the batch: the table's and the metadata; unknown ones are null.
     :param names: the columns of a tuple.
     :param key: the indexes of the columns that identify a row.
-    :param converters: by column of the table, its index in a tuple and the function from its values to an array.
+    :param converters: for each column of the table, its index in a tuple and the function that converts its values
+        to an array.
     """
 
     def __init__(

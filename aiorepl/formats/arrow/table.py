@@ -94,7 +94,7 @@ class ArrowTable:
         return self._completed(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 
     def _completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the values that its columns cannot represent."""
+        """Return the batch with ``_unrepresentable`` filled in."""
         if not self._unrepresentable:
             return batch
         maps = [self._unrepresentable.get(row, ()) for row in range(batch.num_rows)]

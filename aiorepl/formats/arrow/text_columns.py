@@ -17,7 +17,7 @@ from aiorepl.formats.arrow.binary_columns import Column, _Fixed, _Variable
 _ZERO, _MINUS, _PLUS, _POINT, _COLON, _HYPHEN, _SPACE = b"0-+.:- "
 _TRUE, _FALSE, _BACKSLASH, _X = b"tf\\x"
 _MOST_DIGITS = 18
-# The largest number of 18 digits before a last digit of 7 that fits 64 bits.
+# The first 18 digits of the largest 64-bit integer; its last digit is 7.
 _INT64_HEAD = 922_337_203_685_477_580
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _NOTHING = -(2**63)
@@ -117,7 +117,7 @@ class Decimal128(_Fixed):
     """numeric(p,s) of at most 18 digits.
 
     :param precision: the digits in the array.
-    :param scale: how many of them are after the point.
+    :param scale: the number of digits after the point.
     """
 
     def __init__(self, rows: int, precision: int, scale: int) -> None:

@@ -1,4 +1,4 @@
-"""The one mapping of PostgreSQL's types: to Arrow and Parquet, and from there to Spark (``spark.schema``). Pure.
+"""The one mapping of PostgreSQL's types: to Arrow and Parquet, and from there to Spark (``spark.reading.schema``). Pure.
 
     int2, int4, int8, oid         int16, int32, int64, int64
     float4, float8, bool          float, double, bool
@@ -36,10 +36,10 @@ META: Final = pa.schema(
         pa.field("_unchanged", pa.list_(pa.field("element", pa.string(), nullable=False))),
     ]
 )
-"""The same columns as in ``spark.schema``."""
+"""The metadata columns of a table's changes, also in ``spark.reading.schema``."""
 
 UNREPRESENTABLE: Final = pa.field("_unrepresentable", pa.map_(pa.string(), pa.string()))
-"""In files: the text of the values that their columns' types cannot represent, by the columns' names."""
+"""In files: by column name, PostgreSQL's text of a value that the column's type cannot represent."""
 
 _SCALARS: Final = {
     "int2": pa.int16(),
@@ -56,7 +56,7 @@ _SCALARS: Final = {
 }
 _MAX_PRECISION: Final = 38
 _MOST_COLUMNS: Final = 1000
-"""A struct with more columns is a string: composites of composites can have any number, and readers hold a page of each."""
+"""A struct with more columns becomes a string, because a reader holds a page of each column in memory."""
 
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
@@ -65,7 +65,7 @@ def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:
     if info is None or not types.readable(oid):
         return pa.string()
     if info.oid != oid:
-        # A domain column has no modifier of its own.
+        # A column of a domain type has no type modifier of its own.
         modifier = -1
     if info.kind == ARRAY:
         element = arrow_type(info.element, modifier, types)

@@ -23,7 +23,7 @@ _LONG_STRING: Final = 16
 _MOST_SHORT: Final = 63
 _MOST_SMALL: Final = 255
 _MOST_BYTES: Final = 16 * 1024 * 1024
-"""Spark reads no larger one."""
+"""The size of the largest document that Spark reads."""
 _INTEGERS: Final = ((_INT8, 1), (_INT16, 2), (_INT32, 4), (_INT64, 8))
 _DECIMALS: Final = ((_DECIMAL4, 9, 4), (_DECIMAL8, 18, 8), (_DECIMAL16, 38, 16))
 
@@ -40,8 +40,8 @@ def is_variant(wanted: pa.DataType) -> bool:
 def encode(text: str) -> tuple[bytes, bytes] | None:
     """Return value and metadata of a document; ``None`` if VARIANT cannot represent it.
 
-    That is a document with a key twice in an object, with a number of more than 38 digits that no floating-point number equals,
-    with a surrogate without its pair, of more than 16 MiB, or nested deeper than Python's recursion limit.
+    VARIANT cannot represent an object with a duplicate key, a number of more than 38 digits that no floating-point number
+    equals, an unpaired surrogate, and a document of more than 16 MiB. Nesting is limited by Python's recursion limit.
     """
     names: dict[str, int] = {}
     try:

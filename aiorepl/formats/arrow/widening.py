@@ -1,7 +1,7 @@
 """Types that hold the values of two descriptions of a column, and casts that keep every value. Pure.
 
-A composite that was altered has other attributes: structs are matched by the names of their fields, as Arrow's cast does it. A
-field that a value does not have is null.
+Structs are matched by the names of their fields, as in Arrow's cast, because a composite may have been altered. A field that a
+value lacks is null.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
 
 
 def wider(one: pa.DataType, other: pa.DataType, scalar: Wider) -> pa.DataType | None:
-    """Return the type that has the values of both; ``None`` if there is none.
+    """Return a type that holds the values of both types; ``None`` if there is none.
 
-    :param other: the newer one; fields of structs that only it has come last.
-    :param scalar: does the same for different types that are not nested, as its caller's targets have them.
+    :param other: the newer type. Struct fields that only this type has come last.
+    :param scalar: returns such a type for two different scalar types; the caller's table format decides.
     """
     if one == other:
         return one
@@ -40,7 +40,7 @@ def wider(one: pa.DataType, other: pa.DataType, scalar: Wider) -> pa.DataType | 
 
 
 def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast keeps every value that ``wanted`` has a place for; it may lack fields of a struct."""
+    """Whether a cast keeps every value. Struct fields that ``wanted`` lacks are dropped on purpose."""
     if pa.types.is_list(found) and pa.types.is_list(wanted):
         return casts(found.value_type, wanted.value_type)
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
