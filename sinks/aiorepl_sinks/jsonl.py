@@ -1,8 +1,8 @@
 """``jsonl``: one event per line, in rotating files.
 
-A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. If there is
-one already, the next one is ``<LSN>-2.jsonl``; these sort by their numbers. The file that is being written ends in ``.part``. A
-flush is an fsync.
+A file's name is ``<first commit LSN>.jsonl`` with the LSN as 16 hexadecimal digits, so names sort in commit order. If a file
+with this name exists, the next one is ``<LSN>-2.jsonl``; files of one LSN sort by their numbers. The file that is being written
+ends in ``.part``. A flush is an fsync.
 
 Guarantee: at least once. After a crash some of the last lines may be in two files; readers recognise them by
 ``(commit_lsn, ordinal)``. A line that is cut off at the end of a ``.part`` file is complete in the next file. A transaction
@@ -108,7 +108,7 @@ class JsonLinesSink(Sink):
     def _append(self, pieces: Iterable[Piece], at: int) -> None:
         with self._lock:
             if self._closed:
-                # Only in the thread of a cancelled call, whose errors are dropped.
+                # This happens only in the thread of a cancelled call; its errors are dropped.
                 raise RuntimeError("jsonl: the sink is closed")
             if self._file is not None and self._written >= self._rotate_bytes and self._complete:
                 self._finish()
@@ -122,7 +122,7 @@ class JsonLinesSink(Sink):
         try:
             durable.sync_folder(self._folder)
         except BaseException:
-            # Do not write to it: its name might not survive a power failure.
+            # Do not use this file: its name might not survive a power failure.
             file.close()
             name.unlink()
             raise
@@ -138,7 +138,7 @@ class JsonLinesSink(Sink):
                 while view:
                     view = view[file.write(view) or 0 :]
         except BaseException:
-            # Remove the part of the batch, also if a piece could not be made: the batch may never be written again.
+            # Remove what was written of the batch, because the batch may never be written again.
             file.truncate(self._written)
             raise
         self._written += size
@@ -149,7 +149,7 @@ class JsonLinesSink(Sink):
                 self._make_durable(self._file)
 
     def _make_durable(self, file: BinaryIO) -> None:
-        # Remove the rest of a failed write that could not be removed then.
+        # If a failed write could not be removed at that time, remove it now.
         file.truncate(self._written)
         durable.fsync(file.fileno())
 

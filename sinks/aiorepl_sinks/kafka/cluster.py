@@ -34,9 +34,9 @@ _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeErr
 _CLOSE_TIMEOUT: Final = 5.0
 _METADATA_TIMEOUT: Final = 1.0
 _METADATA_INTERVAL: Final = 0.1
-# How long a call that timed out may still take to finish.
+# The time that a call gets to finish after its timeout.
 _CANCEL_TIMEOUT: Final = 1.0
-# A request times out before the batch that needs it does.
+# The share of a batch's timeout after which a request times out, so that the request fails first.
 _REQUEST_SHARE: Final = 0.9
 
 _T = TypeVar("_T")
@@ -100,7 +100,7 @@ class Cluster:
         return self._producer is not None
 
     async def connect(self, transactional_id: str | None) -> None:
-        """Start a producer. One with a transactional.id aborts the open transaction of an earlier producer with that ID.
+        """Start a producer. With a transactional.id, this aborts the open transaction of an earlier producer with that ID.
 
         :raises TransientError, PermanentError: the brokers cannot be reached, or reject the login.
         """
@@ -128,7 +128,7 @@ class Cluster:
         for acknowledgement in list(self._in_flight):
             acknowledgement.cancel()
         in_transaction, self._in_transaction = self._in_transaction, False
-        # The client asserts that a transaction that failed, or is being committed, is not aborted.
+        # The client raises AssertionError if the transaction has failed, or is being committed.
         with contextlib.suppress(TimeoutError, kafka.KafkaError, AssertionError):
             if in_transaction:
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
@@ -136,7 +136,7 @@ class Cluster:
         try:
             await self._finish(producer.stop(), _CLOSE_TIMEOUT)
         except (TimeoutError, kafka.KafkaError):
-            # ``stop`` waits for a broker, or for ever for a deleted partition of the transaction.
+            # ``stop`` waits for a broker. For a deleted partition of the transaction it would wait forever.
             await cancel_and_wait(*_sender_tasks(producer))
             await producer.client.close()
         _retrieve_errors(batches + _undelivered(producer))
@@ -145,9 +145,9 @@ class Cluster:
             transaction.exception()  # otherwise asyncio logs that it was never retrieved
 
     async def send(self, records: Sequence[Record]) -> list[Record]:
-        """Send records, those of each partition in order.
+        """Send records, in order within each partition.
 
-        :returns: for each partition, all records from the first batch on that the broker found too large.
+        :returns: the records that were not sent: of each partition, those from the first too large batch on.
         :raises TransientError, PermanentError: not all records were acknowledged; the producer is stopped.
         """
         return await self._guarded(self._send(records))
@@ -194,7 +194,7 @@ class Cluster:
 
     async def _last_value(self, partition: TopicPartition, key: bytes) -> bytes | None:
         found = None
-        # For a committed reader the topic ends at the first open transaction; its real end is read uncommitted.
+        # With read_committed the topic ends at the first open transaction. With read_uncommitted it ends at its real end.
         uncommitted = AIOKafkaConsumer(**self._client, enable_auto_commit=False)
         committed = AIOKafkaConsumer(
             **self._client, isolation_level="read_committed", enable_auto_commit=False
@@ -236,10 +236,10 @@ class Cluster:
             await admin.close()
 
     async def _finish(self, call: Coroutine[Any, Any, _T], seconds: float | None = None) -> _T:
-        """Await a call, at most for the timeout or ``seconds``.
+        """Await a call for at most ``seconds``; by default, for the timeout.
 
-        After that the call gets a short time to finish before it is cancelled: a client that is cancelled while it connects
-        forgets the connection and leaves it open.
+        After that, the call gets a short time to finish before it is cancelled: a client that is cancelled while it connects
+        leaves the connection open.
 
         :raises TimeoutError: the call did not finish.
         """
@@ -258,7 +258,7 @@ class Cluster:
                 task.exception()  # otherwise asyncio logs that it was never retrieved
 
     async def _guarded(self, sending: Coroutine[Any, Any, list[Record]]) -> list[Record]:
-        """Await records being sent; stop the producer if that fails or leaves records."""
+        """Await ``sending``. Stop the producer if it fails or returns records that were not sent."""
         try:
             with translated():
                 rest = await sending
@@ -266,7 +266,7 @@ class Cluster:
             await self.disconnect()
             raise
         if rest:
-            # The producer's sequence numbers include records that the brokers rejected.
+            # The producer's sequence numbers count the rejected records, so its next batch would be out of sequence.
             await self.disconnect()
         return rest
 
@@ -298,7 +298,7 @@ class Cluster:
             await cancel_and_wait(*sending)
 
     async def _send_to(self, topic: str, partition: int, records: list[Record]) -> list[Record]:
-        """Send the records of one partition; return those from the first batch on that the broker found too large."""
+        """Send the records of one partition; return the rest, from the first too large batch on."""
         producer = self._producer
         assert producer is not None
         begin = 0
@@ -315,10 +315,10 @@ class Cluster:
             builder.close()
             acknowledgement = await producer.send_batch(builder, topic, partition=partition)
             self._in_flight[acknowledgement] = topic, partition
-            # A cancelled call leaves the batch in flight, so ``disconnect`` has to know about it.
+            # A cancelled call leaves its batch in flight, so ``disconnect`` has to find the batch in ``_in_flight``.
             acknowledgement.add_done_callback(partial(self._acknowledged, _undelivered(producer)))
             try:
-                # A cancelled future would leave the batch with the producer, unwatched.
+                # Shielded: if the future were cancelled, nothing would watch the batch that the producer still has.
                 await asyncio.shield(acknowledgement)
             except _TOO_LARGE:
                 return records[begin:]
@@ -332,7 +332,7 @@ class Cluster:
     async def _partitions(self, topic: str) -> list[int]:
         """Return a topic's partitions; the brokers may be about to create it.
 
-        The client's ``partitions_for`` would count the time without an answer as time in which the topic did not exist.
+        The client's ``partitions_for`` would report a missing topic if no broker answers.
 
         :raises PermanentError: the topic does not exist, or the user may not access it.
         :raises TransientError: no broker answers.
@@ -380,7 +380,7 @@ def _retrieve_errors(batches: Sequence[Any]) -> None:
 
 
 def _sender_tasks(producer: AIOKafkaProducer) -> list[asyncio.Task[Any]]:
-    """Return the tasks of a producer's sender, for which ``stop`` waits."""
+    """Return the tasks of a producer's sender. ``stop`` waits for them."""
     found = []
     for task in asyncio.all_tasks():
         frame = getattr(task.get_coro(), "cr_frame", None)

@@ -28,7 +28,7 @@ _LOGIN_FAILED: Final = (
 def translated(topic: str | None = None) -> Iterator[None]:
     """Translate the client's errors.
 
-    :param topic: the topic that the calls are about, for messages.
+    :param topic: the topic that the calls access, for error messages.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def explain_hang_up(protocol: str) -> Iterator[None]:
 def translate(error: BaseException, topic: str | None = None) -> PermanentError | TransientError:
     """Translate an error of the client.
 
-    :param topic: the topic that the call was about, for the message.
+    :param topic: the topic that the call accessed, for the error message.
     """
     if isinstance(error, (PermanentError, TransientError)):
         return error

@@ -254,7 +254,7 @@ class KafkaSink(Sink):
             ) from None
 
     async def _reconnect(self, end_lsn: LSN | None) -> None:
-        """Connect after the producer was lost. Its last commit may have succeeded or not; the position says which."""
+        """Connect after the producer was lost. The stored position tells whether the producer's last commit succeeded."""
         if self._holds_slices:
             raise TransientError(
                 "kafka: the Kafka transaction with the first slices of a large transaction was lost",
@@ -295,7 +295,7 @@ class KafkaSink(Sink):
                     yield Record(change, topic, key, None, headers, partition_key)
 
     def _keys_of(self, part: Change) -> Sequence[bytes | None]:
-        """Return the change's key; for a truncate the routing key may return one for each table."""
+        """Return the keys of a change: one, or for a truncate with a routing key one for each table."""
         if self._routing_key is not None:
             return [key.encode() or None for key in self._routing_key(part)]
         return [self._events.format.key(part)]

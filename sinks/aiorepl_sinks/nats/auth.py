@@ -66,7 +66,7 @@ class Login:
         """
         options = {"servers": self._servers, **self._options}
         if self._credentials is not None:
-            # The client itself would read past the end of a file without these lines.
+            # Check the JWT and the seed here: the client would read past the end of a file without them.
             text = _read("credentials", self._credentials)
             token, seed = _JWT.search(text), _SEED.search(text)
             if token is None or seed is None:
@@ -95,7 +95,7 @@ def _scheme(server: str) -> str:
     try:
         parts = urlsplit(server if "://" in server else f"nats://{server}")
         known = parts.scheme in ("nats", "tls") and parts.hostname is not None
-        if known and (parts.port is None or parts.port > 0):  # reading the port validates it
+        if known and (parts.port is None or parts.port > 0):  # raises ValueError for an invalid port
             return parts.scheme
     except ValueError:
         pass

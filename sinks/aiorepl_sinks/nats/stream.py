@@ -29,7 +29,7 @@ _HEADER_BYTES, _LINE_BYTES = len("NATS/1.0\r\n\r\n"), len(": \r\n")
 class Message:
     """A message to publish.
 
-    :param change: the change that it was made of.
+    :param change: the change that the message was made of.
     :param headers: the message's headers; ``Nats-Msg-Id`` is among them.
     """
 
@@ -64,7 +64,7 @@ class Stream:
         self._jetstream: JetStreamContext | None = None
         self._disconnected = asyncio.Event()
         self._inbox = ""
-        # The size of the largest message that both server and stream take; ``None``: not known yet.
+        # The size of the largest message that the server and the stream accept; ``None``: not known yet.
         self._max_message_bytes: int | None = None
         # The acknowledgements of messages in flight, by the last token of the message's reply subject.
         self._acknowledgements: dict[str, asyncio.Future[None]] = {}
@@ -120,7 +120,7 @@ class Stream:
                 elif code != WRONG_LAST_ID or not count:
                     raise await self._explained(jetstream, error, left[count].subject)
                 else:
-                    # Another publisher's message came in between: continue after it.
+                    # Another publisher's message came in between: publish the rest after that message.
                     left = left[count:]
         except (nats.errors.Error, OSError) as error:
             raise self._translated(error) from None
@@ -133,9 +133,9 @@ class Stream:
             await _close(client)
 
     async def _connected(self) -> JetStreamContext:
-        """Return the connection, made again if it was lost.
+        """Return the connection; connect again if it was lost.
 
-        The client's own reconnect is off: it would send the messages in its buffers after a gap that it does not know of.
+        The client's own reconnect is off: it would send the messages in its buffers although earlier ones may be lost.
         """
         if self._client is not None and self._jetstream is not None and self._client.is_connected:
             return self._jetstream
@@ -184,7 +184,7 @@ class Stream:
         return self._jetstream
 
     async def _on_acknowledgement(self, reply: Msg) -> None:
-        """Receive the stream's acknowledgement of a message, or the server's empty reply where no stream takes it.
+        """Receive the stream's acknowledgement of a message, or the server's empty reply if no stream has the subject.
 
         The client's ``publish_async`` waits forever for a negative acknowledgement.
         """
@@ -204,11 +204,11 @@ class Stream:
     async def _without_too_large(
         self, jetstream: JetStreamContext, messages: Sequence[Message], rejected: dict[Change, None]
     ) -> Sequence[Message]:
-        """Return the messages of all changes, except changes with a message that is too large.
+        """Return the messages of the changes whose messages all fit.
 
-        Such a change is found before any of its messages is sent.
+        So no message of a change is sent if another one of the same change is too large.
 
-        :param rejected: gets the changes with too large messages.
+        :param rejected: receives the other changes.
         """
         assert self._client is not None
         if self._max_message_bytes is None:
@@ -280,7 +280,7 @@ class Stream:
     async def _explained(
         self, jetstream: JetStreamContext, error: Exception, subject: str
     ) -> PermanentError | TransientError:
-        """Translate a negative acknowledgement, with the stream's configuration if that may be the reason."""
+        """Translate a negative acknowledgement. The message quotes the stream's configuration if it may be the reason."""
         subjects: Sequence[str] = ()
         if isinstance(error, js.NoStreamResponseError):
             subjects = (await jetstream.stream_info(self.name)).config.subjects or []

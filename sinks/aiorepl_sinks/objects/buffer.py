@@ -22,7 +22,7 @@ _CHUNK_OVERHEAD: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A table, and the day of the commit in UTC. The partition of messages has neither."""
+    """A table, and the day of the commit in UTC. Logical decoding messages have one partition, without table and day."""
 
     schema: str | None = None
     table: str | None = None
@@ -80,7 +80,7 @@ class Step:
 def steps(batch: Batch) -> Iterator[Step]:
     """Split a batch into runs of whole transactions and slices of larger ones."""
     if batch.rejection is not None:
-        # Dead letters: the rest of a transaction does not follow.
+        # Replayed dead letters count as whole: the rest of their transactions does not follow.
         yield Step(True, batch.slices, batch.end_lsn)
         return
     units = ((whole, list(unit)) for whole, unit in map(_with_whole, batch.transactions()))
@@ -101,7 +101,7 @@ def _with_whole(unit: list[Slice]) -> tuple[bool, list[Slice]]:
 def partitioned(slices: Iterable[Slice]) -> list[tuple[Partition, Sequence[Change]]]:
     """Group changes by partition, in order. A truncate becomes one for each of its tables.
 
-    The rows of a snapshot are not looked at: a slice of them has one table.
+    A slice of a snapshot has rows of one table only, so its rows are grouped without looking at each.
     """
     groups: list[tuple[Partition, Sequence[Change]]] = []
     for copied, run in groupby(slices, key=lambda part: isinstance(part.changes, TableRows)):

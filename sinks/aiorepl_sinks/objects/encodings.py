@@ -47,7 +47,7 @@ class _Uncompressed:
 
 def _zstd(size: int) -> _Compressor:
     compressor: _Compressor = zstd.ZstdCompressor()
-    # The size is then in the frame's header, which some readers need.
+    # Writes the size into the frame's header. Some readers need it.
     compressor.set_pledged_input_size(size)  # type: ignore[attr-defined]
     return compressor
 
@@ -139,7 +139,7 @@ class ParquetEncoding(Encoding):
             )
         self._compression = compression
         self._row_group_bytes = max(row_group_bytes, _MIN_ROW_GROUP_BYTES)
-        # The last layout and its Arrow table, by the table's oid.
+        # By a table's oid, its last layout and the Arrow table of that layout.
         self._tables: dict[int, tuple[Any, Any]] = {}
 
     def at(self, position: Position) -> None:
@@ -149,7 +149,7 @@ class ParquetEncoding(Encoding):
         for table, run in self._runs(changes):
             batch = self._arrow.message_batch(run) if table is None else table.batch(run)
             first, last = identity(run[0]), identity(run[-1])
-            # An IPC message has the same size in memory and in the spool.
+            # Serialized at once, so that the piece has the same size in memory and in the spool.
             message = memoryview(batch.serialize())
             yield Piece(partition, batch.schema, [message], len(message), len(run), first, last)
 
@@ -208,7 +208,7 @@ class ParquetEncoding(Encoding):
             yield table, run
 
     def _table(self, change: Change) -> Any:
-        """Return the Arrow table of a change. Only rows have a layout, so a truncate may come before it is known."""
+        """Return the Arrow table of a change. Only rows have a layout, so the layout may be unknown at a truncate."""
         if isinstance(change, RowChange):
             known = self._tables.get(change.relation.oid)
             if known is None or known[0] is not change.layout:

@@ -43,7 +43,7 @@ class ManifestWriter:
         self._cleaned = False
         # Names of objects that may exist and are not listed.
         self._unlisted: set[str] = set()
-        # An entry that may exist although its creation has failed.
+        # An entry whose creation has failed, and which may exist all the same.
         self._attempted: Entry | None = None
 
     def claim(self, position: Position) -> None:
@@ -58,9 +58,9 @@ class ManifestWriter:
             self._create(Entry(sequence, sequence, self._name, position))
             self.epoch = sequence
         if not self._cleaned:
-            # Not later writers, if this process was suspended: their objects count.
+            # Leave out the writers that claimed the manifest later, while this process was suspended: their objects count.
             others = [writer for writer in self._writers() if writer.entries <= self.epoch]
-            # Before the others' files are deleted, because the next writer finds the manifest's end by these files.
+            # First write this writer's file, then delete the others': such files tell the next writer the manifest's end.
             self._put_file(self._unlisted, position)
             self._clean(others, self.epoch)
             self._cleaned = True
@@ -76,7 +76,7 @@ class ManifestWriter:
         """Add an entry.
 
         :param objects: the entry's objects, which exist.
-        :param position: these objects and those listed before contain everything up to it.
+        :param position: the objects of this entry and of all earlier ones contain everything up to this position.
         :raises PermanentError: another writer has claimed the manifest.
         """
         assert self.epoch is not None
@@ -88,7 +88,7 @@ class ManifestWriter:
         self.position, self._attempted = position, None
 
     def pass_over(self, position: Position) -> None:
-        """Move the position without an entry, because there are no events up to it."""
+        """Move the position without an entry, because there are no events up to ``position``."""
         self._put_file(self._unlisted, position)
         self.position = position
 
@@ -110,7 +110,7 @@ class ManifestWriter:
 
     def _create(self, entry: Entry) -> None:
         if not self._store.create(entry.name, entry.to_json()):
-            # It is this writer's own if only the answer was lost.
+            # The existing entry is this writer's own if only the store's answer was lost.
             found = self._entry(entry.sequence)
             if found is None or found.writer != self._name:
                 self._attempted = None
@@ -140,7 +140,7 @@ class ManifestWriter:
         ]
 
     def _newest(self, writers: Sequence[Writer]) -> Entry | None:
-        """Return the last entry. It is found by the writers' files, without listing a long manifest."""
+        """Return the last entry. The writers' files have its number, so a long manifest need not be listed."""
         if writers:
             number = max(writer.entries - 1 for writer in writers)
         else:

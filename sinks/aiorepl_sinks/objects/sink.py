@@ -35,7 +35,7 @@ class ObjectSink(SyncSink):
     """Base class of the sinks ``s3`` and ``parquet``.
 
     :param store: where objects are written.
-    :param encoding: how they are encoded.
+    :param encoding: how objects are encoded.
     :param layout: a template for objects' names.
     :param object_bytes: the largest size of an object, before compression.
     :param memory_bytes: the memory for unfinished objects.
@@ -135,7 +135,7 @@ class ObjectSink(SyncSink):
             self._manifest.abandon()
 
     def _collect(self, steps_of_batch: Sequence[Step]) -> None:
-        """Collect events. Full objects are written first, so a failed call has collected none of them."""
+        """Collect a batch's events. Full objects are written before, so a call that fails has collected no event."""
         assert self._manifest is not None
         assert self._position is not None
         self._manifest.claim(self._position)
@@ -167,7 +167,7 @@ class ObjectSink(SyncSink):
         small = [piece for piece in unwritten if piece.size <= _SMALL_BYTES]
         try:
             with ThreadPoolExecutor(_CONCURRENT_WRITES) as pool:
-                # All are attempted; the next call writes only those that failed.
+                # Every object is attempted; the next call writes only the objects that failed.
                 writing = [pool.submit(self._write_object, piece) for piece in small]
             for done in writing:
                 done.result()
@@ -196,7 +196,7 @@ class ObjectSink(SyncSink):
                 yield chunk
 
     def _spill_pieces(self, memory_bytes: int) -> None:
-        """If more than this is in memory, move the largest pieces to the spool until half of it is left."""
+        """If pieces use more than ``memory_bytes``, move the largest to the spool until they use half of it."""
         pieces = self._buffer.unwritten
         memory = sum(piece.memory_bytes for piece in pieces)
         if memory <= memory_bytes:

@@ -42,14 +42,14 @@ class Applier:
 
     :param name: the sink's name.
     :param strict: whether every insert must be of a new row, and every update and delete must find its row. A row of a
-        snapshot may exist.
+        snapshot may exist already.
     """
 
     def __init__(self, connection: Any, name: str, *, strict: bool) -> None:
         self._connection = connection
         self._name = name
         self._strict = strict
-        # Tables in which an inserted row existed: more may, and a COPY that fails is expensive.
+        # Tables in which an inserted row existed. They get no COPY: more rows may exist, and a failed COPY is expensive.
         self._has_existing_rows: set[Target] = set()
         # Tables for which a missing row was logged.
         self._logged: set[Target] = set()
@@ -111,7 +111,7 @@ class Applier:
         target = step.target
         upsert = (step.kind == "read" or not self._strict) and target.unique and target.key is not None
         if step.kind == "read" and target.key is not None and not target.unique:
-            # Without an index for ON CONFLICT. The rows that are replaced need not exist.
+            # ON CONFLICT needs a unique index. Without one, delete the rows that the snapshot replaces, if they exist.
             keys = [[row[index] for index in target.key] for row in step.rows]
             await self._execute(statements.delete(target), arrays(keys, len(target.key)))
         if len(step) >= _MIN_COPY_ROWS and target.copies and target not in self._has_existing_rows:
@@ -146,7 +146,7 @@ class Applier:
         )
 
     async def _insert_missing(self, step: Step) -> None:
-        """Insert rows that an update has not found, if all their values are known; log others once."""
+        """Insert the rows that an update did not find, if all values are known. Log the others once for each table."""
         target = step.target
         missing = Step("insert", target, rows=[row for row in step.rows if complete(row)])
         if len(missing) and target.unique:

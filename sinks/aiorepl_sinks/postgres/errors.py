@@ -53,7 +53,7 @@ def translate(error: Exception, what: str, reason: str | None = None) -> Permane
     """Translate an error of a statement.
 
     :param what: what the statement does, for the message.
-    :param reason: the reason, if more is known than SQLSTATE says.
+    :param reason: the reason, if it is known more exactly than by SQLSTATE.
     """
     if not isinstance(error, asyncpg.PostgresError):
         text = f"postgres: {what}: the connection was lost ({type(error).__name__})"

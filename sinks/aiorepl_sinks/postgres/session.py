@@ -18,7 +18,7 @@ from aiorepl_sinks.postgres.errors import translate_connect
 from aiorepl_sinks.postgres.liveness import Liveness
 from aiorepl_sinks.postgres.state import MirrorState
 
-# The settings of the source's texts. In the startup packet they take precedence over ALTER DATABASE and ALTER ROLE.
+# The settings with which the source printed its values. In the startup packet they override ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -28,9 +28,9 @@ _TEXT: Final = {
     "client_encoding": "UTF8",
     "xmloption": "content",
 }
-# Names in the sink's statements are those of pg_catalog, or are qualified, so that nobody's operators and functions take their place.
+# Unqualified names in the sink's statements are found in pg_catalog only, never among a user's operators and functions.
 SEARCH_PATH: Final = {"search_path": ""}
-# Set as far as the server's version has them.
+# Parameters that the server's version does not have are left out.
 _SESSION: Final = {
     # Find rows by an index if there is one, even if statistics are out of date or the table was empty.
     "plan_cache_mode": "force_generic_plan",
@@ -47,7 +47,7 @@ _SESSION: Final = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# The same for the client's side.
+# The client's TCP keepalives, with the same times as the server's.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 _LOCK_TIMEOUT: Final = 5
 
@@ -73,7 +73,7 @@ class KeepaliveConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The options of the sink about its connection; see ``PostgresSink``."""
+    """The sink's options for the connection; see ``PostgresSink``."""
 
     dsn: str = field(repr=False)
     password: PasswordCommand | None = field(repr=False)
@@ -217,7 +217,7 @@ class Session:
         )
 
     async def _watched_position(self) -> Position:
-        """Return the stored position. This may wait for locks or synchronous standbys, without a time limit, as a write does."""
+        """Return the stored position. Like a write, this may wait for locks or synchronous standbys without a time limit."""
         try:
             async with self.liveness.watch():
                 position = await self.state.open()

@@ -61,7 +61,7 @@ class PostgresSink(Sink):
     """
 
     reads_dsn_file: ClassVar[bool] = True
-    """Whether a pipeline's file leaves ``dsn = "file:…"`` as it is."""
+    """Whether this class reads ``dsn = "file:…"`` itself, so that a pipeline's file passes the text on."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class PostgresSink(Sink):
         position = await self._connect(context)
         position.require_same_source(context.position, f"sink {context.name}")
         if position.lsn < self._last_position:
-            # A standby without the latest commits was promoted, or a backup was restored: deliver them again.
+            # The target lost commits: a standby that lacked them was promoted, or a backup was restored. Deliver them again.
             self._drop()
             raise TransientError(
                 f"postgres: the target had everything up to {self._last_position}, but its position is now {position.lsn}",
@@ -206,7 +206,7 @@ class PostgresSink(Sink):
         return translate(error, describe(step), details)
 
     async def _undo(self, writer: Writer) -> None:
-        """Undo the failed call, but no earlier one that wrote slices of the same transaction."""
+        """Undo the failed call. Keep the slices of the same transaction that earlier calls wrote."""
         if writer.session.connection.is_closed():
             self._drop()
             return

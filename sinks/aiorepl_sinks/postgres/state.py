@@ -99,15 +99,15 @@ class MirrorState:
             begin.system_identifier,
             *_columns(begin),
         )
-        # The commit of this UPDATE waits for synchronous standbys. A commit that lost its connection while it waited for them is
-        # visible, but they may lack it.
+        # The commit of this UPDATE waits until the synchronous standbys have every earlier commit. They may lack one that is
+        # visible here, if its connection was lost while it waited for them.
         row = await connection.fetchrow(
             f"UPDATE {schema}.positions SET moved = moved WHERE sink = $1 AND slot = $2 "
             "RETURNING system_identifier, timeline, lsn::text, history::text, last::text",
             *self._key,
         )
         fields = {name: row[name] for name in ("system_identifier", "timeline", "lsn")}
-        # If these are NULL, an earlier version wrote the row, and ``from_json`` rejects it.
+        # If an earlier version wrote the row, these columns are NULL, and ``from_json`` rejects the row.
         details = {name: json.loads(row[name]) for name in ("history", "last") if row[name] is not None}
         return Position.from_json({**fields, **details, "slot": begin.slot})
 
@@ -115,7 +115,7 @@ class MirrorState:
         """Move the position.
 
         :param before: the position that this sink wrote last.
-        :raises PermanentError: the table holds another one.
+        :raises PermanentError: the table holds another position.
         """
         position = self._source.at(lsn)
         moved = await self._connection.execute(
@@ -134,7 +134,7 @@ class MirrorState:
     def gid(self, xid: int, prepare_lsn: LSN) -> str:
         """Return the GID on the target for a transaction that is prepared on the source.
 
-        An xid is not unique: a server that was promoted or restored may assign it again. With the LSN of the PREPARE it is.
+        An xid is not unique: a promoted or restored server may assign it again. So the GID also has the LSN of the PREPARE.
         """
         return f"{self._gid_prefix(xid)}{prepare_lsn:X}"
 
@@ -143,7 +143,7 @@ class MirrorState:
         return f"aiorepl_{sha256(identity.encode()).hexdigest()[:16]}_{xid}_"
 
     async def is_prepared(self, xid: int, prepare_lsn: LSN) -> bool:
-        """Whether the transaction is already prepared on the target. Deletes the records of earlier ones with its xid.
+        """Whether the transaction is already prepared on the target. Deletes the records of earlier ones with the same xid.
 
         :raises PermanentError: an earlier transaction with its xid is still prepared there.
         """
@@ -159,7 +159,7 @@ class MirrorState:
                 f"transaction, so it has ended there: ROLLBACK PREPARED '{others[0]}' (or COMMIT PREPARED, if it has committed "
                 "on the source), and start again"
             )
-        # Records of a transaction that was ended by hand.
+        # Delete the records of an earlier transaction that somebody has ended by hand.
         await self._connection.execute(
             f"DELETE FROM {self._schema}.prepared WHERE sink = $1 AND slot = $2 AND xid = $3 AND gid <> $4",
             *self._key,

@@ -30,7 +30,7 @@ class StepBuilder:
         self._states: dict[Name, tuple[Target, _RowStates]] = {}
 
     def take(self) -> list[AnyStep]:
-        """Return the steps for the collected changes, and forget them."""
+        """Return the steps for the collected changes, and begin again without changes."""
         for name in list(self._states):
             self._settle(name)
         steps, self._steps, self._run = self._steps, [], None
@@ -43,7 +43,7 @@ class StepBuilder:
         """
         known = self._states.get(target.name)
         if known is not None and known[0] is not target:
-            # The table was looked up again, or another relation maps to it.
+            # The target's table was looked up again, or another relation maps to the same table.
             self._settle(target.name)
         if isinstance(change, Insert):
             row = new_row(change)
@@ -55,7 +55,7 @@ class StepBuilder:
             if self._commutes(target):
                 self._states_of(target).put(_key(target, row), row)
             else:
-                # The source has one row with this key; a second one was inserted after a delete, or read again.
+                # The source has one row with this key. So a second row was inserted after a delete, or read by a snapshot.
                 kind: Kind = "read" if isinstance(change, Read) else "insert"
                 self._add(kind, target, (), None, row, () if target.key is None else (_key(target, row),))
         elif isinstance(change, Update):
@@ -96,7 +96,7 @@ class StepBuilder:
             states = self._states_of(target)
             if states.change(before, after, new):
                 return
-            # The row's key changes, and some of its values are known only on the target.
+            # The row's key changes, and only the target has some of its values: end the collected states, and add an update.
             self._settle(target.name)
         kept = frozenset() if moved or target.key is None else frozenset(target.key)
         columns = tuple(
@@ -109,7 +109,7 @@ class StepBuilder:
             self._add("update", target, columns, before, new, ())
             self._end_run()
         elif target.key is None:
-            # A later update may find the row that this one makes.
+            # A later update may have to find the row that this update makes.
             if before in self._keys:
                 self._end_run()
             self._add("update", target, columns, before, new, ())
@@ -203,7 +203,7 @@ class _RowStates:
         self._rows[key] = _State(known is not None and known.new, None)
 
     def change(self, before: Key, after: Key, row: Row) -> bool:
-        """Add an update; return ``False`` if its key changes and not all values of the row are known."""
+        """Add an update. Return ``False``, and add nothing, if the key changes and some value of the row is unknown."""
         known = self._rows.get(before)
         if known is not None and known.row is not None and not complete(row):
             row = [old if value is UNCHANGED else value for value, old in zip(row, known.row, strict=True)]

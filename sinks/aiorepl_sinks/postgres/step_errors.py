@@ -1,4 +1,4 @@
-"""Finds out more about a failed step than SQLSTATE says: the column, without quoting its values."""
+"""Finds the column that made a step fail, which SQLSTATE does not tell. Quotes no values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe(step: AnyStep) -> str:
 
 
 async def reason(connection: Any, step: AnyStep, sqlstate: str) -> str | None:
-    """Return the reason for a failure if more is known than SQLSTATE; call it after the transaction is rolled back."""
+    """Return a more exact reason for a failure than SQLSTATE, if one is found. Roll the transaction back before."""
     if isinstance(step, TruncateStep) and sqlstate == "0A000":
         return (
             "another table on the target refers to them, and the source did not truncate it, or does not publish it: truncate "

@@ -18,11 +18,11 @@ Kind = Literal["insert", "read", "update", "delete"]
 
 @dataclass(slots=True)
 class Step:
-    """Insert, update or delete rows of one table. To read means to insert rows of a snapshot, or to replace the existing ones.
+    """Insert, update or delete rows of one table. The kind ``read`` inserts or replaces rows of a snapshot.
 
-    :param columns: of an update, the indexes of the columns that are set.
-    :param keys: of an update or delete, the rows' keys, or the whole old rows if there is no key.
-    :param rows: of an insert or update, the new rows with all their columns.
+    :param columns: for an update, the indexes of the columns that are set.
+    :param keys: for an update or delete, the rows' keys, or the whole old rows if there is no key.
+    :param rows: for an insert, a read or an update, the new rows with all their columns.
     :param ordered: whether the step may succeed row by row if it fails as one statement.
     """
 

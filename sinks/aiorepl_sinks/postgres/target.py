@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiorepl import PermanentError, Relation
 from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
 
-# Partitions may have triggers, constraints and indexes of their own, so all of them are looked up.
+# Looks up all partitions too, because each may have triggers, constraints and indexes of its own.
 _TABLE: Final = """
 WITH RECURSIVE whole(oid) AS (
   SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
@@ -83,7 +83,7 @@ class TargetColumn:
     def cast(self, text: str) -> str:
         """Return an expression that converts ``text``, an expression of type text, to the column's type."""
         if self.type == "regclass":
-            # Unlike the input function, the cast rejects "-", the text of no table.
+            # The text "-" stands for no table. The input function accepts it; a cast from text does not.
             return f"pg_catalog.regclassin({text}::cstring)"
         return f"{text}::{self.type}"
 
@@ -94,7 +94,7 @@ class Target:
 
     :param name: schema and table.
     :param columns: the columns that the source sends, in its order.
-    :param key: the indexes of the key's columns; ``None``: only a whole row identifies itself.
+    :param key: the indexes of the key's columns; ``None``: a row is identified by all its columns.
     :param unique: whether a unique index on the key exists that ON CONFLICT can use.
     :param commutes: whether only the last state of each row is visible after the transaction: the table has no other unique
         index, no foreign key, trigger or rule, and no column that the source does not send. Then the order of changes to
@@ -118,7 +118,7 @@ class Target:
 
     @property
     def table(self) -> str:
-        """The table for UPDATE, DELETE and TRUNCATE: with ONLY, because tables that inherit from it are published themselves."""
+        """The table for UPDATE, DELETE and TRUNCATE. ONLY excludes tables that inherit from it; their own changes arrive."""
         return f"ONLY {qualified(self.name)}" if self.only else qualified(self.name)
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ from aiorepl_sinks.postgres.target import Target, find
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """The options of the sink about applying changes; see ``PostgresSink``."""
+    """The sink's options for applying changes; see ``PostgresSink``."""
 
     tables: TableMapping
     mode: Literal["upsert", "strict"]
@@ -69,7 +69,7 @@ class Writer:
         self._skipped: LSN | None = None
 
     async def write(self, parts: Sequence[Slice]) -> None:
-        """Apply a batch. It is committed on return, unless its last transaction continues in the next batch."""
+        """Apply a batch. The batch is committed on return, unless its last transaction continues in the next batch."""
         self._incomplete_before = self.incomplete
         if self._in_transaction:
             await self.session.connection.execute("SAVEPOINT aiorepl_call")
@@ -188,7 +188,7 @@ class Writer:
         await self._apply()
         end_lsn = self._end_lsn
         if end_lsn is not None:
-            # Without changes this statement is the whole transaction.
+            # If there are no changes, no transaction is open, and this statement commits on its own.
             await self.session.state.advance(self.session.position, end_lsn)
         if self._in_transaction:
             if end_lsn is not None and self._commit_time is not None:
@@ -199,8 +199,9 @@ class Writer:
         self._in_transaction = self.has_savepoint = False
         self._end_lsn = self._commit_time = None
 
-    # Two-phase commit. PREPARE, COMMIT PREPARED and ROLLBACK PREPARED are not part of the transaction that moves the position,
-    # so each may be done while the position is still before it. Then it is delivered again, and found done.
+    # Two-phase commit. PREPARE, COMMIT PREPARED and ROLLBACK PREPARED are not part of the transaction that moves the position.
+    # So after a crash one of them may be done although the position is still before it. The slice is then delivered again, and
+    # the sink finds that the command is done.
 
     async def _write_prepared(self, part: Slice, header: Transaction) -> None:
         message = part.two_phase

@@ -12,11 +12,11 @@ from redis import exceptions as errors
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks import tls
 
-# An error's code is the first word of its message. Until Redis 6.2 a failed script reports the error of the command that
-# failed within it at the end of its own message, after ": -".
+# An error's code is the first word of its message. Until Redis 6.2 the message of a failed script ends with ": -" and
+# the message of the command that failed in the script.
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]+)\b")
 _ACCESS_DENIED: Final = {"NOAUTH", "WRONGPASS", "NOPERM"}
-# ACL errors within a script, until Redis 6.2 and since 7; they have no code.
+# Messages of ACL errors within a script, until Redis 6.2 and since Redis 7. These errors have no code.
 _ACCESS_DENIED_IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
 _TRANSIENT: Final = {
     *("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN"),

@@ -102,7 +102,7 @@ class RedisSink(Sink):
         if ca is not None or certificate is not None or key is not None:
             if not self._encrypted:
                 raise ConfigurationError("redis: ca, certificate and key need a rediss:// URL")
-            # The client reads the files when it connects; this only reports errors in them at once.
+            # Only reports errors in the files at once. The client reads the files when it connects.
             tls.context("redis", ca, certificate, key, key_password)
             files = {"ca_certs": ca, "certfile": certificate, "keyfile": key, "password": key_password}
             options |= {f"ssl_{name}": value for name, value in files.items() if value is not None}
@@ -110,7 +110,7 @@ class RedisSink(Sink):
         if self._encrypted:
             options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         try:
-            # The engine retries and logs that; the client would retry silently.
+            # No retries by the client, which would be silent. The engine retries, and logs each attempt.
             pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
         except ValueError:
             raise ConfigurationError(
@@ -229,7 +229,8 @@ class RedisSink(Sink):
         schema_events = dict(self._schema_events)
         for change in batch.changes:
             if isinstance(change, SchemaChange):
-                # It has the ordinal of the row after it, and there is no free ID between that and the previous one.
+                # A schema change has the ordinal of the next row, and no ID is free before that row's. So its event
+                # becomes a field of the row's entry.
                 events = [event for _, event, _ in self._events.of(change)]
                 oid = change.relation.oid
                 schema_events[oid] = schema_events.get(oid, []) + events
@@ -241,7 +242,7 @@ class RedisSink(Sink):
         return changes, schema_events
 
     def _entries_of(self, change: Change, schema_fields: list[bytes]) -> list[Entry]:
-        """Return a change's entries: one for each of its streams and each event that the format makes of it."""
+        """Return a change's entries: one for each stream, and for each event that the format makes of the change."""
         entries = []
         lsn, ordinal = _parse_id(_identity(change))
         parts: Counter[str] = Counter()
@@ -265,7 +266,7 @@ class RedisSink(Sink):
         return type(self._events.format).split is not Format.split
 
     async def _append(self, changes: Sequence[tuple[str, list[Entry]]], position: bytes) -> bool:
-        """Run the append script; return ``False`` if Redis already has some of the changes: try again with the rest."""
+        """Run the append script. Return ``False`` if Redis already has some of the changes: try again with the rest."""
         entries = list(chain.from_iterable(entries for _, entries in changes))
         indexes = _stream_indexes(entries)
         last = changes[-1][0] if changes else self._last_id
@@ -294,8 +295,8 @@ class RedisSink(Sink):
     async def _append_replayed(self, entries: Sequence[Entry]) -> None:
         """Run the script that adds replayed entries.
 
-        Complete transactions have commit LSNs below the position, and later ones have not. So an ID right before the
-        position sorts after all existing entries and before all later ones.
+        The commit LSN of a complete transaction is below the position, and that of a later one is not. So an ID right
+        before the position sorts after all existing entries and before all later ones.
         """
         indexes = _stream_indexes(entries)
         arguments: list[Any] = [max(self._position_lsn, 1) - 1, self._max_length or ""]
@@ -313,7 +314,7 @@ class RedisSink(Sink):
             raise _not_a_stream(details[0])
 
     async def _wait_for_stored(self) -> None:
-        """Wait until the replicas have the stored position, because its writer may have ended before they had it."""
+        """Wait until the replicas have the stored position. An earlier process may have ended before they had it."""
         try:
             await self._append((), b"")
             await self._wait()
@@ -321,7 +322,7 @@ class RedisSink(Sink):
             raise translate(error, self._server) from None
 
     async def _wait(self) -> None:
-        """Wait until the replicas have what this connection wrote: the script always writes the position."""
+        """Wait until the replicas have this connection's writes. There always is one: the position."""
         milliseconds = int(self._timeout * 500)  # Redis has to answer before the connection counts as lost
         acknowledged = await cancellable(self._redis.wait(self._replicas, milliseconds))
         if acknowledged < self._replicas:
@@ -367,7 +368,7 @@ def _chunk(changes: Sequence[tuple[str, list[Entry]]]) -> Iterator[tuple[str, li
 def _identity(change: Change) -> str:
     """Return a change's identity as an entry ID: its commit LSN as a number, and its ordinal."""
     if change.transaction is None:
-        # A message outside transactions: a commit record may begin at the very LSN where it ends.
+        # A message outside transactions has its end LSN, where a commit record may begin. So its ID is one below.
         return f"{commit_lsn(change) - 1}-0"
     return f"{int(change.transaction.commit_lsn)}-{change.ordinal}"
 

@@ -218,7 +218,7 @@ def reason(error: BaseException) -> str:
         if isinstance(found, ssl.SSLCertVerificationError):
             return f"its certificate is invalid: {found.verify_message}"
         if isinstance(found, ssl.SSLError):
-            # Its errno is OpenSSL's, not the operating system's.
+            # An SSLError's errno is OpenSSL's, so ``os.strerror`` does not apply.
             return f"TLS failed: {found.reason or type(found).__name__}"
         if isinstance(found, socket.gaierror):
             return f"its name cannot be resolved: {found.strerror}"

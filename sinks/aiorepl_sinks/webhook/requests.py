@@ -84,10 +84,10 @@ def source_digest(context: SinkContext) -> str:
 
 
 def webhook_id(source: str, events: Sequence[Event]) -> str:
-    """Return a request's ID: of its only event, or of its first event, their number and a digest of all.
+    """Return a request's ID, made of its only event; or of its first event, the number of events and a digest of all.
 
     The digest is needed because the events between the first and the last depend on the selection of tables and on the number
-    of concurrent batches; a receiver that has seen one set must not skip another.
+    of concurrent batches; a receiver that has seen one set of events must not skip another set.
     """
     first = events[0].identity
     if len(events) == 1:
@@ -125,7 +125,7 @@ def trace_headers(events: Sequence[Event]) -> list[tuple[bytes, bytes]]:
 def content_type(of_event: str, body: str) -> bytes:
     """Return a body's media type.
 
-    :param of_event: the media type of an event.
+    :param of_event: the media type of a single event.
     :param body: the option ``body``.
     :raises ConfigurationError: if a body cannot contain events of this type.
     """
@@ -210,12 +210,12 @@ class Outcome(Enum):
     RETRY = auto()
     TOO_LARGE = auto()
     EVENTS_REJECTED = auto()
-    REQUEST_REJECTED = auto()  # whatever its events are
+    REQUEST_REJECTED = auto()  # other events would be rejected too
     GONE = auto()
 
 
 _RETRY: Final = {408, 425, 429}
-# About credentials, path, method or headers, which are the same for all events.
+# Statuses about credentials, path, method or headers, which do not depend on the events.
 _REQUEST_REJECTED: Final = {401, 402, 404, 405, 406, 407, 411, 415, 417, 421, 426, 428, 431}
 
 

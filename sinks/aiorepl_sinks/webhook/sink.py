@@ -64,7 +64,7 @@ _MAX_REJECTIONS_IN_A_ROW: Final = 100
 
 @dataclass(slots=True, eq=False)
 class _Delivery:
-    """The rest of a batch. It is kept between attempts, so that accepted events are not sent again."""
+    """The rest of a batch that is being sent, kept between attempts so that accepted events are not sent again."""
 
     batch: Batch
     requests: deque[Request]
@@ -73,7 +73,7 @@ class _Delivery:
     rejections_in_a_row: int = 0
 
     def reject(self, changes: Sequence[Change], problem: str) -> None:
-        """Record rejected changes; the first problem is the one that is reported."""
+        """Record rejected changes. Only the first problem of a batch is reported."""
         self.problem = self.problem or problem
         self.rejected += changes
 
@@ -178,10 +178,10 @@ class WebhookSink(Sink):
         self._source = ""
         self._pool: httpcore2.AsyncConnectionPool | None = None
         self._unfinished: dict[Batch, _Delivery] = {}
-        # The message of a 410 response, after which nothing is sent until the next ``open``.
+        # The message about a 410 response; empty without one. While it is set, nothing is sent. ``open`` clears it.
         self._stopped = ""
         if http2:
-            # At DEBUG it logs headers, which may contain secrets.
+            # At DEBUG hpack logs headers, which may contain secrets.
             logging.getLogger("hpack").setLevel(logging.INFO)
 
     async def open(self, context: SinkContext) -> Position | None:
@@ -193,7 +193,7 @@ class WebhookSink(Sink):
         return None
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:
-        """Send OPTIONS with the headers of a request: the receiver must answer, and not refuse the credentials."""
+        """Send OPTIONS with a request's headers. The receiver must answer, and accept the credentials."""
         self._pool = self._new_pool()
         response = await self._exchange(b"OPTIONS", self._headers, b"")
         problem = f"webhook: {self._target.shown}: {response.status} to OPTIONS"
@@ -241,7 +241,7 @@ class WebhookSink(Sink):
         return cut(events, self._request_events, self._request_bytes)
 
     def _keep(self, delivery: _Delivery) -> None:
-        # The engine may give up a batch, so the number of kept deliveries is limited to the number that can be in progress at once.
+        # The engine may give up a batch without a further call. So no more deliveries are kept than can be in progress.
         while len(self._unfinished) >= self._connections:
             del self._unfinished[next(iter(self._unfinished))]
         self._unfinished[delivery.batch] = delivery
@@ -273,7 +273,7 @@ class WebhookSink(Sink):
                     )
                 delivery.reject_rest(problem)
             case Outcome.TOO_LARGE if len(request.events) > 1:
-                # Never smaller than half of what the receiver takes, however often it replies 413.
+                # The request is larger than the receiver's limit, so half of its size is never less than half of that limit.
                 self._request_bytes = min(self._request_bytes, request.size // 2)
                 left = [event for waiting in delivery.requests for event in waiting.events]
                 delivery.requests = deque(self._cut(left))
