@@ -41,7 +41,7 @@ ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
     ],
     "changelog": [field.with_nullable(True) for field in META],
 }
-"""The columns that a mode adds to the source's."""
+"""By mode, the columns that a target has besides the source's columns."""
 
 
 def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
@@ -74,11 +74,11 @@ class Evolution:
     """The steps from a target's present columns to the wanted ones.
 
     :param schema: all columns after the steps.
-    :param renamed: by the present name, the new one.
-    :param widened: by the new name, the new type.
+    :param renamed: by a column's present name, its new name.
+    :param widened: by a column's new name, its new type.
     :param added: the columns that are new.
-    :param filled: by name, the value of a new column in existing rows, unless it is null.
-    :param numbered: by name, the attribute number of a column that had no number yet.
+    :param filled: by a new column's name, its value in existing rows, if that is not null.
+    :param numbered: by name, the attribute number of a column whose number was not known yet.
     """
 
     schema: pa.Schema
@@ -129,7 +129,7 @@ def evolution(
         wants = matched.get(field.name)
         name = aside.get(field.name, field.name) if wants is None else wants.name
         if wants is None and name == field.name and name in {each.name for each in matched.values()}:
-            # Another column was renamed to the name of one that was dropped.
+            # This column was dropped, and another one was renamed to its name.
             name = _free(f"{name}_dropped_{number_of(field) or 0}", taken)
         if name != field.name:
             renamed[field.name] = name
@@ -159,7 +159,7 @@ def number_of(field: pa.Field) -> str | None:
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both, preferably one of the two; ``None`` if there is none."""
+    """Return a type that holds the values of both types, preferably one of the two; ``None`` if there is none."""
     return widening.wider(one, other, _scalar)
 
 
@@ -173,7 +173,7 @@ def _scalar(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
                 return wide
             if kinds.is_decimal(wide):
                 return _decimal(_DIGITS[narrow.bit_width], 0, wide)
-        # Text must be PostgreSQL's own, and its text of dates and floats depends on settings.
+        # A value becomes text only if PostgreSQL has one text for it. The text of dates and floats depends on settings.
         if kinds.is_string(wide) and (
             kinds.is_integer(narrow) or kinds.is_decimal(narrow) or kinds.is_boolean(narrow)
         ):
@@ -191,7 +191,7 @@ _DIGITS: Final = {16: 5, 32: 10, 64: 19}
 
 
 def _decimal(precision: int, scale: int, other: pa.DataType) -> pa.DataType:
-    """Return a decimal with the digits of both, or text, as for numeric without precision, if there are too many."""
+    """Return a decimal with the digits of both types; beyond 38 digits, text, as for numeric without precision."""
     whole, fraction = max(precision - scale, other.precision - other.scale), max(scale, other.scale)
     return pa.decimal128(whole + fraction, fraction) if whole + fraction <= 38 else pa.string()
 

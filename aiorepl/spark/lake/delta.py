@@ -209,7 +209,7 @@ class DeltaTarget:
     ) -> Snapshot | None:
         """Commit changes after a version; ``None`` if another commit came first.
 
-        :param commit: ``None``: they belong to no batch.
+        :param commit: the batch; ``None`` for changes that belong to no batch.
         """
         if snapshot is not None:
             require_finished(snapshot)

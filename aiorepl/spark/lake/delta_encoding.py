@@ -10,11 +10,11 @@ from deltalake import ColumnProperties, WriterProperties
 
 from aiorepl.spark.lake.delta_statistics import exact
 
-# Encoding is most of the work of a snapshot. zstd would take a third more CPU for files that are a third smaller, and statistics of
-# texts, which rarely help to skip a row group, a seventh more. Decimals are integers, as Spark writes them. Columns with a larger
-# dictionary get none.
+# Encoding is most of the work of a snapshot. zstd would make files a third smaller, and take a third more CPU. Statistics of
+# texts would take a seventh more, and rarely help to skip a row group. Decimals are stored as integers, as Spark does. A column
+# whose dictionary would be larger has none.
 _OPTIONS: Final[dict[str, Any]] = {"dictionary_pagesize_limit": 16 * 1024, "store_decimal_as_integer": True}
-# Differences take less CPU and less space than a dictionary and Snappy.
+# Encoding differences takes less CPU and less space than a dictionary and Snappy.
 _DIFFERENCES: Final = "DELTA_BINARY_PACKED"
 _INT64_DIGITS: Final = 18
 
@@ -36,7 +36,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def writer_properties(schema: pa.Schema) -> WriterProperties:
-    """Return the same choice for deltalake. Columns whose statistics deltalake would round have none."""
+    """Return deltalake's options for the encodings of ``parquet_options``. Statistics that deltalake would round are off."""
     rounded = any(not exact(field.type) for field in schema)
     columns = {}
     for field in schema:
@@ -47,7 +47,7 @@ def writer_properties(schema: pa.Schema) -> WriterProperties:
             )
         elif statistics is not None:
             columns[field.name] = ColumnProperties(statistics_enabled=statistics)
-    # The attributes of a composite get the default: no properties can name them.
+    # Also for the attributes of composites, because column properties cannot name them.
     default = ColumnProperties(statistics_enabled="NONE") if rounded else None
     return WriterProperties(
         compression="SNAPPY", default_column_properties=default, column_properties=columns

@@ -29,7 +29,7 @@ LOG: Final = "_delta_log"
 _OF_DELTALAKE: Final = ("allow_http", "unsafe_rename", "locking_provider", "conditional_put", "dynamo")
 """Parts of the names of deltalake's own options, which obstore does not know."""
 
-# deltalake decodes "%", takes "\\" for "/", and fails with errors of Rust at the others.
+# deltalake decodes "%", takes "\\" for "/", and fails with internal errors of Rust for the other characters.
 _UNSUITABLE: Final = re.compile(r"[\x00-\x1f\x7f%\\\[\]^|]")
 
 
@@ -104,7 +104,7 @@ class DeltaFolder:
     def files(self) -> Iterator[tuple[str, float]]:
         """Yield the files of the table, with the times of their last writes in seconds since 1970.
 
-        Folders and files whose name begins with a dot or an underscore are not the table's, unless it names a partition.
+        Folders and files whose name begins with a dot or an underscore are left out, unless the folder is a partition's.
         """
         if self._local is not None:
             for folder, folders, names in os.walk(self._local):
@@ -136,13 +136,13 @@ class DeltaFolder:
         return data
 
     def create_entry(self, name: str, data: bytes) -> bool:
-        """Write a file of the log, unless one with this name exists; return whether it is ours. It is durable on return.
+        """Write a file of the log durably, unless one with this name exists. Return whether this call wrote it.
 
         :param data: must differ from the data of every other process.
         """
         if self._local is None:
             path = f"{LOG}/{name}"
-            # If it exists, an answer may have been lost.
+            # An existing file may be this call's own, if the store's answer to an attempt was lost.
             return self._client.create(path, data) is not None or self._client.read(path) == data
         folder = self._local / LOG
         folder.mkdir(parents=True, exist_ok=True)

@@ -42,13 +42,13 @@ def restored(folder: DeltaFolder) -> bool:
 
 
 def another_mirror(folder: DeltaFolder, first: int, last: int) -> bool:
-    """Whether a mirror made one of these versions."""
+    """Whether some mirror made a version from ``first`` to ``last``."""
     found = (commit_info(folder, version) for version in range(first, last + 1))
     return any(application_of(_metadata(info)) is not None for info in found)
 
 
 def require_finished(snapshot: Snapshot) -> None:
-    """Check that no earlier release has left a batch unfinished, which took several commits.
+    """Check that no unfinished batch is left by an earlier release, whose batches took several commits.
 
     :raises ConfigurationError: there is such a batch.
     """

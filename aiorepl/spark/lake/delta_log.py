@@ -42,43 +42,43 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """Its path relative to the table, or its URI."""
+        """The file's path relative to the table, or its URI."""
         return unquote(self.add["path"])
 
     @property
     def vector(self) -> delta_vectors.Descriptor | None:
-        """The descriptor of its deletion vector."""
+        """The descriptor of the file's deletion vector; ``None`` if it has none."""
         found: Mapping[str, Any] | None = self.add.get("deletionVector")
         return found
 
     @property
     def identity(self) -> tuple[str, str | None]:
-        """What distinguishes it from other files, and from itself with another vector."""
+        """The identity of the file in the log: its path and its vector. With another vector, the log lists another file."""
         return self.add["path"], delta_vectors.identity(self.vector)
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The file's size in bytes."""
         return int(self.add["size"])
 
     @property
     def rows(self) -> int:
-        """The number of its rows, with the deleted ones; 0 if it is unknown."""
+        """The number of the file's rows, including deleted ones; 0 if it is unknown."""
         return int(self.statistics.get("numRecords") or 0)
 
     @property
     def partition(self) -> tuple[tuple[str, str | None], ...]:
-        """The columns and values of its partition."""
+        """The columns and values of the file's partition."""
         return tuple(sorted((self.add.get("partitionValues") or {}).items()))
 
     @cached_property
     def statistics(self) -> Mapping[str, Any]:
-        """Its statistics; empty if there are none."""
+        """The file's statistics; empty if there are none."""
         text = self.add.get("stats")
         return json.loads(text) if text else {}
 
     def removed(self, now: int, *, data_change: bool = True) -> Action:
-        """Return the action that removes it.
+        """Return the action that removes the file.
 
         :param now: milliseconds since 1970.
         """
@@ -138,7 +138,7 @@ class Snapshot:
         return found
 
     def newest(self) -> Self:
-        """Return the newest version, if the log still has this one."""
+        """Return the newest version, found by following the log from this version on."""
         found = self
         while True:
             try:
@@ -147,7 +147,7 @@ class Snapshot:
                 return found
 
     def is_there(self) -> bool:
-        """Whether the log still has this version: the table was neither deleted nor put back from another copy."""
+        """Whether the log still has this version. It has not if the table was deleted, or replaced by another copy."""
         try:
             data = self.folder.entry(entry_name(self.version))
         except FileNotFoundError:
@@ -160,17 +160,17 @@ class Snapshot:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The table's columns."""
         return pa.schema(Schema.from_json(self.metadata["schemaString"]))
 
     @property
     def partitions(self) -> list[str]:
-        """The names of the columns by which it is partitioned."""
+        """The names of the columns by which the table is partitioned."""
         return list(self.metadata.get("partitionColumns") or ())
 
     @property
     def configuration(self) -> Mapping[str, str]:
-        """Its properties."""
+        """The table's properties."""
         return dict(self.metadata.get("configuration") or {})
 
     def _after(self, version: int, actions: Iterator[Action]) -> Self:
@@ -216,7 +216,7 @@ def commits(folder: DeltaFolder) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def commit_info(folder: DeltaFolder, version: int) -> Mapping[str, Any]:
     """Return the ``commitInfo`` of a version; empty if it has none."""
     for line in folder.entry(entry_name(version)).splitlines():
-        # It is usually the first or the last action, and the others may be large.
+        # ``commitInfo`` is usually the first or the last action, and other actions may be large.
         if b'"commitInfo"' in line and (found := json.loads(line).get("commitInfo")) is not None:
             info: Mapping[str, Any] = found
             return info
@@ -250,7 +250,7 @@ def _of_checkpoint(folder: DeltaFolder, names: list[str]) -> Iterator[Action]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an action as the log's JSON has it, without the fields that are null."""
+    """Return a checkpoint's action in the form of the log's JSON, without null fields."""
     if not isinstance(value, dict):
         return value
     return {key: each if key in _MAPS else _plain(each) for key, each in value.items() if each is not None}

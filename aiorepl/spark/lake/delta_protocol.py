@@ -11,7 +11,7 @@ from aiorepl.errors import ConfigurationError
 
 VECTORS: Final = "delta.enableDeletionVectors"
 _VECTORS, _NTZ = "deletionVectors", "timestampNtz"
-# By the version of a writer, the features that it implies.
+# By version of the writer protocol, the features that the version implies.
 _LEGACY: Final[Mapping[int, tuple[str, ...]]] = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -19,7 +19,7 @@ _LEGACY: Final[Mapping[int, tuple[str, ...]]] = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-# A table may have these features in its protocol while nothing uses them. ``_used`` finds the property or the column that does.
+# A table's protocol may list these features although nothing uses them. ``_used`` looks for a use.
 _PASSIVE: Final[Mapping[str, str]] = {
     "appendOnly": "delta.appendOnly",
     "invariants": "delta.invariants",

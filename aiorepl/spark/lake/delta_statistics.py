@@ -44,7 +44,7 @@ def bounds(statistics: Mapping[str, Any], name: str, kind: pa.DataType) -> Bound
 
 
 def without_rounded(add: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any] | None:
-    """Return an add action without the bounds that may be rounded; ``None`` if it has none."""
+    """Return an add action without the bounds that may be rounded; ``None`` if no bound may be."""
     names = [field.name for field in schema if not exact(field.type)]
     if not names or not add.get("stats"):
         return None
@@ -113,7 +113,7 @@ def _parsed(value: Any, kind: pa.DataType, *, upper: bool = False) -> Any:
     if kinds.is_timestamp(kind):
         since = datetime.fromisoformat(value).replace(tzinfo=UTC) - _EPOCH
         micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        # Other programs cut times off after the millisecond.
+        # Other programs truncate times to milliseconds.
         return micros + _MILLISECOND if upper else micros
     if kinds.is_decimal(kind):
         return Decimal(repr(value))

@@ -1,7 +1,7 @@
 """One commit of a Delta table, from the changes of a batch. Does not use Spark.
 
-The log's entry has the new columns, the new files, the rows that are gone, and the query's identifier with the batch's number and
-end. Rows that are gone are marked in deletion vectors, or their files are written again without them.
+The log's entry has the new columns, the new files, the deleted rows, and the query's identifier with the batch's number and
+end. Deleted rows are marked in deletion vectors, or their files are written again without them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aiorepl.spark.lake.transaction import Entry, Transaction
 
 _KEYS: Final = "aiorepl/keys"
 _REWRITTEN_BYTES: Final = 64 * 1024 * 1024
-"""With ``auto``, deletion vectors begin with a commit that would write more bytes of files again."""
+"""With ``auto``, a table gets deletion vectors once a commit would write files of this size again."""
 
 
 class DeltaTransaction(Transaction[DataFile]):
@@ -81,7 +81,7 @@ class DeltaTransaction(Transaction[DataFile]):
             self.schema = wanted
             self.partitions = [name for name in self._layout.partition_by if name in wanted.names]
             return
-        # Rows of a changelog, and versions that ended, keep the values of their time.
+        # Rows of a changelog get no default: they keep the values of their time. ``_fill`` leaves out ended versions, too.
         steps = evolution(self.schema, wanted, None if self.mode == "changelog" else defaults)
         before = self.schema
         if not steps.rewrites:
@@ -135,7 +135,7 @@ class DeltaTransaction(Transaction[DataFile]):
             actions += self._actions(entry, marks.get(entry), now, data_change=data_change)
         version = 0 if present is None else present.version + 1
         data = b"".join(orjson.dumps(action) + b"\n" for action in actions)
-        # If this fails, the log may have the entry all the same, so the new files stay. Upkeep removes files that nobody refers to.
+        # If this raises, the log may have the entry all the same, so the new files are kept. Upkeep deletes unreferenced files.
         written, self._written = self._written, []
         if not self.folder.create_entry(entry_name(version), data):
             self._written = written
@@ -145,7 +145,7 @@ class DeltaTransaction(Transaction[DataFile]):
     def _actions(
         self, entry: Entry[DataFile], vector: delta_vectors.Descriptor | None, now: int, *, data_change: bool
     ) -> Iterator[Action]:
-        """Yield the actions of a file; none if it stays as it is."""
+        """Yield the actions that change a file in the log; none if the file stays as it is."""
         assert self.schema is not None
         add: Mapping[str, Any] = entry.file.add
         if entry.new:
@@ -171,7 +171,7 @@ class DeltaTransaction(Transaction[DataFile]):
         return dict(zip(marked, found, strict=True))
 
     def _marks(self, entries: Sequence[Entry[DataFile]]) -> bool:
-        """Whether rows of files are marked in deletion vectors, and the files are not written again."""
+        """Whether to mark deleted rows in deletion vectors, instead of writing the files again."""
         if self._vectors != "auto":
             return self._vectors
         present = {} if self._snapshot is None else self._snapshot.configuration

@@ -50,7 +50,7 @@ def compact(snapshot: Snapshot, mode: Mode) -> None:
 
 
 def _vacuum(snapshot: Snapshot, retain: float) -> None:
-    """Delete the files that no version since ``retain`` seconds ago needs, also those of vectors, which deltalake does not know."""
+    """Delete files that no version of the last ``retain`` seconds needs. deltalake would leave the files of vectors."""
     before = time.time() - retain
     needed = _needed(snapshot, before)
     if needed is not None:
@@ -59,7 +59,7 @@ def _vacuum(snapshot: Snapshot, retain: float) -> None:
 
 
 def _needed(snapshot: Snapshot, before: float) -> set[str] | None:
-    """Return the files that a version since ``before`` needs; ``None`` if the log does not go back that far."""
+    """Return the files that some version since ``before`` needs; ``None`` if the log does not reach back to ``before``."""
     files = list(snapshot.files.values())
     for version in range(snapshot.version, -1, -1):
         try:

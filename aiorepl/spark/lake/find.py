@@ -19,13 +19,13 @@ from aiorepl.spark.lake.statistics import Bounds, comparable
 
 _BITS: Final = 1 << 16
 _ROWS: Final = 1024 * 1024
-"""As many rows are compared at a time; each comparison prepares the wanted keys again."""
+"""The number of rows that are compared at a time. Each comparison prepares the wanted keys again."""
 
 
 class Wanted:
     """The keys of rows that are to be found.
 
-    :param rows: the key columns, in the table's types; no key is there twice, and none is null.
+    :param rows: the key columns, in the table's types. The keys are distinct, and none is null.
     """
 
     def __init__(self, rows: pa.Table) -> None:
@@ -39,7 +39,7 @@ class Wanted:
                 self._ordered[name] = values.take(pc.sort_indices(values))
 
     def in_file(self, scan: FileScan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the positions of rows that have a wanted key, ascending, and the number of each row's key in ``rows``."""
+        """Yield the positions of rows with a wanted key, ascending, and for each row the key's number in ``rows``."""
         if self._excluded(scan):
             return
         waiting: list[tuple[np.ndarray, pa.Table]] = []
@@ -78,9 +78,9 @@ class Wanted:
 
 
 def matches(rows: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of rows whose key is wanted, ascending, and for each the number of its key in ``wanted``.
+    """Return the numbers of the rows whose key is wanted, ascending, and for each row the key's number in ``wanted``.
 
-    :param wanted: no key is there twice.
+    :param wanted: distinct keys.
     """
     candidates: np.ndarray | None = None
     for name in keys:
@@ -100,11 +100,11 @@ def matches(rows: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> tuple[np.n
 
 
 def _may_be_in(column: Any, wanted: pa.Array) -> np.ndarray:
-    """Return for each value whether it is wanted; of integers, also others whose last bits are those of a wanted one."""
+    """Return for each value whether it may be wanted. An integer may be if a wanted one has the same last bits."""
     kind = column.type
     if not pa.types.is_integer(kind) or column.null_count or len(wanted) > _BITS // 16:
         return pc.is_in(column, value_set=wanted).to_numpy()  # type: ignore[no-any-return]
-    # A fifth of the time of a comparison by hashes, which most rows do not need.
+    # This takes a fifth of the time of a comparison by hashes, and rules out most rows.
     found = np.zeros(_BITS, bool)
     found[_last_bits(wanted)] = True
     some: np.ndarray = found[_last_bits(column)]
@@ -113,5 +113,5 @@ def _may_be_in(column: Any, wanted: pa.Array) -> np.ndarray:
 
 def _last_bits(values: Any) -> np.ndarray:
     numbers = values.to_numpy()
-    # A smallint has 16 bits with its sign, too few for the mask.
+    # The mask does not fit into a signed 16-bit integer.
     return (numbers if numbers.itemsize >= 4 else numbers.astype(np.int32)) & (_BITS - 1)  # type: ignore[no-any-return]

@@ -57,14 +57,14 @@ _log = logger("aiorepl.spark")
 
 _ATTEMPTS: Final = 5
 _BATCH: Final = "aiorepl.batch."
-# Each batch adds a metadata file, which lists all snapshots.
+# Each batch adds a metadata file that lists all snapshots, so old metadata files are deleted.
 _TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
 
 class IcebergLake:
     """A catalog, with an Iceberg table for each source table, in a namespace with the schema's name.
 
-    :param catalog: the catalog, or a function that opens it, which is called at the first use.
+    :param catalog: the catalog, or a function that opens it at the first use.
     :param prefix: a prefix of the namespaces' names.
     """
 
@@ -99,7 +99,7 @@ class IcebergLake:
     def require_packages(self) -> None:
         """Open the catalog, to learn whether all of its packages are installed.
 
-        Another error is dropped, because the first use raises it again: the catalog may not answer yet.
+        The catalog may not answer yet, so any other error is dropped; the first use raises it.
 
         :raises ConfigurationError: a package is missing.
         """
@@ -194,7 +194,7 @@ class IcebergTarget:
                     batch.commit({})
                 return
             except TableUnavailable:
-                # Whether or not this attempt was committed, another one deletes the same rows.
+                # Try again, whether or not this attempt was committed: another attempt deletes the same rows.
                 if not left:
                     raise
 
@@ -218,7 +218,7 @@ class IcebergTarget:
         with (
             self._translated(),
             reading(".".join(self.identifier), table.location()),
-            # Another program's commit that came first is no failure: upkeep is due again later.
+            # Another program's commit came first. Leave it at that: upkeep will be due again.
             suppress(CommitFailedException),
         ):
             if is_due(self._upkeep.optimize_every, since, version):
@@ -260,7 +260,7 @@ class IcebergTarget:
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:
-            # Another table of the same new namespace may be created concurrently, and not every catalog raises a specific error for that.
+            # Another table may create the same namespace concurrently. Not every catalog raises a specific error for that.
             if not self._catalog.namespace_exists(self.identifier[:-1]):
                 raise
         staged = self._catalog.create_table_transaction(
@@ -269,14 +269,14 @@ class IcebergTarget:
         if self._layout.partition_by:
             with staged.update_spec() as spec:
                 for column in self._layout.partition_by:
-                    # A temporary name, because the column may be renamed, and another column may take its name.
+                    # Not the column's name: the column may be renamed, and another column may get its name.
                     spec.add_field(column, IdentityTransform(), f"by_{column}")
         set_numbers(staged, wanted)
         return staged
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise TableUnavailable if the catalog fails, or another program has changed the table meanwhile.
+        """Raise TableUnavailable if the catalog fails, or if another program has changed the table meanwhile.
 
         :raises ConfigurationError: pyiceberg can only read the catalog.
         """
@@ -297,12 +297,12 @@ class IcebergTarget:
 def _version(table: IcebergTable) -> int:
     """Return a number that increases with each commit of rows."""
     snapshot = table.current_snapshot()
-    # All snapshots of format version 1 have the number 0.
+    # Snapshots of format version 1 have no number but 0; count the commits instead.
     return (0 if snapshot is None else snapshot.sequence_number or 0) or len(table.history())
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a catalog in a database that cannot be reached, or is busy."""
+    """Return the errors that a catalog in a database raises if the database is busy or cannot be reached."""
     try:
         from sqlalchemy.exc import OperationalError
     except ModuleNotFoundError:

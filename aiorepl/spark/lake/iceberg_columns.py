@@ -22,7 +22,7 @@ _NUMBERS: Final = "aiorepl.numbers"
 
 
 def columns_of(table: TableMetadata) -> pa.Schema:
-    """Return a table's columns, with ``NUMBER`` in the metadata of fields where it is known."""
+    """Return a table's columns. The metadata of a field has its attribute number (``NUMBER``), if that is known."""
     numbers = json.loads(table.properties.get(_NUMBERS, "{}"))
     arrow = _pyarrow_schema_ensure_small_types(table.schema().as_arrow())
     fields = []
@@ -43,7 +43,7 @@ def without_metadata(schema: pa.Schema) -> pa.Schema:
 
 
 def set_numbers(transaction: Transaction, schema: pa.Schema) -> None:
-    """Record the attribute numbers of ``schema``, whose columns the table has."""
+    """Record the attribute numbers of the table's columns, which are those of ``schema``."""
     ids = {field.name: field.field_id for field in transaction.table_metadata.schema().fields}
     numbers = {str(ids[field.name]): number for field in schema if (number := number_of(field))}
     transaction.set_properties({_NUMBERS: json.dumps(numbers)})
@@ -57,7 +57,7 @@ def change(transaction: Transaction, steps: Evolution, name: str) -> None:
     """
     fields = {field.name: field for field in _iceberg_fields(steps.schema)}
     with transaction.update_schema() as update:
-        # By way of temporary names, because columns may swap theirs.
+        # First to temporary names, because columns may swap their names.
         for place, old in enumerate(steps.renamed):
             update.rename_column(old, f"_aiorepl_{place}")
     with transaction.update_schema() as update:

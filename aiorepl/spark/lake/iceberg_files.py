@@ -34,7 +34,7 @@ PATH, POSITION = "file_path", "pos"
 class IcebergFile:
     """A data file.
 
-    :param deletes: the files with position deletes that may mark its rows.
+    :param deletes: the files with position deletes that may mark the data file's rows.
     """
 
     data: DataFile
@@ -54,13 +54,13 @@ class IcebergFile:
 
     @property
     def partition(self) -> tuple[int, Record]:
-        """The partition spec and its values."""
+        """The partition spec's id, and the values of the partition."""
         return self.data.spec_id, self.data.partition
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest, with its entries that are not deleted."""
+    """A manifest, and its entries without the deleted ones."""
 
     file: ManifestFile
     entries: Sequence[ManifestEntry]
@@ -101,7 +101,7 @@ class IcebergFiles:
         return found
 
     def owners(self) -> dict[str, str]:
-        """Return, by file with position deletes of only one data file, that data file."""
+        """Return the data file of each file with position deletes that marks rows of only one data file."""
         found = {}
         for entry in self.of(ManifestContent.DELETES):
             path = _referenced_data_file_path(entry.data_file)

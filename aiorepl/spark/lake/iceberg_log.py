@@ -20,7 +20,7 @@ _UNFINISHED: Final = "aiorepl.unfinished."
 
 
 def require_finished(table: IcebergTable) -> None:
-    """Check that no earlier release has left a batch unfinished, which took several commits.
+    """Check that no unfinished batch is left by an earlier release, whose batches took several commits.
 
     :raises ConfigurationError: there is such a batch.
     """
@@ -43,7 +43,8 @@ def rolled_back(table: IcebergTable) -> bool:
         if snapshot.snapshot_id == last.snapshot_id:
             return False
         oldest = snapshot
-    # Snapshots between the last batch and the oldest known ancestor may have expired.
+    # The batch is no known ancestor. If snapshots in between have expired, the oldest known ancestor is newer
+    # than the batch.
     return oldest is None or oldest.parent_snapshot_id is None or _number(oldest) < _number(last)
 
 

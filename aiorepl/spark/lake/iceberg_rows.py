@@ -24,7 +24,8 @@ from aiorepl.spark.lake.table import ColumnRange
 def reading(name: str, location: str = "") -> Iterator[None]:
     """Translate the errors for a table's missing and damaged files.
 
-    :param location: the table's folder, if the block does more than read this table. Then other errors stay as they are.
+    :param location: the table's folder, if the block does more than read the table. Only a missing file in this folder
+        is translated then.
     :raises ConfigurationError: a file is missing, or the metadata file is damaged.
     """
     try:

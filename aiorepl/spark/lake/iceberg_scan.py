@@ -78,7 +78,7 @@ class IcebergScan(FileScan):
         }
 
     def whole(self, group: pa.Table | None, count: int, columns: Sequence[str]) -> pa.Table:
-        """Return columns in the table's types. A column that the file lacks is null, or constant if the table is partitioned by it."""
+        """Return columns in the table's types. A column that the file lacks is null; a partition column is constant."""
         assert self._stored is not None
         arrays: dict[str, Any] = {}
         others = []
@@ -97,7 +97,7 @@ class IcebergScan(FileScan):
         return pa.table([arrays[name] for name in columns], schema=schema)
 
     def _projected(self, group: pa.Table, stored: Sequence[NestedField]) -> dict[str, Any]:
-        """Return columns of other types, and with the nested fields of the table."""
+        """Return the file's columns, converted to the table's types and nested fields."""
         there = {field.field_id for field in stored}
         fields = [field for field in self._reader.fields.values() if field.field_id in there]
         rows = [

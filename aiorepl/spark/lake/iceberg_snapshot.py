@@ -35,7 +35,7 @@ from pyiceberg.table.snapshots import (
 from aiorepl.spark.lake.iceberg_files import Manifest
 
 _MANIFESTS: Final = 10
-"""This many small manifests are joined: every scan reads all of them."""
+"""At least this many small manifests are joined, because every scan reads all manifests."""
 _SMALL_BYTES: Final = 4 * 1024 * 1024
 _CODEC: Final = "deflate"
 
@@ -79,8 +79,8 @@ class SnapshotWriter:
     def write(self, summary: Mapping[str, str], operation: Operation | None = None) -> Snapshot:
         """Write the snapshot's files, and return the snapshot.
 
-        :param summary: added to the summary.
-        :param operation: by default, what follows from the files.
+        :param summary: properties that are added to the summary.
+        :param operation: the snapshot's operation; by default, it follows from the added and removed files.
         """
         metadata, parent = self._metadata, self._metadata.current_snapshot()
         manifests = [
@@ -180,7 +180,7 @@ class SnapshotWriter:
         found = update_snapshot_summaries(
             Summary(kind, **changes.build(), **properties), None if parent is None else parent.summary
         )
-        # It knows no replaced files.
+        # ``update_snapshot_summaries`` does not accept the operation ``replace``.
         return found if operation is None else Summary(operation, **found.additional_properties)
 
     def _path(self, name: str) -> str:

@@ -83,11 +83,11 @@ def bounds(file: DataFile, field: NestedField) -> Bounds | None:
 
 
 def _storable(value: Any, kind: Any, *, upper: bool = False) -> Any:
-    """Return a bound; ``None`` if some reader could not use it."""
+    """Return a bound in a form that every reader can use; ``None`` if there is none."""
     if isinstance(value, str):
         return shortened(value, upper=upper)
     if isinstance(value, float) and value == 0:
-        # Some readers compare zeros by their signs.
+        # Some readers count -0 as less than 0, so a zero gets the sign that includes both.
         return 0.0 if upper else -0.0
     if isinstance(kind, DateType):
         return value if _DAYS[0] <= value <= _DAYS[1] else None

@@ -1,7 +1,7 @@
 """One commit of an Iceberg table, from the changes of a batch. Uses pyiceberg; does not use Spark.
 
-The commit has one snapshot, with the batch's end in its summary, and the new columns and properties. Rows that are gone are marked in
-files with position deletes. Tables of format version 1 cannot have these, so their files are written again.
+The commit has one snapshot, with the batch's end in its summary, and the new columns and properties. Deleted rows are marked in
+files with position deletes. A table of format version 1 cannot have such files, so the data files are written again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class IcebergTransaction(Transaction[IcebergFile]):
     """The changes of one commit of an Iceberg table.
 
     :param table: the table; ``None`` if there is none.
-    :param create: stages a new table with these columns.
+    :param create: stages a new table with the given columns.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class IcebergTransaction(Transaction[IcebergFile]):
         """Make the commit.
 
         :param summary: for the snapshot's summary.
-        :param properties: of the table.
-        :param operation: what the snapshot did, by default what follows from the files.
+        :param properties: new properties of the table.
+        :param operation: the snapshot's operation; by default, it follows from the files.
         :param deletes: files with position deletes that were written already.
         :param removed: the paths of files with position deletes that leave the table.
         """
         marks = self._deletes_of(self._fold(lambda _: self.metadata.format_version > 1))
         added = [entry.file.data for entry in self.entries if entry.new]
         gone = {entry.file.path for entry in self.entries if entry.gone}
-        # A file with the deletes of only one data file belongs to it.
+        # A file with position deletes of a single data file leaves the table together with that data file.
         alone = {path for path, owner in self.files.owners().items() if owner in gone}
         writer = SnapshotWriter(
             self._table.io,
@@ -135,12 +135,12 @@ class IcebergTransaction(Transaction[IcebergFile]):
                 ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id
             ),  # type: ignore[call-arg]
         )
-        # If this fails, the table may have the commit all the same, so the new files stay. Upkeep deletes files that no snapshot needs.
+        # If this raises, the table may have the commit all the same, so keep the files. Upkeep deletes unreferenced ones.
         self._written = []
         self._table._do_commit(updates=self._staged._updates + updates, requirements=self._requirements())
 
     def _requirements(self) -> tuple[TableRequirement, ...]:
-        """Return what must hold at the commit: nobody else has created the table, or changed its rows."""
+        """Return the conditions of the commit: no other program has created the table, or changed its rows."""
         if isinstance(self._staged, CreateTableTransaction):
             return (AssertCreate(),)
         present = self.metadata.current_snapshot()
@@ -160,7 +160,7 @@ class IcebergTransaction(Transaction[IcebergFile]):
         return found
 
     def _stage(self, staged: Staged) -> None:
-        """Take the table as the staged changes have it."""
+        """Continue with the table as it is after the staged changes."""
         self._staged = staged
         self._table = staged._table
         self.metadata = staged.table_metadata if staged._updates else staged._table.metadata
@@ -179,7 +179,7 @@ class IcebergTransaction(Transaction[IcebergFile]):
                 self._table.io.delete(path)
 
     def _deletes_of(self, marked: Sequence[Entry[IcebergFile]]) -> list[DataFile]:
-        """Write the positions of rows that are gone, one file for each partition."""
+        """Write the positions of deleted rows, to one file for each partition."""
         by_partition: dict[tuple[int, Record], list[tuple[str, BitMap64]]] = {}
         for entry in marked:
             by_partition.setdefault(entry.file.partition, []).append((entry.file.path, entry.touched))

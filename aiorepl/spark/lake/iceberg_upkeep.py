@@ -33,7 +33,7 @@ def compact(batch: IcebergTransaction) -> None:
     batch.rewrite(list(worn(batch.entries)))
     added, removed = _joined(batch)
     if removed or any(entry.gone for entry in batch.entries):
-        # The rows are those of the snapshot before, so it is the end of the same batch.
+        # The new snapshot has the rows of the present one, so it is the end of the same batch.
         present = batch.metadata.current_snapshot()
         commit = None if present is None or present.summary is None else commit_of(present.summary)
         summary = {} if commit is None else metadata_of(commit)
@@ -41,9 +41,9 @@ def compact(batch: IcebergTransaction) -> None:
 
 
 def _joined(batch: IcebergTransaction) -> tuple[list[DataFile], set[str]]:
-    """Write the position deletes of small files again in one file for each partition. Return the new files, and the paths of the others.
+    """Join small files with position deletes by partition. Return the new files, and the paths of the replaced ones.
 
-    A file whose data files have left the table is one of the others.
+    A file whose data files have all left the table counts as replaced, too.
     """
     live = {entry.file.path for entry in batch.entries if not (entry.new or entry.gone)}
     small: dict[tuple[int, Record], list[DataFile]] = {}
@@ -67,7 +67,7 @@ def _joined(batch: IcebergTransaction) -> tuple[list[DataFile], set[str]]:
 
 
 def expire(table: Table, retain: float) -> None:
-    """Expire snapshots that are older than ``retain`` seconds; delete files that only they need, and as old files of commits that failed.
+    """Expire snapshots older than ``retain`` seconds. Delete files that only they need, and as old files of failed commits.
 
     :raises CommitFailedException: another commit came first.
     """
@@ -91,7 +91,7 @@ def expire(table: Table, retain: float) -> None:
 def _paths(table: Table, snapshots: Iterable[Snapshot], known: dict[str, set[str]]) -> set[str]:
     """Return all files that snapshots need.
 
-    :param known: by manifest, its files; manifests are added.
+    :param known: a cache of the files of each manifest; this function adds to it.
     """
     found: set[str] = set()
     for snapshot in snapshots:

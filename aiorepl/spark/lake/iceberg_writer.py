@@ -28,7 +28,7 @@ from aiorepl.spark.lake.statistics import Collector
 from aiorepl.spark.lake.writer import FileWriter, OpenFile
 
 _OPTIONS: Final = {"store_decimal_as_integer": True}
-# pyiceberg's own schema has 32-bit positions, with which DuckDB fails.
+# pyiceberg's own schema has 32-bit positions, but DuckDB can only read 64-bit ones.
 _DELETES: Final = Schema(
     NestedField(PATH_FIELD_ID, PATH, StringType(), required=True),
     NestedField(PATH_FIELD_ID - 1, POSITION, LongType(), required=True),
@@ -112,7 +112,7 @@ def write_deletes(
             **_get_parquet_writer_kwargs(metadata.properties),
         )
         size = out.tell()
-    # Readers look up by the whole path which data files these deletes are for.
+    # Bounds of the whole path, because readers use them to find the data files that the deletes are for.
     found = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,

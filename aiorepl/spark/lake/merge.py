@@ -44,13 +44,13 @@ from aiorepl.spark.lake.transaction import Entry, Transaction
 from aiorepl.spark.lake.writer import FileWriter
 
 PART_BYTES: Final = 64 * 1024 * 1024
-"""The bytes of changes that are merged at a time."""
+"""The size of the changes that are merged at a time, in bytes."""
 _PLACE: Final = [COMMIT_LSN, ORDINAL]
 _ENDS: Final = (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)
 
 
 def merge(batch: Transaction[Any], run: Run) -> None:
-    """Merge the changes of a run, whose rows the same key columns identify."""
+    """Merge the changes of a run, which has one set of key columns."""
     assert batch.schema is not None
     if batch.mode == "soft_delete" and run.parts:
         _unite(batch, run.keys)
@@ -65,7 +65,7 @@ def merge(batch: Transaction[Any], run: Run) -> None:
 
 
 class _Merge:
-    """Merges some changes, which have all changes of their keys in the batch."""
+    """Merges some changes of a batch: all changes of some keys."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Merge:
             changes.filter(is_close).combine_chunks(),
             changes.filter(pc.invert(is_close)).combine_chunks(),
         )
-        # The versions of a key may be in other parts than its end.
+        # A key's end and its versions may be in different parts, so either of them may be missing here.
         keys = _distinct(changes.select(self._keys))
         closed, of_closed = matches(closing, keys, self._keys)
         close_of = np.full(keys.num_rows, -1)
@@ -167,7 +167,7 @@ class _Merge:
             number = pc.fill_null(same, 0).to_numpy(zero_copy_only=False).astype(np.int64)
             known[number[is_known]] = True
             ended = pc.is_valid(added[VALID_TO_LSN]).to_numpy()
-            # A batch with an earlier end has added this version already.
+            # A batch that ended earlier has added this version as the current one. Now its end is known.
             late = is_known & current & ~ending
             late[late] = ended[number[late]]
             values = {name: added[name].combine_chunks().take(pa.array(number[late])) for name in _ENDS}
@@ -185,8 +185,8 @@ class _Merge:
     ) -> None:
         """End versions.
 
-        :param ends: by column, the values at their ends.
-        :param exact: no earlier truncate ends them.
+        :param ends: by column of ``_ENDS``, its value for each version.
+        :param exact: no truncate ends a version before ``ends``.
         """
         if not len(positions):
             return
@@ -195,7 +195,7 @@ class _Merge:
         self._writer.write(ended(rows, ends, () if exact else self._truncates))
 
     def _matched(self, keys: pa.Table) -> Iterator[tuple[Entry[Any], FileScan, np.ndarray, np.ndarray]]:
-        """Yield the positions of rows with these keys in each file, and the numbers of their keys."""
+        """Yield each file with the positions of its rows that have these keys, and the numbers of the rows' keys."""
         wanted = Wanted(keys)
         for entry, scan in self._scans:
             for positions, numbers in wanted.in_file(scan):
@@ -203,7 +203,7 @@ class _Merge:
                     yield entry, scan, positions, numbers
 
     def _filled(self, changes: pa.Table) -> pa.Table:
-        """Fill in kept values that the table has under another key; in the mode history, all kept values."""
+        """Fill in the kept values that the table has under another key. In the mode history, fill in all kept values."""
         lacking = lacking_values(changes, self._mode)
         if not lacking.num_rows:
             return changes
@@ -245,7 +245,7 @@ def _truncate(
     truncates: Sequence[Truncate],
     writer: FileWriter[Any, Any],
 ) -> None:
-    """Remove the rows of a file that are older than a truncate, and that no change has replaced."""
+    """Apply the truncates to a file's rows, except to rows that a change of the batch has replaced."""
     last = truncates[-1]
     newest = scan.newest()
     if batch.mode == "current" and newest is not None and newest < last.lsn:
@@ -271,7 +271,7 @@ def _truncate(
 
 
 def ended(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -> pa.Table:
-    """Return versions that end: at ``ends``, or at the first truncate after their beginning if that comes first."""
+    """Return versions with their ends: ``ends``, or the first truncate after a version's beginning if that comes earlier."""
     places = _places(rows)
     until = np.column_stack([_numbers(ends[name], 2**63 - 1) for name in _ENDS[:2]])
     for truncate in reversed(truncates):
@@ -284,7 +284,7 @@ def ended(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -
 
 
 def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
-    """Return rows that the first truncate after them deletes."""
+    """Return rows as deleted, each by the first truncate after its last change."""
     places = _places(rows)
     values = {name: rows[name].combine_chunks() for name in _PLACE}
     for truncate in reversed(truncates):
@@ -296,7 +296,7 @@ def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
 
 
 def _unite(batch: Transaction[Any], keys: Sequence[str]) -> None:
-    """Remove deleted rows whose key another row has too, after a change of the key columns."""
+    """Remove deleted rows that share a key with another row, after a change of the key columns."""
     if batch.is_united(keys):
         return
     batch.set_united(keys)
@@ -330,7 +330,7 @@ def _unite(batch: Transaction[Any], keys: Sequence[str]) -> None:
 
 
 def _origin_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the distinct keys under which the table has the kept values of changes."""
+    """Return the distinct keys under which the table has the values that changes keep."""
     moved = changes[ORIGIN].combine_chunks()
     there = pc.is_valid(moved)
     arrays = [pc.if_else(there, moved.field(name), changes[name].combine_chunks()) for name in keys]
@@ -343,7 +343,7 @@ def _distinct(keys: pa.Table) -> pa.Table:
 
 
 def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int) -> np.ndarray:
-    """Return for each row whether its change is newer.
+    """Return for each of these rows whether it is older than the change of its key.
 
     :param places: the positions of the changes.
     :param first: the LSN of the first change.
@@ -355,7 +355,7 @@ def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int
 
 
 def _places(rows: pa.Table) -> np.ndarray:
-    """Return the positions of rows; those that another program wrote have none, and count as older than every change."""
+    """Return the rows' positions. A row that another program wrote has none, and counts as older than every change."""
     return np.column_stack([_numbers(rows[name], -1) for name in _PLACE])
 
 
@@ -365,13 +365,13 @@ def _numbers(column: Any, null: int) -> np.ndarray:
 
 
 def _before(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return for each pair of positions whether the first comes before the second."""
+    """Return for each pair of positions whether ``one`` comes before ``other``."""
     found: np.ndarray = (one[:, 0] < other[:, 0]) | ((one[:, 0] == other[:, 0]) & (one[:, 1] < other[:, 1]))
     return found
 
 
 def _identity(keys: np.ndarray, places: np.ndarray) -> pa.Array:
-    """Return structs' texts that identify versions: the number of the key, and the position."""
+    """Return the identities of versions, as bytes: the number of the key, and the position."""
     whole = np.ascontiguousarray(np.column_stack([keys.astype(np.int64), places]))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(24), len(whole), [None, pa.py_buffer(whole)])
 

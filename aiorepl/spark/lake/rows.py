@@ -30,7 +30,7 @@ def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
 
 
 def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.Table:
-    """Return the columns of ``schema`` in its types, null where the rows have none, and ``others`` as they are."""
+    """Return the columns of ``schema`` in its types (null if ``rows`` lacks one), and the columns ``others`` as is."""
     arrays = [
         in_type(rows[field.name], field.type)
         if field.name in rows.column_names
@@ -42,7 +42,7 @@ def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.
 
 
 def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return reduced changes with the target's types, which may be wider, also in the keys that rows had before."""
+    """Return reduced changes in the target's types, which may be wider. The keys in ``_origin`` are converted, too."""
     for number, field in enumerate(changes.schema):
         if field.name in schema.names and field.type != schema.field(field.name).type:
             kind = schema.field(field.name).type
@@ -73,7 +73,7 @@ def in_type(column: Any, kind: pa.DataType) -> Any:
 
 
 def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
-    """Append the mode's columns that follow from the change itself."""
+    """Append the columns of the mode that depend only on the change."""
     if mode == "soft_delete":
         return changes.append_column(DELETED, pc.equal(changes[OP], "delete"))
     if mode == "history":
@@ -82,7 +82,7 @@ def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
 
 
 def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
-    """Return, by column, a Boolean for each row: whether the target's value stays. Columns without kept values are left out."""
+    """Return, by column, whether the target's value stays, for each row. Columns without kept values are left out."""
     kept = changes[KEPT].combine_chunks()
     parents, names = pc.list_parent_indices(kept), pc.list_flatten(kept)
     numbers = pa.array(range(len(kept)), pa.int64())
@@ -138,10 +138,10 @@ def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
 
 
 def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_rows: bool) -> pa.Table:
-    """Fill the target's values into moved rows, and remove their names from ``_kept``.
+    """Fill the target's values into moved rows, and remove the filled columns from the rows' ``_kept``.
 
     :param found: rows of the target with the keys and the kept columns.
-    :param all_rows: fill them into all rows.
+    :param all_rows: fill the values into all rows, not only into moved ones.
     """
     row_of = {key: number for number, key in enumerate(keys_of(found, keys))}
     moved = pc.is_valid(changes[ORIGIN].combine_chunks()).to_pylist()

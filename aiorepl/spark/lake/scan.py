@@ -17,7 +17,7 @@ from aiorepl.spark.lake.statistics import Bounds
 from aiorepl.spark.lake.table import ColumnRange
 
 Excludes = Callable[[Mapping[str, Bounds]], bool]
-"""Whether to skip a row group, by the bounds of its numbers."""
+"""Takes the bounds of a row group's columns; returns whether to skip the row group."""
 
 
 class FileScan(ABC):
@@ -45,13 +45,13 @@ class FileScan(ABC):
 
     @abstractmethod
     def stored(self, file: pq.ParquetFile) -> Mapping[str, str]:
-        """Return, by the table's column, the name of the file's column. Columns that the file lacks are left out."""
+        """Return, by column of the table, the column's name in the file. Columns that the file lacks are left out."""
 
     @abstractmethod
     def whole(self, group: pa.Table | None, count: int, columns: Sequence[str]) -> pa.Table:
         """Return columns of a row group with the table's names and types.
 
-        :param group: the file's columns; ``None`` if it has none of them.
+        :param group: the file's columns; ``None`` if the file has none of ``columns``.
         :param count: the number of rows.
         """
 
@@ -61,7 +61,7 @@ class FileScan(ABC):
             return int(pq.ParquetFile(opened).metadata.num_rows)
 
     def newest(self) -> int | None:
-        """Return the LSN of the last change; ``None`` if it is unknown, or a row has none."""
+        """Return the LSN of the file's last change; ``None`` if it is unknown, or if some row has no LSN."""
         found = self.bounds(COMMIT_LSN)
         return None if found is None or self.nulls(COMMIT_LSN) != 0 else int(found[1])
 
@@ -83,7 +83,7 @@ class FileScan(ABC):
             yield first + np.flatnonzero(kept), group.filter(pa.array(kept))
 
     def at(self, positions: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return the rows at these positions, which ascend."""
+        """Return the rows at these positions, which are in ascending order."""
 
         def skip(first: int, count: int) -> bool:
             start, end = np.searchsorted(positions, [first, first + count])
@@ -123,9 +123,9 @@ class FileScan(ABC):
 
 
 def _ranges(metadata: Any, names: Mapping[str, str]) -> dict[str, Bounds]:
-    """Return the bounds of a row group's columns. The file may have a narrower type, whose numbers compare alike.
+    """Return the bounds of a row group's columns. The file may have narrower types; their values compare with the table's.
 
-    :param names: by the file's column, the table's.
+    :param names: by column of the file, the column's name in the table.
     """
     found = {}
     for number in range(metadata.num_columns):

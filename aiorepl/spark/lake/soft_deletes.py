@@ -1,7 +1,7 @@
 """Keeps at most one row for each key after a change of the key columns, in the mode soft_delete. Pure pyarrow.
 
-The rows of the source are unique under their new key, but deleted rows in the target need not be: a deleted row may have the new
-key of a live row, or of another deleted one. A merge would then change all of them.
+The source's rows are unique under their new key, but the target's deleted rows need not be: a deleted row may have the same new
+key as a live row, or as another deleted row. A merge would then change all rows of that key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROW: Final = "_aiorepl_row"
 def shared_keys(deleted: pa.Table, live: Iterable[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:
     """Return the keys that a deleted row shares with another row, and in the column ``LIVE`` whether that row is live.
 
-    A null equals no other null.
+    Keys with a null are not shared: a null equals no other null.
 
     :param deleted: the keys of the deleted rows.
     :param live: the keys of the live rows.
@@ -43,13 +43,13 @@ def shared_keys(deleted: pa.Table, live: Iterable[pa.RecordBatch], keys: Sequenc
 
 
 def survivors(rows: pa.Table, shared: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return, of the deleted rows with shared keys, the last one for each key that no live row has.
+    """Return the last deleted row of each shared key that no live row has.
 
     :param rows: all deleted rows with these keys.
     """
     wanted = set(keys_of(shared.filter(pc.invert(shared[LIVE])), keys))
     rows = rows.filter(pa.array([key in wanted for key in keys_of(rows, keys)], pa.bool_()))
-    # A truncate deletes rows at one position; the columns then decide, so that every attempt keeps the same row.
+    # Rows that one truncate deleted share a position. Their columns decide, so that every attempt keeps the same row.
     others = [field.name for field in rows.schema if _sortable(field.type)]
     order = [(name, "descending") for name in (COMMIT_LSN, ORDINAL)] + [
         (name, "ascending") for name in others

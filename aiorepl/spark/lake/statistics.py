@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
 
 _COLUMNS: Final = 32
-"""As many columns have statistics, counted from the first one."""
+"""The number of columns that have statistics, counted from the first column."""
 CHARACTERS: Final = 32
 _AFTER_ALL: Final = "\U0010ffff"
 
 Bounds = tuple[Any, Any]
-"""A minimum and a maximum, as ``comparable`` returns values."""
+"""A minimum and a maximum, in the form of ``comparable``."""
 
 
 def comparable(values: Any) -> Any:
@@ -27,7 +27,7 @@ def comparable(values: Any) -> Any:
 
 
 def shortened(text: str, *, upper: bool = False) -> str | None:
-    """Return a short text that is a lower bound of the same values, or an upper one; ``None`` if there is none."""
+    """Return a short text that bounds the same values from below, or with ``upper`` from above; ``None`` if there is none."""
     if len(text) <= CHARACTERS:
         return text
     if not upper:
@@ -41,7 +41,7 @@ class Collector:
     :ivar rows: the number of rows.
     :ivar nulls: by column, the number of nulls.
 
-    :param keys: columns that have statistics in any place.
+    :param keys: columns that always have statistics.
     :param has_bounds: whether columns of a type have bounds.
     """
 

@@ -21,7 +21,7 @@ def metadata_of(commit: Commit) -> dict[str, str]:
 
 
 def commit_of(found: Mapping[str, Any]) -> Commit | None:
-    """Return the commit from its texts; ``None`` if they do not end a batch."""
+    """Return the commit from its texts; ``None`` if the texts are of a commit that does not end a batch."""
     if _LSN not in found:
         return None
     lsn, _, ordinal = str(found.get(_LAST, "")).partition(" ")

@@ -7,9 +7,9 @@ A batch is one commit of the table's log, whatever its size:
         table.apply(commit, [Run(keys, reduced.parts, reduced.truncates)], schema, defaults)
         table.maintain()                        # compacts and vacuums, when it is time to
 
-``mirroring.reduction`` makes the parts. A part has the last change of some keys, and no key is in two parts; in the modes history and
-changelog, it has some of all changes. If the key columns change within a batch, the batch has several runs. Before the commit
-nobody sees anything of the batch, and after the commit everything: rows, columns, the batch's number and its end.
+``mirroring.reduction`` makes the parts. A part has the last change of some keys, and no key is in two parts; in the modes
+history and changelog, it has some of all changes. If the key columns change within a batch, the batch has several runs. A
+reader sees nothing of the batch before the commit, and everything after it: rows, columns, the batch's number and end.
 
 Every row has the position of its last change, ``_commit_lsn`` and ``_ordinal``, and only a newer change replaces it. So a query
 with a new checkpoint, which reads all changes again, loses and doubles nothing.
@@ -41,7 +41,7 @@ Mode = Literal["current", "history", "soft_delete", "changelog"]
 MODES: Final[tuple[Mode, ...]] = ("current", "history", "soft_delete", "changelog")
 
 DeletionVectors = Literal["auto"] | bool
-"""Whether rows of a Delta table that change are marked, instead of writing their files again; ``auto``: once that is cheaper."""
+"""Whether changed rows of a Delta table are marked, instead of writing their files again; ``auto``: once marking is cheaper."""
 
 Place = tuple[int, int]
 """The position of a change: its commit LSN as a number, and its ordinal. Sorts in commit order."""
@@ -56,7 +56,7 @@ class Truncate(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Its position."""
+        """The position of the truncate."""
         return self.lsn, self.ordinal
 
 
@@ -68,18 +68,18 @@ VALID_FROM, VALID_TO, IS_CURRENT = "_valid_from", "_valid_to", "_is_current"
 VALID_TO_LSN, VALID_TO_ORDINAL = "_valid_to_lsn", "_valid_to_ordinal"
 
 KEPT: Final = "_kept"
-"""In a part: the names of the columns that keep the target's value, because the server did not send theirs in this batch."""
+"""In a part: the names of the columns that keep the target's value, because the batch has no value of them."""
 ORIGIN: Final = "_origin"
-"""In a part: a struct of the key columns, the key under which the target has the ``_kept`` values; null for the row's own key."""
+"""In a part: the key under which the target has the ``_kept`` values, as a struct of columns; null for the row's own key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """The batch that a commit applies.
 
-    :param application: the id of the query. A restart keeps it; a new checkpoint has another one.
+    :param application: the id of the query. A restart keeps the id; a query with a new checkpoint has another id.
     :param number: the batch's number, which increases within an application.
-    :param lsn: the batch's end: the table has every change that was committed up to there, and none after.
+    :param lsn: the batch's end. The table has every change that was committed up to this LSN, and no later one.
     :param last: the position of the batch's last change, if it is known. A table that was set aside continues after it.
     """
 
@@ -91,7 +91,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table that has all of a batch.
+    """The version of a table at the end of a batch.
 
     :param number: the format's own number or id, for time travel.
     """
@@ -105,7 +105,7 @@ class Version:
 class Part:
     """Reduced changes of some keys.
 
-    :param size: bytes in memory; a table merges as many parts at a time as fit into its bound.
+    :param size: the bytes in memory. A table merges several parts at a time, up to a bound.
     :param read: reads the rows; may be called more than once.
     """
 
@@ -114,7 +114,7 @@ class Part:
 
 
 class Run(NamedTuple):
-    """The changes of a batch, or those between two changes of the key columns.
+    """The changes of a batch under one set of key columns. A batch has several runs if its key columns change.
 
     :param keys: the columns that identify a row; not needed in the mode changelog.
     :param parts: from ``mirroring.reduction``, for these keys and the table's mode.
@@ -180,7 +180,7 @@ class Rows(Protocol):
         """Read the rows.
 
         :param within: only the rows in this range.
-        :param files: only the rows of these files.
+        :param files: only rows of these files.
         """
 
     def files(self) -> tuple[list[str], int]:
@@ -199,10 +199,10 @@ class Table(Protocol):
         """Which rows the table has: one of ``MODES``."""
 
     def applied(self, application: str, number: int) -> bool:
-        """Whether this batch, or a later one of the same application, was applied."""
+        """Whether this batch, or a later batch of the same application, was applied."""
 
     def schema(self) -> pa.Schema | None:
-        """Return the table's columns, with ``NUMBER`` in the metadata of fields where it is known; ``None``: no table yet."""
+        """Return the table's columns; fields' metadata has attribute numbers (``NUMBER``), if known. ``None``: no table yet."""
 
     def apply(
         self,
@@ -217,15 +217,15 @@ class Table(Protocol):
         number, or by name where a number is not known. Columns are added, renamed and widened. A column that ``schema`` lacks
         stays, and a column that is wider than in ``schema`` stays as it is.
 
-        :param schema: the source's columns, without those that the mode adds; ``None``: the columns stay.
-        :param defaults: by name, the value of a column in the rows that existed when it was added. It is filled into present
-            rows if the column is new; null if there is none.
+        :param schema: the source's columns, without the mode's own columns; ``None``: the columns stay.
+        :param defaults: by name, the value of a column in the rows that existed when it was added. If the column is new,
+            present rows get this value; without one, null.
         :raises ConfigurationError: a key is null; or a column was altered to a type that cannot hold all of the present values.
         :raises TableUnavailable: another program has changed the table meanwhile.
         """
 
     def correct(self, run: Run) -> None:
-        """Apply changes that belong to no batch: the table keeps its position, and no end of a batch is this version.
+        """Apply changes that belong to no batch. The table keeps its position, and the new version is not the end of a batch.
 
         :raises TableUnavailable: another program has changed the table meanwhile.
         """
@@ -237,7 +237,7 @@ class Table(Protocol):
         """Yield the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 
     def as_of(self, lsn: LSN) -> int | None:
-        """Find the version with the changes up to ``lsn``, and no later ones; ``None`` if there is none, or no longer."""
+        """Find the version that has all changes up to ``lsn`` and no later ones; ``None`` if there is none, or it is gone."""
 
     def maintain(self) -> None:
         """Compact and vacuum the table, if it is time. This may take long; a failure loses nothing."""

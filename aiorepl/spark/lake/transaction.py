@@ -3,7 +3,7 @@
     changes --reduce--> one net change per key --find--> file and position of the rows that exist
             --write---> data files with the new rows --commit--> one entry of the log
 
-Until the log has the entry, nobody refers to the new files. Rows that are gone are marked by their positions, or their files are
+Until the log has the entry, nothing refers to the new files. Deleted rows are marked by their positions, or their files are
 written again without them.
 """
 
@@ -31,19 +31,19 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Its path or URI."""
+        """The file's path or URI."""
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The file's size in bytes."""
 
     @property
     def rows(self) -> int:
-        """The number of its rows, with the deleted ones; 0 if it is unknown."""
+        """The number of the file's rows, including deleted ones; 0 if it is unknown."""
 
     @property
     def partition(self) -> Hashable:
-        """The values of its partition."""
+        """The values of the file's partition."""
 
 
 F = TypeVar("F", bound=File)
@@ -53,7 +53,7 @@ class Entry(Generic[F]):
     """A data file within a transaction.
 
     :ivar marked: the positions of the rows that the present step deletes.
-    :ivar gone: whether all of its rows are deleted.
+    :ivar gone: whether all rows of the file are deleted.
     :ivar touched: the positions of the rows that earlier steps of the transaction have deleted.
 
     :param dead: reads the positions of the rows that were deleted before the transaction.
@@ -70,13 +70,13 @@ class Entry(Generic[F]):
         self._dead: BitMap64 | None = None
 
     def dead(self) -> BitMap64:
-        """Return the positions of its deleted rows before the present step."""
+        """Return the positions of the rows that were deleted before the present step."""
         if self._dead is None:
             self._dead = self._read()
         return self._dead
 
     def mark(self, positions: np.ndarray) -> None:
-        """Delete rows."""
+        """Delete the rows at these positions."""
         if len(positions):
             self.marked |= BitMap64(np.ascontiguousarray(positions, np.uint64))
 
@@ -91,7 +91,7 @@ class Entry(Generic[F]):
 class Transaction(ABC, Generic[F]):
     """The changes of one commit.
 
-    :ivar schema: the table's columns after it; ``None`` if there is no table yet.
+    :ivar schema: the table's columns after the commit; ``None`` if there is no table yet.
     :ivar entries: the table's data files.
     """
 
@@ -107,7 +107,7 @@ class Transaction(ABC, Generic[F]):
 
     @abstractmethod
     def is_united(self, keys: Sequence[str]) -> bool:
-        """Whether the rows are known to be unique by these columns, in the mode soft_delete."""
+        """Whether a commit has recorded that the rows are unique by these columns, in the mode soft_delete."""
 
     @abstractmethod
     def set_united(self, keys: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ class Transaction(ABC, Generic[F]):
         """Delete files that no commit refers to."""
 
     def scans(self) -> Iterator[tuple[Entry[F], FileScan]]:
-        """Yield the files whose rows exist before the present step, to be read."""
+        """Yield the files that the table has at the beginning of the present step, to be read."""
         for entry in self.entries:
             if not entry.gone:
                 yield entry, self._scan(entry)
@@ -136,11 +136,11 @@ class Transaction(ABC, Generic[F]):
         entry.gone = True
 
     def writing(self, keys: Sequence[str] = ()) -> Writing[F]:
-        """Return a context that writes rows; they exist from the next step on."""
+        """Return a context that writes rows. The rows exist from the next step on."""
         return Writing(self, self._writer(keys))
 
     def add(self, files: Sequence[F]) -> None:
-        """Begin another step, which sees the rows of these new files, too."""
+        """Begin another step. The rows of these new files exist from this step on."""
         for entry in self.entries:
             entry.settle()
         self._written += (file.path for file in files)
@@ -168,7 +168,7 @@ class Transaction(ABC, Generic[F]):
     def _fold(self, marks: Callable[[Sequence[Entry[F]]], bool]) -> list[Entry[F]]:
         """Write touched files again, and return the files whose deleted rows are to be marked instead.
 
-        :param marks: whether to mark rows of these files.
+        :param marks: decides whether to mark the deleted rows of the given files.
         """
         self.add(())
         for entry in self.entries:
@@ -188,7 +188,7 @@ class Transaction(ABC, Generic[F]):
         """Write all rows again in the new columns.
 
         :param scans: made before the columns changed.
-        :param columns: by the name in ``scans``, the new name.
+        :param columns: by a column's name in ``scans``, its new name.
         """
         with self.writing() as writer:
             for entry, scan in scans:

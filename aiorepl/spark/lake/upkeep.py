@@ -14,7 +14,7 @@ _DEAD_SHARE: Final = 0.1
 
 
 def is_due(every: int, since: int, version: int) -> bool:
-    """Whether upkeep that is due after every so many versions is due now.
+    """Whether upkeep that is due every ``every`` versions is due now.
 
     :param every: 0: never.
     :param since: the version after the last upkeep.
@@ -23,7 +23,7 @@ def is_due(every: int, since: int, version: int) -> bool:
 
 
 def worn(entries: Iterable[Entry[F]]) -> Iterator[Entry[F]]:
-    """Yield the files that are written again: small ones, unless they are alone in their partition, and those with many deleted rows."""
+    """Yield the files to write again: files with many deleted rows, and small files that are not alone in their partition."""
     found: dict[Hashable, list[Entry[F]]] = {}
     for entry in entries:
         if _has_many_dead(entry) or entry.file.size < _SMALL_BYTES:

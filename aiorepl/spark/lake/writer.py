@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class FileWriter(ABC, Generic[F, K]):
-    """Writes rows to files: one after the other, or one for each partition at a time."""
+    """Writes rows to files. One file is open at a time, or one for each partition."""
 
     def __init__(self) -> None:
         self._open: dict[K, OpenFile] = {}
@@ -47,7 +47,7 @@ class FileWriter(ABC, Generic[F, K]):
         return self._done
 
     def discard(self) -> list[F]:
-        """Close the files, also after a failure, and return them."""
+        """Close the files, and return all that were begun. For use after a failure."""
         self._close_all()
         return self._done
 
@@ -77,7 +77,7 @@ class OpenFile:
     """One file that is being written.
 
     :param out: opens the file.
-    :param schema: its columns, in the order of the rows' ones.
+    :param schema: the file's columns, in the order of the rows' columns.
     :param options: of ``ParquetWriter``.
     """
 
