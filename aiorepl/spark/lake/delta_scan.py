@@ -50,7 +50,7 @@ class DeltaScan(FileScan):
         return {name: name for name in file.schema_arrow.names if name not in self._partitions}
 
     def whole(self, group: pa.Table | None, count: int, columns: Sequence[str]) -> pa.Table:
-        """Return columns in the table's types: null if the file lacks them, constant if they are partitions."""
+        """Return columns in the table's types: null if the file lacks the column, constant for a partition."""
         arrays = []
         for name in columns:
             kind = self.schema.field(name).type

@@ -40,7 +40,7 @@ from aiorepl.spark.mirroring.staged_rows import Folder, reduce_batch
 from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, OP, ORDINAL, UNCHANGED
 
 _BATCH: Final = "aiorepl-batch"
-"""The application id for batch DataFrames; their number is the newest commit LSN."""
+"""The application id for batch DataFrames. A batch's number is its newest commit LSN."""
 
 
 def apply_changes(
@@ -155,7 +155,7 @@ class _Batches:
             self._application = self._query(batch)
             self._folder.clear()
         if self._table.applied(self._application, number):
-            # If its checkpoint has lost the plan, Spark plans the batch again, and it may then end later.
+            # If the checkpoint lost the batch's plan, Spark has planned the batch again, perhaps with a later end.
             after = reached(self._table, self._application)
             if after is not None:
                 batch = batch.where(_is_after(after))
@@ -163,7 +163,10 @@ class _Batches:
         self._table.maintain()
 
     def apply(self, batch: DataFrame, number: int | None) -> None:
-        """Apply a batch. A batch without a number belongs to no query."""
+        """Apply a batch.
+
+        :param number: the batch's number in its query; ``None`` for a batch DataFrame, which belongs to no query.
+        """
         try:
             parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
             if last is None:

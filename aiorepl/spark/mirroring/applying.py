@@ -3,9 +3,9 @@
 The commit of a batch in each table has the query's id and the batch's number. After all tables, the target's state gets the
 number too. So if Spark runs a batch again after a crash at any point, the batch is applied only to the tables that lack it.
 
-A table that cannot be written does not stop the others. Either the query ends after the other tables of the batch; or the table
-is set aside: later batches skip it, and a cursor keeps the journal from its position. The next start of the mirror tries again
-from that position.
+A table that cannot be written does not stop the others. After the other tables of the batch, the query ends; or the table is
+set aside: later batches skip the table, and a cursor keeps the journal from the table's position on. The next start of the
+mirror tries again from that position.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
 """Stages the changes of one table between two positions of the journal."""
 Write = Callable[[], int | None]
 Described = Callable[[Write, str], Write]
-"""Wraps a call that runs in another thread, so that Spark's UI describes its jobs by the text."""
+"""Wraps a call for another thread; Spark's UI shows the text as the description of the call's jobs."""
 
 
 class TableFailed(PermanentError):
-    """A table could not be written. The text names it; every other table of the batch was written."""
+    """A table could not be written. The error's text names the table. All other tables of the batch were written."""
 
 
 class Applying:
@@ -97,7 +97,8 @@ class Applying:
     def resume(self) -> State | None:
         """Read the target's state before the query starts; ``None`` if the target is new.
 
-        If the state was put back from an older copy, tables have later batches. The next batch then ends where the last of them did.
+        If the state was put back from an older copy, tables have later batches than the state. The next batch then ends at the
+        end of the latest of these batches.
         """
         state = self._file.load()
         if state is None:
@@ -144,7 +145,7 @@ class Applying:
         except Exception as error:
             if not _of_table(error):
                 raise
-            # The batch finds the error, too, and then the other tables are written.
+            # The batch will meet the same error, and write the other tables.
             return None
 
     def _require_next(self, state: State, number: int) -> None:
@@ -196,9 +197,9 @@ class Applying:
             aside[table] = self._set_aside(
                 aside.get(table), _beginning(head) if table in added else head.start, problem
             )
-            # Before the state is saved, so that no segment that the table needs is pruned.
+            # Move the cursor before the state is saved, so that no segment that the table needs is pruned.
             self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
-        # A table that no pattern matches any longer misses changes; if one matches it later, it is added again.
+        # Forget tables that no pattern matches any longer, because they miss changes. A later match adds them anew.
         kept = (
             {table: found for table, found in state.tables.items() if settings.wanted(table)}
             if first
@@ -215,7 +216,7 @@ class Applying:
     def _in_threads(
         self, write: Callable[[Table], int | None], tables: Sequence[Table], number: int
     ) -> tuple[dict[Table, int], dict[Table, Exception]]:
-        """Write tables; return their oids, and the errors of those that failed alone."""
+        """Write tables. Return the oids of written tables, and the errors that are due to a table. Raise any other error."""
         oids: dict[Table, int] = {}
         failed: dict[Table, Exception] = {}
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
@@ -223,7 +224,7 @@ class Applying:
             for table, future in zip(tables, map(threads.submit, calls), strict=True):
                 error = future.exception()
                 if isinstance(error, Exception):
-                    # Executors reduce large batches, and their disks and memory are not the table's.
+                    # Executors reduce large batches. An error of their disks or memory is not due to the table.
                     error = known_cause(error) or error
                 if error is None:
                     oid = future.result()
@@ -280,7 +281,7 @@ class Applying:
         )
 
     def _clean(self) -> None:
-        """Delete the staged files, also those of failed attempts: no other batch needs them."""
+        """Delete all staged files, those of failed attempts included: no other batch needs them."""
         try:
             clean(self._staging)
         except OSError as error:
@@ -311,16 +312,16 @@ def _cursor(state: State, table: Table) -> str:
 
 
 def _of_table(error: BaseException) -> bool:
-    """Whether the error is due to the table, and not to the journal, the staging folder or the network."""
+    """Whether an error is due to the table, and not to the journal, the staging folder or the network."""
     if isinstance(error, FileNotFoundError):
         return True
-    # Another program's upkeep may conflict with a commit; then the batch is tried again.
+    # CommitFailedError: another program's upkeep conflicts with a commit. The batch is tried again.
     others = (JournalError, OSError, CommitFailedError, TableUnavailable)
     return isinstance(error, Exception) and not isinstance(error, others)
 
 
 def error_text(error: Exception) -> str:
-    """Return the text of an error; for other libraries' errors only the type, because their texts may quote rows."""
+    """Return the text of an error. For an error of another library return only the type, because its text may quote rows."""
     if quotes_no_row(error):
         return loggable(error)
     if isinstance(error, OSError):

@@ -29,8 +29,8 @@ class Head:
 
     :param start: the offset where the batch begins.
     :param end: the offset where it ends.
-    :param lsn: the end of the segment in which, or with which, the batch ends. The tables have every change up to it once no
-        transaction is partly applied.
+    :param lsn: the end of the segment in which the batch ends. If the batch ends within the segment, the tables reach this
+        LSN only with the rest of the segment.
     """
 
     start: Offset

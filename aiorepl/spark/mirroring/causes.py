@@ -14,10 +14,10 @@ from aiorepl.errors import AioreplError, ConfigurationError, SinkError
 from aiorepl.spark.lake.table import TableUnavailable
 
 _SPARK: Final = ("pyspark.", "py4j.")
-# The line after the frames of a Python traceback.
+# The last line of a Python traceback: the error's type and text, after an indented line.
 _RAISED: Final = re.compile(r"^[ \t]+.*\n([A-Za-z_]\w*(?:\.\w+)*)(?:: (.*))?$", re.MULTILINE)
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\] ([^:]*)")
-# Errors of the machines. None of them quotes a row.
+# Errors of the machines, which may pass. Their texts never quote a row.
 _PASSING: Final = re.compile(
     r"No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|java\.lang\.OutOfMemoryError|"
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly|Python worker failed to connect back|"
@@ -33,7 +33,7 @@ class JavaEnded(SinkError):
 
 
 def java_ended() -> JavaEnded | None:
-    """Return an error if Spark's Java, started by this process, has ended: every call of Spark fails then, with various errors."""
+    """Return an error if the Java process that this process started for Spark has ended. Every call of Spark fails then."""
     java = getattr(SparkContext._gateway, "proc", None)
     status = None if java is None else java.poll()
     if status is None:
@@ -49,9 +49,9 @@ def java_ended() -> JavaEnded | None:
 
 
 def known_cause(error: Exception) -> Exception | None:
-    """Return the error that Spark's error passes on: one of aiorepl, an OSError, or TableUnavailable for one of the machines.
+    """Return the error that Spark's error passes on: aiorepl's, an OSError, or TableUnavailable for an error of a machine.
 
-    :returns: ``None`` if the error is not of Spark, or has another cause, whose text may quote rows.
+    :returns: ``None`` if the error is not Spark's, or has any other cause, whose text may quote rows.
     """
     if not type(error).__module__.startswith(_SPARK):
         return None
@@ -104,7 +104,7 @@ def _is_value_error(name: str) -> bool:
 
 
 def cause_text(error: Exception) -> str | None:
-    """Return the text of ``known_cause``, or the class of a Python process's error; ``None`` if there is neither."""
+    """Return the text of ``known_cause``, or else the class of a Python process's error; ``None``: neither is known."""
     cause = known_cause(error)
     if cause is not None:
         return reason(cause) if isinstance(cause, OSError) else str(cause)

@@ -27,7 +27,7 @@ class Changes:
 
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
-    :param after: leave out the changes up to this position, because the table has them already.
+    :param after: leave out the changes up to this position, because the table has these changes already.
     """
 
     journal: Location
@@ -57,7 +57,7 @@ class Changes:
                 yield rows
 
     def scan(self, file: StagedFile) -> tuple[list[Any], pa.Table]:
-        """Return the truncates of a file, and the pairs of keys of rows that moved and lack a value."""
+        """Return the truncates of a file, and the old and new keys of moved rows that lack a value."""
         truncates: list[Any] = []
         linked = []
         for batch in self.rows(file):

@@ -25,14 +25,14 @@ _OIDS: Final[tuple[tuple[Callable[[Any], bool], tuple[int, int]], ...]] = (
     (pa.types.is_binary, (17, 1001)),
     (pa.types.is_string, (25, 1009)),
 )
-"""The built-in types from whose text the Arrow types are read, with their array types; the column's own type may be a domain."""
+"""By Arrow type: the oids of the built-in type and of its array type, whose input the text is. The column may be a domain."""
 
 
 def default(name: str, text: str, kind: pa.DataType) -> pa.Scalar:
     """Return the value of a column in rows from before it was added.
 
     :param name: the column, for errors.
-    :raises DataError: it does not fit into the column's type, or cannot be read as that.
+    :raises DataError: the text cannot be read as the column's type, or the value does not fit into the type.
     """
     is_list = pa.types.is_list(kind)
     base = kind.value_type if is_list else kind

@@ -1,8 +1,8 @@
 """Reduces the changes of one table on executors, for a batch that is too large for the driver.
 
 Executors read the staged files and shuffle the rows by ranges of keys. Then each executor has all changes of some keys, reduces
-them, and writes the result to a file in the staging folder: one part for the table's merge. If a row moved and lacks a value, its
-old and its new key go to the same executor. The driver gets descriptions, and a sample of the keys.
+them, and writes the result to a file in the staging folder: one part for the table's merge. If a row moved and lacks a value,
+the changes of its old and of its new key go to the same executor. The driver gets descriptions, and a sample of the keys.
 """
 
 from __future__ import annotations

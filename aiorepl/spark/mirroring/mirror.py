@@ -63,12 +63,12 @@ class Stopped(Exception):
 class Batches:
     """Applies the micro-batches of a query; Spark calls it in this process.
 
-    :ivar stopping: if it is set, the query ends instead of applying another batch.
+    :ivar stopping: set it to end the query instead of applying another batch.
     :ivar busy: whether a batch is being applied.
     :ivar done: the number of the last batch that was applied; -1 if none was.
-    :ivar changes: the number of changes in all batches that were applied; files of the history are counted whole.
+    :ivar changes: the number of changes in all applied batches; of a history's file, all rows are counted.
     :ivar tables: the tables that these batches changed.
-    :ivar error: why the last batch was not applied, with its causes. Spark gets only a text without rows.
+    :ivar error: the error of the last batch that failed, with its causes. Spark gets only a text without rows.
 
     :param recorded: the target's state before the first batch; ``None`` if the target is new.
     """
@@ -101,7 +101,7 @@ class Batches:
             raise
         except Exception as error:  # noqa: BLE001 - it becomes another one
             self.error = known_cause(error) or error
-            # Spark writes the error with its causes to its log, UI and event log, and other libraries' texts quote rows.
+            # Without a cause: Spark writes causes to its log, UI and event log, and other libraries' texts quote rows.
             raise SinkError(error_text(self.error)) from None
         finally:
             self.busy = False
@@ -202,14 +202,14 @@ class Mirror:
         )
 
     def plan(self) -> Staging:
-        """Return the parameters of the tasks that stage."""
+        """Return the parameters of staging tasks."""
         files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
         return Staging(self._options, files, self.target, self.settings, self.whole_transactions)
 
     def up_to_date(self) -> LSN | None:
         """Return the LSN up to which the tables have everything, if the journal has nothing after it. Does not start Spark.
 
-        :returns: ``None`` if there is more, or that is not certain.
+        :returns: ``None`` if the journal has more, or may have.
         """
         try:
             state = StateFile(open_store(self.target)).load()
@@ -217,7 +217,7 @@ class Mirror:
             if state is None or not up_to_date(state, checkpoint, MirrorReader(self.plan())):
                 return None
         except (AioreplError, OSError, ValueError) as error:
-            # The query finds the error, too, and is tried again if that may help.
+            # The query will meet the same error. The runner tries again if that may help.
             _log.debug("whether there is anything to mirror is not known: %s", type(error).__name__)
             return None
         return state.lsn
@@ -249,7 +249,7 @@ class Mirror:
         return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
 
     def _beside(self, place: str) -> Location:
-        """Return the location ``place``, in the target's store if that can be."""
+        """Return ``place`` as a location. If it is in an object store, use the configuration of the target's store."""
         target = self.target
         if isinstance(target, ObjectStore) and urlsplit(place).scheme in SCHEMES:
             return ObjectStore(place, target.config)
@@ -312,7 +312,7 @@ def open_lake(
     target: Location, upkeep: Upkeep = _UPKEEP, deletion_vectors: DeletionVectors = "auto"
 ) -> DeltaLake:
     """Return the lake in a target."""
-    # deltalake uses obstore's keys. Only an endpoint with http:// needs the last one.
+    # deltalake uses obstore's keys. ``allow_http`` is for an endpoint with http://.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
     return DeltaLake(url_of(target), storage=storage, upkeep=upkeep, deletion_vectors=deletion_vectors)
 

@@ -63,7 +63,7 @@ class MirroredTables:
 
     @property
     def set_aside(self) -> Mapping[str, str]:
-        """The tables that could not be written, with the reasons."""
+        """The tables that were set aside because they could not be written, with the reasons."""
         return {str(table): aside.problem for table, aside in self._require().aside.items()}
 
     def batches(self) -> list[LSN]:
@@ -73,9 +73,9 @@ class MirroredTables:
         return sorted(lsn for lsn in ends if lsn <= state.lsn)
 
     def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
-        """Return the version of every table at the end of the last batch up to ``lsn``, so all tables have the same transactions.
+        """Return the version of every table at the end of the last batch up to ``lsn``: all have the same transactions.
 
-        Tables that are set aside are left out, and so are tables without such a version, or whose version was vacuumed.
+        Tables that are set aside are left out. So are tables that have no version of that batch, or whose version was vacuumed.
 
         :param lsn: an LSN, also as text like ``0/171B2A8``; ``None`` for the mirror's own LSN.
         :raises ConfigurationError: the mirror has not reached ``lsn`` yet.
@@ -92,7 +92,7 @@ class MirroredTables:
         return found
 
     def newest(self, table: str) -> Rows:
-        """Return the newest version of a table, which may be later than the mirror's last batch.
+        """Return the newest version of a table. It may be newer than the mirror's last batch.
 
         :param table: ``schema.table``.
         :raises ConfigurationError: the target is gone.
@@ -117,12 +117,12 @@ class MirroredTables:
         return {table: self._target(table).versions() for table in tables}
 
     def restart(self, table: str) -> None:
-        """Start a table again with an empty target. Delete its target first, and request a snapshot of its rows afterwards.
+        """Start a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
 
-        The next batches skip the changes before the table's last incompatible description. The mirror must not run.
+        The next batches skip the changes before the table's last incompatible description. The mirror must not be running.
 
         :param table: ``schema.table``.
-        :raises ConfigurationError: its target still exists.
+        :raises ConfigurationError: the table's target still exists.
         """
         state, name = self._require(), TableName.parse(table)
         found = Table(name.schema, name.name)

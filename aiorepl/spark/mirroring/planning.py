@@ -15,9 +15,9 @@ from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
 
-# Only large ranges are read from the history: its lists must be read, and its files have rows outside the range.
+# A smaller range is not read from the history, because that takes reading lists, and files with rows outside the range.
 _LEAST_BYTES: Final = 16 * 1024 * 1024
-# An estimate: the ratio of rows in memory to rows in Parquet.
+# An estimate of the ratio of the size of rows in memory to their size in Parquet.
 _EXPANDED: Final = 8
 
 
@@ -25,7 +25,7 @@ _EXPANDED: Final = 8
 class Compacted:
     """Files of the history.
 
-    :param end: they have the transactions that ended up to this LSN.
+    :param end: the files have the transactions that ended up to this LSN.
     """
 
     files: tuple[StagedFile, ...]
@@ -91,7 +91,7 @@ def covers(journal: Location, chain: Chain, lsn: LSN) -> bool:
 
 
 def history_start(journal: Location, chain: Chain) -> LSN | None:
-    """Return the history's start, if it has deleted segments; LSN 0 stands for the journal's start."""
+    """Return the history's start, if the history has the rows of deleted segments; LSN 0 stands for the journal's start."""
     found = read_history(open_history(journal)) if chain.start_lsn else None
     if found is None or not found[0].start < chain.start_lsn <= found[0].end.lsn:
         return None
@@ -111,5 +111,5 @@ def within(found: Compacted, start: LSN, max_bytes: int) -> LSN:
 
 
 def _reaches(history: History, chain: Chain, lsn: LSN) -> bool:
-    # LSN 0 is the journal's start, also before the first position of its slot.
+    # LSN 0 stands for the journal's start.
     return history.start <= max(lsn, chain.identity.start_lsn) < history.end.lsn

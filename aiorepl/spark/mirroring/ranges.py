@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _STRIDE: Final = 500
-"""A sample has one of this many values."""
+"""A sample has one value of this many."""
 
 
 def sample(values: pa.Array) -> pa.Array:
-    """Return evenly spaced values of a column in their order: at least one, unless there are none, or they have no order.
+    """Return evenly spaced values of a column, sorted.
 
-    The result does not refer to the memory of ``values``.
+    The result is empty only if ``values`` is, or if its type has no order. It is a copy: it shares no memory with ``values``.
     """
     if pa.types.is_nested(values.type) or pa.types.is_interval(values.type):
         return pa.array([], values.type)
@@ -51,7 +51,7 @@ class Ranges:
         return cls(ordered.take(pa.array(places, pa.int64())))
 
     def places(self, values: Any) -> tuple[pa.Array, pa.Array]:
-        """Return for each value the number of its first range, and the number of its ranges."""
+        """Return for each value the number of its first range, and how many ranges have the value."""
         first = pa.repeat(pa.scalar(0, pa.int32()), len(values))
         count = pa.repeat(pa.scalar(1, pa.int32()), len(values))
         for bound in self._bounds:

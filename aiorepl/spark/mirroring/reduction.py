@@ -1,15 +1,16 @@
 """Reduces the changes of some keys to the rows that a table merges. Pure pyarrow; runs on the driver or on executors.
 
-Input: a batch's changes of one table in the columns of the source, in any order, truncates among them. Output, by mode:
+Input: a batch's changes of one table, including truncates, in the columns of the source and in any order. Output, by mode:
 
     current, soft_delete   the last change of each key
     history                each version of each row, with its end if that is in the batch; and for each key a row with ``_op``
                            close, at the position of its first change, where the target's current version ends
     changelog              the changes as they are
 
-An unsent value is replaced by the last one that was sent in the batch. If there is none, the target has the value: ``_kept``
-names the column, and ``_origin`` is the key under which the target has it, if the row has moved. All changes of a key, and of
-keys that are linked by a move with unsent values, must be in the same input; ``lake.table`` describes the output's columns.
+A value that was not sent is replaced by the last value that was sent in the batch. If there is none, the target has the
+value: ``_kept`` names the column. If the row has moved, ``_origin`` is the key under which the target has the value. All
+changes of a key, and of keys that are linked by a move with unsent values, must be in the same input; ``lake.table``
+describes the output's columns.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def reduce_changes(
 ) -> Reduced:
     """Reduce changes.
 
-    :param truncates: those that are not in ``changes``.
+    :param truncates: further truncates, which are not in ``changes``.
     :raises ConfigurationError: a key is null or NaN.
     """
     changes = _in_commit_order(changes)
@@ -81,7 +82,7 @@ def reduce_changes(
     _require_keys(rows, keys)
     for name in keys:
         if pa.types.is_floating(rows.schema.field(name).type):
-            # -0 equals 0 in PostgreSQL and in a MERGE, but its bits differ.
+            # Make -0 a 0: they are equal in PostgreSQL and in a MERGE, but their bits differ.
             zero = pa.scalar(0, rows.schema.field(name).type)
             rows = _replaced(rows, name, pc.add(rows[name], zero))
     if mode == "history":
@@ -152,14 +153,14 @@ def _require_keys(rows: pa.Table, keys: Sequence[str]) -> None:
                 "never null; under replica identity FULL set the source's option keys, too"
             )
         if pa.types.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
-            # PostgreSQL finds NaN by =, but Python and pyiceberg do not.
+            # NaN = NaN is true in PostgreSQL, but not in Python and pyiceberg.
             raise ConfigurationError(
                 f"a change has NaN in the key column {name!r}, by which a row cannot be found: name other columns as keys"
             )
 
 
 def _incomplete(rows: pa.Table) -> Any:
-    """Return for each row whether it lacks a value."""
+    """Return for each row whether some value was not sent."""
     return pc.fill_null(pc.greater(pc.list_value_length(rows[UNCHANGED]), 0), False)
 
 
@@ -173,7 +174,7 @@ def is_after(rows: Any, place: Place) -> Any:
 
 
 def _last(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last change of each key; no row lacks a value."""
+    """Return the last change of each key, if every value was sent."""
     numbered = pa.table({"group": codes(rows, keys), "row": _range(rows.num_rows)})
     last = numbered.group_by("group").aggregate([("row", "max")])["row_max"]
     found = rows.take(last.combine_chunks()) if rows.num_rows else rows
@@ -218,11 +219,11 @@ class _Timeline:
     def last(self, truncates: Sequence[Truncate], *, deletes: bool) -> pa.Table:
         """Return the last change of each key.
 
-        :param deletes: fill deletes with the values of the deleted rows, and apply truncates.
+        :param deletes: fill deletes with the deleted rows' values, and turn truncated rows into deletes.
         """
         values, kept, origin = self._whole(deletes=deletes)
         if not deletes:
-            # A truncated target has no values, and a deleted row needs none.
+            # Keep no value of the target for a deleted row, nor for any row if the target is truncated.
             none = self._deleted if not truncates else pa.array([True] * len(self._deleted), pa.bool_())
             kept = {name: pc.and_(mask, pc.invert(none)) for name, mask in kept.items()}
         rows = self._with(values, kept, origin).filter(self._is_last)
@@ -248,10 +249,10 @@ class _Timeline:
         return pa.concat_tables([_ended(rows.filter(pc.invert(self._deleted)), truncates), closing])
 
     def _whole(self, *, deletes: bool) -> tuple[dict[str, pa.Array], dict[str, pa.Array], pa.Array]:
-        """Find the values of all columns that some row lacks.
+        """Find the values of the columns of which a value was not sent.
 
-        :returns: by column, the values; by column, whether the target's value stays; and the row with the key under which the
-            target has it, or null for the row's own key.
+        :returns: by column, the values; by column, whether a row keeps the target's value; and for each row the number of a
+            row with the key under which the target has the values, or null for the row's own key.
         """
         rows = self._rows
         lacking = _lacking(rows)
@@ -275,7 +276,7 @@ class _Timeline:
     def _follow_moves(
         self, sources: dict[str, pa.Array], kept: dict[str, pa.Array], lacking: dict[str, pa.Array]
     ) -> pa.Array | None:
-        """Correct ``sources`` and ``kept`` for keys that are linked by a move of a row that lacks a value."""
+        """Correct ``sources`` and ``kept`` for keys between which a row moved, if a value of the row was not sent."""
         rows = self._rows
         moves = rows.filter(pc.and_(pc.equal(rows[OP], "insert"), _incomplete(rows)))
         if not moves.num_rows:
@@ -328,7 +329,7 @@ class _Timeline:
 
 
 def _lacking(rows: pa.Table) -> dict[str, pa.Array]:
-    """Return by column the numbers of the rows that lack it."""
+    """Return, by column, the numbers of the rows whose value was not sent."""
     unchanged = rows[UNCHANGED].combine_chunks()
     parents, names = pc.list_parent_indices(unchanged), pc.list_flatten(unchanged)
     return {
@@ -360,7 +361,7 @@ def _names(masks: dict[str, pa.Array], count: int) -> pa.Array:
 
 
 def _truncated(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
-    """Turn rows that a truncate removed into deletes at the truncate's position."""
+    """Turn rows that a truncate removed into deletes at the position of the truncate."""
     for truncate in truncates:
         gone = pc.and_(pc.invert(is_after(rows, truncate.place)), pc.not_equal(rows[OP], "delete"))
         for name, value in ((COMMIT_LSN, truncate.lsn), (ORDINAL, truncate.ordinal), (OP, "delete")):

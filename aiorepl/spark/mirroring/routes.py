@@ -1,4 +1,4 @@
-"""Groups the keys that must be reduced together, because rows moved from one to another. Pure."""
+"""Groups keys whose changes must be reduced together, because a row moved from one key to another. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Routes:
 
     @classmethod
     def of(cls, links: Iterable[pa.Table], keys: Sequence[str]) -> Routes:
-        """Join the keys that ``reduction.linked_keys`` found at each position."""
+        """Join keys that ``reduction.linked_keys`` found at the same position."""
         routes = cls()
         first: dict[Key, Key] = {}
         for table in links:

@@ -35,11 +35,11 @@ from aiorepl.spark.reading.lag import BYTES, lag
 _log = logger("aiorepl.spark")
 
 _LOOK_SECONDS: Final = 0.2
-# The planning process passes on errors as text.
+# Spark passes on the errors of the planning process as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+): (.*)")
-# Spark's workers run another Python, which lacks the module.
+# This error means that Spark's workers run a Python that lacks the module.
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-# After these errors the same query would fail again.
+# Errors after which the query would fail again, so it is not restarted.
 _LASTING: Final = (ConfigurationError, SlotError, DataError, DamagedJournal, PermanentError, JavaEnded)
 
 
@@ -47,7 +47,7 @@ class MirrorRunner:
     """Runs one mirror.
 
     :param session: returns the Spark session.
-    :param retry: the back-off before restarts; it starts over once a batch was applied.
+    :param retry: the back-off before restarts. It starts over after a batch that was applied.
     :param once: end once everything that the journal had at the start is applied.
     :param interval: the seconds between two batches; ``None``: no pause.
     :param name: the query's name in Spark, in its UI and in metrics.
@@ -118,7 +118,7 @@ class MirrorRunner:
 
     @property
     def summary(self) -> str:
-        """The changes and tables of all batches since the start, and where the tables are now."""
+        """A text with the numbers of changes and tables since the start, and the tables' present LSN."""
         batches = self._batches
         if batches is None or batches.state is None:
             return "nothing to do: the journal has no changes yet"
@@ -231,5 +231,5 @@ def _summary(error: AioreplError) -> str:
 
 
 def _idle(query: StreamingQuery, batches: Batches) -> bool:
-    """Whether no batch is running. If batches follow each other, the next one ends the query."""
+    """Whether no batch is running, so that the query can be stopped. Otherwise the next batch ends the query."""
     return not batches.busy and not query.status["isTriggerActive"]

@@ -22,11 +22,11 @@ class Settings:
     """The checked settings of a mirror.
 
     :param tables: patterns of the tables that are mirrored.
-    :param modes: by pattern; the first that matches a table counts.
-    :param keys: by pattern, the columns that identify a row where the replica identity names none.
-    :param layouts: by pattern.
+    :param modes: the mode by pattern; the first pattern that matches a table applies.
+    :param keys: by pattern, the columns that identify a row, for tables whose replica identity names none.
+    :param layouts: the layout by pattern.
     :param null: whether a value that its column's type cannot represent becomes null instead of an error.
-    :param on_error: what happens if one table cannot be written.
+    :param on_error: ``halt`` or ``set_aside``: the reaction to a table that cannot be written.
     """
 
     tables: Patterns
@@ -86,7 +86,7 @@ class Settings:
         return tuple(each.text for each in self.tables.all)
 
     def added(self, table: Table, former: Sequence[str]) -> bool:
-        """Whether a table is mirrored, and the ``former`` patterns did not match it."""
+        """Whether the patterns match a table that the ``former`` patterns did not match."""
         names = (table.schema, table.name)
         return self.wanted(table) and not Patterns("tables", tuple(former), 2, exclusions=True).match(names)
 

@@ -27,7 +27,7 @@ def columns(rows: pa.RecordBatch, keys: Sequence[str], routes: Routes, ranges: R
 
 
 def divide(rows: DataFrame, keys: Sequence[str], count: int) -> DataFrame:
-    """Divide rows into ``count`` partitions. Rows of one key, and of keys that a move links, are in the same one."""
+    """Divide rows into ``count`` partitions. The rows of one key, and of keys that a move links, stay together."""
     hashed = f.hash(*(f.col(quoted(name)) for name in keys))
     ranged = f.col(_FIRST) + f.pmod(hashed, f.col(_COUNT))
     place = f.when(f.col(_ROUTE).isNull(), ranged).otherwise(f.pmod(f.hash(_ROUTE), f.lit(count)))

@@ -42,7 +42,7 @@ _ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa
 class Staging:
     """The parameters of a task that stages.
 
-    :param options: of the journal.
+    :param options: the options for reading the journal.
     :param staging: the folder of staged files.
     :param target: the mirror's target, which has its state.
     """
@@ -56,19 +56,19 @@ class Staging:
 
 @dataclass(frozen=True)
 class Catching:
-    """The range of changes that a table, which was set aside or added, lacks."""
+    """The range of changes that a table lacks after it was set aside or added."""
 
     table: Table
     start: BlockPosition
     end: BlockPosition
 
     def wanted(self, table: Table) -> bool:
-        """Whether it is this table."""
+        """Whether ``table`` is the table that lacks the changes."""
         return table == self.table
 
 
 class RowsPartition(InputPartition):
-    """Rows that the driver made."""
+    """A partition of rows that the driver has made already."""
 
     def __init__(self, rows: tuple[Row, ...]) -> None:
         super().__init__(None)
@@ -84,7 +84,10 @@ class StagingPartition(InputPartition):
 
 
 def mirror_source(staging: Staging, catching: Catching | None = None) -> type[DataSource]:
-    """Return a data source class for one mirror, with a unique name; ``catching`` is for a batch read."""
+    """Return a data source class for one mirror, with a unique name.
+
+    :param catching: the changes that a batch read returns; ``None`` for the mirror's stream.
+    """
     name = f"aiorepl_mirror_{uuid4().hex}"
 
     class MirrorSource(DataSource):
@@ -111,7 +114,7 @@ class MirrorPlanner(Planner):
     def __init__(self, staging: Staging, wanted: Callable[[Table], bool] | None = None) -> None:
         super().__init__(staging.options, GENERIC)
         self.planned = BlockPosition(ZERO)
-        """The end of the last batch whose application has begun: some tables may have its changes."""
+        """The end of the last batch that began to be applied. Some tables may have its changes."""
         self._staging = staging
         self._wanted = staging.settings.wanted if wanted is None else wanted
 
@@ -130,7 +133,7 @@ class MirrorPlanner(Planner):
     ) -> BlockPosition:
         planned, kept = self.planned, chain.start_lsn
         if start < planned and (planned.lsn >= kept or not (planned.part or planned.block)):
-            # A batch never comes again with another end, even if Spark's checkpoint has lost its plan.
+            # A repeated batch keeps its end, even if Spark's checkpoint has lost the batch's plan.
             return planned
         if start.lsn < kept:
             found = compacted_files(self.options.journal, chain, start, BlockPosition(until), self._wanted)
@@ -185,7 +188,7 @@ class MirrorReader(StreamReader):
         self._claimed = False
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """As ``StreamReader.latestOffset``; but if the target has a part of a batch, the batch's end.
+        """Return the offset of ``StreamReader.latestOffset``; but if the target has a part of a batch, return the batch's end.
 
         :raises ConfigurationError: another query writes this target.
         """
@@ -193,7 +196,7 @@ class MirrorReader(StreamReader):
             first, file = self._offset(start), StateFile(open_store(self._target))
             state = file.load()
             if state is not None:
-                # Before anything is staged.
+                # Check this before anything is staged.
                 file.require_own(state, first.position, first.query)
                 self._planner.planned = state.planned
             self._claimed = True

@@ -52,8 +52,8 @@ _DDL: Final = "name string, size long, lsn long, ordinal long, truncates binary,
 class Folder:
     """The staging folder; pickled to executors.
 
-    :param url: a path or URL that executors can write.
-    :param storage: for deltalake, if it is in an object store; may contain credentials.
+    :param url: a path or URL where executors can write.
+    :param storage: deltalake's options, if the folder is in an object store; may contain credentials.
     """
 
     url: str
@@ -87,7 +87,7 @@ class Folder:
             return pq.ParquetFile(opened).read()
 
     def clear(self) -> None:
-        """Delete all files: their batches were applied, or will be staged again."""
+        """Delete all files. Their batches were applied, or will be staged again."""
         files = self._files()
         for info in files.get_file_info(FileSelector("", allow_not_found=True)):
             if info.type == FileType.File:
@@ -194,7 +194,7 @@ def _stage(
 def _routed(
     folder: Folder, keys: Sequence[str], routes: Routes, ranges: Ranges, names: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read files, and append the columns by which rows are divided. Runs on executors."""
+    """Read files, and append the columns of ``shuffle``. Runs on executors."""
     for name in (name for batch in names for name in batch["name"].to_pylist()):
         for batch in folder.read(name):
             rows = batch.filter(pc.not_equal(batch["_op"], "truncate"))
@@ -211,7 +211,7 @@ def _reduce(
     truncates: Sequence[Truncate],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Reduce the changes of some keys, and write them to files of one part each. Runs on executors."""
+    """Reduce the changes of some keys, and write each part to a file of its own. Runs on executors."""
     waiting = [batch for batch in batches if batch.num_rows]
     if not waiting:
         return
@@ -264,7 +264,7 @@ def _truncates(data: bytes) -> list[Truncate]:
 
 
 def _names(spark: SparkSession, names: Sequence[str]) -> DataFrame:
-    """Return a DataFrame of names, a partition for each."""
+    """Return a DataFrame of names, with a partition for each name."""
     rows = spark.createDataFrame([(name,) for name in names], "name string")
     return rows.repartition(len(names), "name")
 

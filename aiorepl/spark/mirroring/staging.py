@@ -3,7 +3,7 @@
 The files have the format of the journal's history. Each attempt at a task uses new file names, so files of failed attempts are
 never read. For blocks that the history has, its published files are used instead.
 
-A ``StagedFile`` describes a file. It is what a task returns, so a batch of any size is a few rows for the driver.
+A task returns only a ``StagedFile`` for each file, so a batch of any size is a few rows for the driver.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Place = tuple[int, int]
 class StagedFile:
     """A file with changes of one table under one description, ordered by position.
 
-    :param file: its name is relative to the staging folder, or to the history if ``compacted``.
+    :param file: the Parquet file, with a name relative to the staging folder, or to the history if ``compacted``.
     :param compacted: whether it is a file of the journal's history.
-    :param truncates: commit LSN, ordinal and time (microseconds since 1970) of its truncates; unknown if ``compacted``.
+    :param truncates: commit LSN, ordinal and time (microseconds since 1970) of the file's truncates; unknown if ``compacted``.
     :param moves: whether a key changed in a row that lacks a value; unknown if ``compacted``.
-    :param only_truncates: whether it has no rows. A truncate comes without the types of columns, so the schema may be wrong.
-    :param memory: the bytes of its rows in memory; an estimate if ``compacted``.
-    :param first: the batch has only its rows from this commit LSN on,
-    :param until: and before this one.
+    :param only_truncates: whether the file has only truncates. They come without types of columns, so the schema may be wrong.
+    :param memory: the bytes of the file's rows in memory; an estimate if ``compacted``.
+    :param first: the batch has only rows with this commit LSN or a later one.
+    :param until: the batch has only rows with an earlier commit LSN.
     """
 
     table: Table
@@ -180,7 +180,7 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
 
 def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
     """Return commit LSN, ordinal and time of the truncates among changes."""
-    # A comparison with a constant would import pandas.
+    # ``is_in``, because a comparison with a constant would import pandas.
     found = rows.filter(pc.is_in(rows.column("_op"), value_set=_TRUNCATE))
     times = found.column("_commit_ts").cast(pa.int64())
     columns = (found.column("_commit_lsn"), found.column("_ordinal"), times)
@@ -188,9 +188,9 @@ def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
 
 
 def moves_in(rows: Any) -> bool:
-    """Whether a key changed in a row that lacks a value: an insert that is not whole."""
+    """Whether a key changed in a row of which a value was not sent. Such a row is an insert that is not whole."""
     if not len(pc.list_flatten(rows.column("_unchanged"))):
-        return False  # comparisons with constants would import pandas
+        return False  # before the comparisons below import pandas
     lacking = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
     return bool(pc.any(pc.and_(lacking, pc.equal(rows.column("_op"), "insert"))).as_py())
 
@@ -203,14 +203,14 @@ def _bytes(staged: StagedFile, store: Store) -> bytes:
             if staged.compacted:
                 raise
             file = staged.file.name
-            # Not damage to the journal: the batch can be staged again.
+            # Not DamagedJournal: the batch can be staged again.
             raise JournalError(
                 f"a staged file of {staged.table} was lost: {file} in {store.url} is missing or damaged. {_AGAIN}"
             ) from None
 
 
 class _Seen:
-    """Records the rows that pass through ``watch``: the first and the last position, and the size.
+    """Records the first and the last position, and the size, of the rows that pass through ``watch``.
 
     :param until: leave out the rows from this commit LSN on.
     """

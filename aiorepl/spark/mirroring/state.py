@@ -33,9 +33,9 @@ _REMEDY: Final = (
 class SetAside:
     """A table that could not be written.
 
-    :param position: the end of the last batch that it has.
-    :param part: with ``block``, where that batch ended within a transaction.
-    :param problem: why it could not be written.
+    :param position: the end of the last batch that the table has.
+    :param part: with ``block``, the place within a transaction where that batch ended.
+    :param problem: why the table could not be written.
     """
 
     position: Position
@@ -70,8 +70,8 @@ class State:
     :param batch: the number of the last batch that reached all tables; -1 if none has.
     :param lsn: all tables, except those set aside, have every transaction that ended up to this LSN.
     :param end: where the last batch ended.
-    :param planned: the end of the last batch whose application has begun. Some tables may have its changes, so it comes again with
-        this end.
+    :param planned: the end of the last batch whose application has begun. Some tables may have changes of this batch, so it is
+        repeated with this end.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     """
@@ -97,7 +97,7 @@ class State:
     ) -> State:
         """Return the state after a batch.
 
-        :param end: its end, perhaps within a transaction.
+        :param end: the batch's end, perhaps within a transaction.
         :param tables: all tables that were written.
         """
         return replace(
@@ -112,7 +112,7 @@ class State:
         )
 
     def beginning_again(self, table: Table) -> State:
-        """Return the state in which ``table`` begins again, with an empty target."""
+        """Return the state after a restart of ``table`` with an empty target."""
         return replace(self, tables={**self.tables, table: Written(0, 0)})
 
 

@@ -19,10 +19,10 @@ class MirroredTable:
     """One table of a mirror.
 
     :param lsn: the table has every transaction that ended up to this LSN.
-    :param batch: the last batch that changed it; ``None`` if it was not written yet.
+    :param batch: the last batch that changed the table; ``None`` if the table was not written yet.
     :param bytes_behind: the bytes of the journal's segments after ``lsn``; ``None`` if the journal cannot be read.
     :param seconds_behind: the age of the first of these segments.
-    :param problem: why it is set aside; ``None`` if it is not.
+    :param problem: why the table is set aside; ``None`` if it is not.
     """
 
     name: str
@@ -37,13 +37,13 @@ class MirroredTable:
 class MirrorStatistics:
     """A mirror, since its start.
 
-    :param restarts: how often its query was restarted.
-    :param last_error: why its query ended the last time; ``None`` if it has not.
+    :param restarts: how often the query was restarted.
+    :param last_error: why the query ended the last time; ``None`` if it has not ended.
     :param journal: the end of the journal's last segment; ``None`` if it cannot be read.
     :param journal_error: why the journal cannot be read.
     :param lsn: where the last batch ended; ``None`` before the first batch of a new target.
     :param bytes_behind: the bytes of the journal's segments after ``lsn``; ``None`` if either is unknown.
-    :param tables: those that are set aside come first.
+    :param tables: the tables; those that are set aside come first.
     """
 
     name: str

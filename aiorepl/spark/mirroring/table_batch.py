@@ -60,7 +60,7 @@ class TableWriter:
         return target.schema() is not None
 
     def newest(self, application: str, table: Table) -> Commit | None:
-        """Return the newest batch of an application in a table; ``None`` if there is none, or it is unknown."""
+        """Return the commit of an application's newest batch in a table; ``None`` if there is none, or if it is unknown."""
         return newest_commit(self._target(table, self.settings.mode_of(table)), application)
 
     def write(
@@ -72,7 +72,7 @@ class TableWriter:
         *,
         behind: bool = False,
     ) -> int | None:
-        """Write the changes that a table lacks. Return the table's oid; ``None`` if it has no target yet.
+        """Write the changes that a table lacks. Return the table's oid; ``None`` if the table has no target yet.
 
         :param files: in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
@@ -86,7 +86,7 @@ class TableWriter:
             files = self._suffix(table, files, mode)
         self._require_one(table, {file.version.oid for file in files}, known)
         target = self._target(table, mode)
-        # The state may be older than the table, so the number alone does not tell which changes the table has.
+        # The state may be older than the table, so the batch's number alone does not tell which changes the table has.
         applied = target.applied(commit.application, commit.number)
         after = reached(target, commit.application) if applied or behind else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
@@ -103,7 +103,7 @@ class TableWriter:
         with_rows = any(not file.only_truncates for file in fresh)
         if not with_rows and not present:
             return None
-        # If the key has changed, rows with the former key are merged first.
+        # If the key columns have changed, changes under the former key columns are merged first.
         reduced = [self._reduced(keys, mode, some, common, after) for keys, some in runs]
         if with_rows:
             target.apply(commit, reduced, common.schema, common.defaults)
@@ -123,9 +123,9 @@ class TableWriter:
         common: Common,
         after: Place | None,
     ) -> Run:
-        """Reduce changes whose rows one key identifies, and which come after a position."""
+        """Reduce the changes after a position. The same key columns identify the rows of all of them."""
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
-        # A changelog has a row for each truncate.
+        # Read files that only have truncates for a changelog, which has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > DRIVER_BYTES:
@@ -147,7 +147,8 @@ class TableWriter:
         given = self.settings.keys_of(table)
         for file in files:
             if mode == "changelog":
-                # Files of other replica identities have a delete and an insert for a changed key already.
+                # Only files under REPLICA IDENTITY FULL need a key, to split an update of the key into a delete and an insert.
+                # Other files have the delete and the insert already.
                 split = given and BEFORE in file.version.schema.names
                 keys: tuple[str, ...] = common.key(file.version, given) if split else ()
             elif file.only_truncates and runs:
@@ -160,7 +161,7 @@ class TableWriter:
         return runs
 
     def _suffix(self, table: Table, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
-        """Return the last files that fit into one target. The table begins again with them; a snapshot has the earlier rows."""
+        """Return the last files that fit into one target, for a table that begins again; a snapshot has the earlier rows."""
         first = len(files) - 1
         while first > 0 and files[first - 1].version.oid == files[-1].version.oid:
             try:
@@ -177,7 +178,7 @@ class TableWriter:
     def _require_one(self, table: Table, oids: set[int], known: Written | None) -> None:
         """Check that all rows belong to the table that was mirrored under this name.
 
-        :raises ConfigurationError: they belong to another table.
+        :raises ConfigurationError: some rows belong to another table.
         """
         if known is not None and known.oid:
             oids = {*oids, known.oid}
@@ -189,7 +190,7 @@ class TableWriter:
 
 
 def _last(files: Sequence[StagedFile]) -> Place:
-    """Return an upper bound of the batch's changes. A file of the history may also have changes of later batches."""
+    """Return an upper bound of the positions of the batch's changes. A history's file may also have later changes."""
     return max(
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
@@ -200,7 +201,7 @@ def _common(table: Table, files: Sequence[StagedFile]) -> Common:
     with_rows = [file for file in files if not file.only_truncates]
     versions: dict[Any, Version] = {}
     for file in with_rows or files:
-        # A table may return to an earlier description; the last one names the columns.
+        # Move a repeated description to the end: the last description names the columns.
         versions.pop(file.version.digest, None)
         versions[file.version.digest] = file.version
     return Common(str(table), list(versions.values()))

@@ -1,8 +1,8 @@
 """Finds the values that the server did not send, for rows whose key changed. Pure.
 
-The server does not send a TOASTed value that an update did not change. The value is the last one that was sent in the same batch,
-or else the target's. If an update changes the key, the value is the one under the old key; a key change is a delete and an insert
-at the same position. Only keys with such a change are processed here, so this need not be fast.
+The server does not send a TOASTed value that an update did not change. The value is the last value that was sent in the same
+batch, or else the target's. If an update changes the key, the value under the old key counts; a key change is a delete and an
+insert at the same position. Only keys with such a change are processed here, so this need not be fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Kept:
 class Step:
     """One change of one key.
 
-    :param op: as the column ``_op``.
+    :param op: the operation, as in the column ``_op``.
     :param key: a number that stands for the key.
     :param sent: by column, the index of the sent value.
     """
@@ -36,11 +36,11 @@ class Step:
 
 
 Row = Mapping[str, int | Kept | None]
-"""By column, the index of the value; ``None`` if it is null."""
+"""By column, the index of the value, or the target's value; ``None`` if the value is null."""
 
 
 def resolve(steps: Iterable[Step], columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the row after each step; for a delete, the row that it deletes.
+    """Yield the row after each step; for a delete, the deleted row.
 
     :param steps: all changes of the wanted keys and of their earlier keys, in commit order, a delete before an insert.
     """
@@ -56,7 +56,7 @@ def resolve(steps: Iterable[Step], columns: Sequence[str]) -> Iterator[Row]:
             rows[step.key] = None
             yield before or nothing
         else:
-            # A snapshot's row is complete, and so is an inserted one, unless it is the second half of a key change.
+            # Only an update builds on the present row. An insert has all values, except after the delete of a key change.
             if step.op != "update":
                 before = deleted.get(step.place)
             row = {**(before or nothing), **step.sent}

@@ -1,7 +1,7 @@
 """Finds out, before Spark starts, whether a mirror has everything that its journal has. Does not start Java.
 
-The data source is asked for the batch after the last one, as Spark asks it at a query's start. So the same checks are made, and the
-consumer's cursor advances.
+As Spark does at a query's start, this asks the data source for the next batch. So it makes the same checks, and moves the
+consumer's cursor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiorepl.spark.mirroring.state import State
 from aiorepl.spark.reading.offsets import Offset
 
 _VERSION: Final = "v1"
-"""The first line of a file of Spark's offset log."""
+"""The first line of each file in Spark's offset log."""
 
 
 def up_to_date(state: State | None, checkpoint: Store, reader: MirrorReader) -> bool:
@@ -36,7 +36,7 @@ def up_to_date(state: State | None, checkpoint: Store, reader: MirrorReader) -> 
 
 
 def _end_of(batch: int, checkpoint: Store) -> dict[str, Any] | None:
-    """Return the end of a batch, if Spark has recorded that it is done, and has planned no later one."""
+    """Return the end of a batch, if Spark has recorded that the batch is done and has planned no later batch."""
     if str(batch) not in checkpoint.names("commits"):
         return None
     if max((int(name) for name in checkpoint.names("offsets") if name.isdecimal()), default=-1) != batch:

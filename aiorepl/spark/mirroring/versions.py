@@ -33,8 +33,8 @@ _GONE: Final = pa.array(["delete", "truncate"])
 class _Column:
     """One of the common columns.
 
-    :param number: its attribute number; ``None`` if unknown.
-    :param missing: PostgreSQL's text of its value in rows from before it was added; ``None`` if null or unknown.
+    :param number: the column's attribute number; ``None`` if unknown.
+    :param missing: PostgreSQL's text of the value in rows from before the column was added; ``None`` if null or unknown.
     """
 
     name: str
@@ -44,10 +44,10 @@ class _Column:
 
 
 class Common:
-    """The columns that several descriptions of a table have in common.
+    """The common columns of several descriptions of a table.
 
     :param table: the table's name, for errors.
-    :param versions: in the order of their rows; at least one.
+    :param versions: the descriptions, in the order of their rows; at least one.
     :raises ConfigurationError: a column was altered to a type that cannot hold its values, or two names differ only in case.
     """
 
@@ -71,11 +71,11 @@ class Common:
             for each in columns
             if each.missing is not None
         }
-        """By name, the value of a column in rows from before it was added."""
+        """By name, the value of a column in rows from before the column was added."""
         self.rows: pa.Schema = pa.schema([*self.schema, *META])
         """The columns of the rows that ``conform`` returns."""
         self._sources = {version.digest: self._source(version) for version in versions}
-        # A description that lacks a column and comes after one that has it: the column was dropped.
+        # A column was dropped if a description lacks it, and an earlier one has it.
         self._dropped: dict[Any, tuple[str, ...]] = {}
         seen: set[str] = set()
         for version in versions:
@@ -86,8 +86,8 @@ class Common:
     def key(self, version: Version, given: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that identify a row of this version.
 
-        :param given: the columns that the user names, for a table whose replica identity names none.
-        :raises ConfigurationError: there are none, or they are not the replica identity's columns.
+        :param given: the columns that the user names, for a table whose replica identity names no columns.
+        :raises ConfigurationError: no columns are named, or ``given`` differs from the replica identity's columns.
         """
         relation = relation_of(version)
         columns = _columns(version.schema)
@@ -109,7 +109,7 @@ class Common:
         return tuple(wanted)
 
     def names_in(self, version: Version, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the common columns in a version; columns that it lacks are left out."""
+        """Return the names that common columns have in a version. Columns that the version lacks are left out."""
         sources = self._sources[version.digest]
         return tuple(sources[name] for name in columns if name in sources)
 
@@ -138,7 +138,7 @@ class Common:
         metadata = {name: batch.column(name) for name in META.names}
         metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
         if dropped:
-            # After an update, the target keeps its value.
+            # An update leaves the target's value of a dropped column as it is.
             metadata["_unchanged"] = pa.array(
                 [
                     [*(names or ()), *(dropped if op == "update" else ())]
@@ -151,7 +151,7 @@ class Common:
         return pa.RecordBatch.from_arrays([*arrays, *metadata.values()], schema=self.rows)
 
     def truncates(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return truncates of any version in the common columns, as ``conform`` returns rows."""
+        """Return truncates of any version in the columns that ``conform`` returns."""
         nothing = [pa.nulls(batch.num_rows, field.type) for field in self.schema]
         metadata = [batch.column(name) for name in META.names]
         return pa.RecordBatch.from_arrays([*nothing, *metadata], schema=self.rows)
@@ -167,7 +167,7 @@ class Common:
         return pa.repeat(default, 1).take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
 
     def _source(self, version: Version) -> dict[str, str]:
-        """By common column, the name that it has in a version."""
+        """Return, by common column, the column's name in a version."""
         return {self._name_of(each): each.name for each in _columns(version.schema)}
 
     def _name_of(self, wanted: _Column) -> str:
@@ -230,7 +230,7 @@ def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) ->
     for column in columns:
         found = _match(newer, column)
         if found is None:
-            # It was dropped. Its name may belong to another column now.
+            # The column was dropped. Another column may have its name now.
             name = f"{column.name}_dropped_{column.number}" if column.name in names else column.name
             kept.append(replace(column, name=name))
             continue
