@@ -18,9 +18,9 @@ from pyspark import cloudpickle
 
 
 def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
-    """Return the object of a pickled class and its state, after adding the artifact that has the class to Python's path.
+    """Unpickle an object, after adding the artifact that has its class to Python's path.
 
-    :param digest: the artifact's, because another session may have another file of that name.
+    :param digest: the artifact's digest, because another session may have another file with this name.
     :raises RuntimeError: the process has already imported another version of the class's package.
     """
     # This function is pickled by value, so it has no globals.
@@ -44,7 +44,7 @@ def rebuilt(name: str, digest: bytes, pickled: bytes) -> Any:
     kind, state = pickle.loads(pickled)  # noqa: S301 - from the session's own process
     loaded = Path(sys.modules[kind.__module__].__file__ or "")
     if path is not None and path not in loaded.parents:
-        # Tasks of another session have imported the package that is installed on this machine.
+        # A task of another session has already imported the package from where it is installed on this machine.
         installed = loaded.parents[kind.__module__.count(".")]
         with ZipFile(path) as archive:
             names = [each for each in archive.namelist() if each.endswith(".py")]
@@ -64,11 +64,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 class InArtifact:
-    """Base of objects that a process can unpickle although its path lacks the artifact."""
+    """Base of objects that a process can unpickle even if Python's path there lacks the artifact."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         archive = Path(__file__).parents[3]
-        if archive.is_dir():  # aiorepl is installed
+        if archive.is_dir():  # a folder, not an artifact: aiorepl is installed
             return super().__reduce_ex__(protocol)
         pickled = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
         return rebuilt, (archive.name, _digest(archive), pickled)

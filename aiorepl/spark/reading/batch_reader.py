@@ -44,7 +44,7 @@ class BatchReader(DataSourceReader):
         after = planner.start(reader).lsn
         chain = planner.readable(reader, after, "a new query", CHOOSE_START)
         last = planner.last(reader, chain)
-        # A transaction ends after its commit LSN.
+        # The filters bound commit LSNs. A transaction ends after its commit LSN, so the bounds keep all wanted transactions.
         after, last = max(after, self._pushed.after), min(last, self._pushed.until)
         if last <= after:
             return []
@@ -67,11 +67,11 @@ class BatchReader(DataSourceReader):
 class FilteringReader(BatchReader):
     """A reader that applies filters on metadata columns itself.
 
-    Spark refuses a reader with ``pushFilters`` unless ``spark.sql.python.filterPushdown.enabled`` is set, so ``register`` does that.
+    Spark refuses a reader with ``pushFilters`` unless ``spark.sql.python.filterPushdown.enabled`` is set; ``register`` sets it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - pyspark's name
-        """Take filters, and return those that Spark applies."""
+        """Take filters. Return the filters that Spark still has to apply."""
         table = self._planner.options.table is not None
         self._pushed = pushed(filters, self._planner.columns, table=table)
         return self._pushed.rest

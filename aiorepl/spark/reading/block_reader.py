@@ -21,7 +21,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 
-# Header, ordinal, relation and payload.
+# A row: its transaction's header, ordinal, relation and payload.
 Row = tuple[Header, int, Relation | None, bytes]
 
 _OID: Final = struct.Struct(">I").unpack_from
@@ -63,7 +63,7 @@ class BlockReader:
         self._ordinal = 0 if continuation is None else continuation.ordinal
 
     def rows(self) -> Iterator[Row]:
-        """Iterate over the wanted rows, and over all truncates and messages, which have no relation.
+        """Iterate over the wanted rows, and over all truncates and messages. The latter two have no relation.
 
         :raises JournalError: the block's contents are invalid.
         """
@@ -72,7 +72,7 @@ class BlockReader:
     def _rows_between(self) -> Iterator[Row]:
         for row in self._rows():
             header = row[0]
-            # A transaction ends after its commit LSN; a message between transactions ends at its own LSN.
+            # The least end LSN: a transaction ends after its commit LSN, a message between transactions at its own LSN.
             least = header.commit_lsn + (header.xid is not None)
             if least > self._after and (not self._until or least <= self._until):
                 yield row

@@ -49,7 +49,7 @@ class TableName:
 
     @property
     def key(self) -> Table:
-        """As the journal's manifests name it."""
+        """The table's name in the journal's manifests."""
         return self.schema, self.name
 
     def __str__(self) -> str:
@@ -58,10 +58,10 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Blocks of one segment, by number.
+    """Blocks of one segment. ``blocks`` has their numbers.
 
     :param after: skip the transactions that ended at or before this LSN; 0 skips none.
-    :param until: skip the transactions that ended after this LSN; 0 skips none. Only in the last span of a partition.
+    :param until: skip the transactions that ended after this LSN; 0 skips none. Only the last span of a partition has it.
     """
 
     segment: Segment
@@ -78,11 +78,11 @@ def plan(
     start: BlockPosition,
     end: BlockPosition,
 ) -> list[tuple[Span, ...]]:
-    """Divide the blocks between two positions into ordered partitions of about equal size, at most about ``partition_bytes``.
+    """Divide the blocks between two positions into ordered partitions of equal size, at most about ``partition_bytes``.
 
     :param table: leave out the blocks without rows of this table; ``None`` leaves out none.
-    :param start: leave out the transactions that ended at or before its LSN, and the blocks before it in the next segment.
-    :param end: leave out the transactions that ended after its LSN, and the blocks from there on.
+    :param start: leave out the transactions that ended at or before its LSN, and earlier blocks of the next segment.
+    :param end: leave out the transactions that ended after the position's LSN, and the blocks from its block on.
     """
     wanted: list[tuple[Segment, list[tuple[int, int]]]] = []
     total = 0
@@ -91,7 +91,7 @@ def plan(
         if blocks:
             wanted.append((segment, blocks))
             total += sum(length for _, length in blocks)
-    # A small last partition would leave the other cores without work.
+    # Equal sizes: a small last partition would leave other cores without work.
     target = total / max(-(-total // partition_bytes), 1)
     partitions: list[list[Span]] = []
     reached, current = 0, -1
@@ -119,8 +119,8 @@ def latest(
 ) -> BlockPosition:
     """Return the position after about ``max_bytes``, at least one block after ``start``.
 
-    The position is at the end of a segment. If the first segment is larger, it is within that segment, perhaps within a
-    transaction.
+    The position is at the end of a segment. If the first segment is larger, the position is within that segment, and perhaps
+    within a transaction.
 
     :param until: not after this LSN; ``None``: the journal's end.
     """
@@ -150,7 +150,7 @@ def between(
     start: BlockPosition,
     end: BlockPosition,
 ) -> Iterator[tuple[Segment, int, int]]:
-    """Iterate over the parts between two positions, each with its first block and the one after its last block.
+    """Iterate over the parts between two positions, each with the numbers of its first block and of the block after its last.
 
     :param table: leave out the segments without rows of this table; ``None`` leaves out none.
     """
@@ -184,7 +184,7 @@ def between(
 
 
 def _blocks_until(reader: JournalReader, segment: Segment, lsn: LSN) -> int:
-    """Count the blocks that may have transactions that ended at or before ``lsn``, within the segment."""
+    """Count the segment's blocks that may have transactions that ended at or before ``lsn``."""
     blocks = reader.index(segment).blocks
     return next(
         (
@@ -225,7 +225,7 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
         for info in index.types:
             if types.info(info.oid) is None:
                 types.add(info)
-        # A segment that only truncates the table has a description without types; earlier segments have the types.
+        # A segment that only truncates the table has a description without types. Go on to earlier segments for the types.
         if not any(types.missing(column.type_oid) for column in relation.columns):
             break
     return None if relation is None else (relation, types)

@@ -36,7 +36,7 @@ from aiorepl.spark.session.identifiers import quoted
 _MAP: Final = MapType(StringType(), StringType())
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
 _LITERALS: Final = (bool, int, float, str, Decimal)
-# The session's setting could be LEGACY, for files that Spark 2 wrote.
+# Set here, because the session's setting could be LEGACY, which is for files of Spark 2.
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true", "datetimeRebaseMode": "CORRECTED"}
 _NO_FILE_SYSTEM: Final = (
     "No FileSystem for scheme",
@@ -102,7 +102,7 @@ def changes(
         stop = min(found.end, last)
         typed = planner.typed(reader)
         versions: dict[tuple[tuple[bytes, ...], bytes], list[HistoryFile]] = {}
-        # The source reads up to the last file that Spark cannot read, and Spark reads the following ones.
+        # The data source reads up to the last file that Spark's reader cannot read. Spark's reader reads the following files.
         others = [
             file.last[0] for file in found.files if not _native(FileColumns(typed, file, described.types))
         ]
@@ -159,8 +159,8 @@ def _source(
 ) -> DataFrame:
     positions = {"endingPosition": str(end)}
     if begin:
-        # Without a position, the source begins at the journal's beginning, or fails if that was pruned. ``earliest`` would be the
-        # oldest segment at the time of reading.
+        # Without a position, the source begins at the journal's beginning, or fails if the beginning was pruned. ``earliest``
+        # would mean the oldest segment at the time of reading.
         positions["startingPosition"] = str(begin)
     return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
 
@@ -169,7 +169,7 @@ def _native(columns: FileColumns) -> bool:
     """Whether Spark's expressions give the same values as ``FileColumns.convert``."""
     names = [*columns.read, *columns.wanted.names]
     if columns.keys or len({name.lower() for name in names}) < len(set(names)):
-        # Spark's Parquet reader takes names that differ in case only for one column.
+        # To Spark's Parquet reader, names that differ only in case are one column.
         return False
     for wanted in columns.wanted:
         if wanted.name in columns.indexes:
@@ -221,7 +221,7 @@ def _scan(
                 "source, or set unrepresentable to null"
             )
         )
-        # Spark may evaluate conditions in any order, and a value outside the range is no error.
+        # ``when``: Spark may evaluate conditions in any order, and a value that does not fit is no error outside the range.
         read = read.where(f.when(within, fits | refused.cast("boolean")))
     return read.select(*(_column(columns, field) for field in wanted.fields))
 
@@ -240,7 +240,7 @@ def _column(columns: FileColumns, field: StructField) -> Column:
         found = f.col(name)
     else:
         found = f.lit(None)
-    # The metadata columns have the wanted types, except that Parquet does not say which are never null.
+    # The metadata columns need no cast: only their nullability differs, which Parquet does not store.
     converted = found if name in META.names else found.cast(field.dataType)
     return converted.alias(name, metadata=field.metadata or {})
 

@@ -15,8 +15,8 @@ from aiorepl.values.registry import Types
 def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
     """Return a function that converts a column's values to arrays of type ``wanted``.
 
-    :param name: the column's name in errors.
-    :param null: convert a value that ``wanted`` cannot hold to null. Otherwise the function raises DataError.
+    :param name: the column's name, for errors.
+    :param null: convert a value that ``wanted`` cannot hold to null, instead of raising DataError.
     """
     convert = converter(oid, types, wanted, null=null)
 

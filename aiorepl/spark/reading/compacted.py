@@ -59,7 +59,7 @@ class Compacted:
                 yield from self._rows(span, file, data)
 
     def _contents(self, span: FileSpan) -> Iterator[tuple[HistoryFile, bytes]]:
-        """Read the file. If it was merged and deleted since it was listed, read the files that have its rows now."""
+        """Read a span's file. If it was merged and deleted since it was listed, read the files that have its rows now."""
         try:
             data = read_file(self.journal, span.file)
         except DamagedJournal as error:
@@ -94,12 +94,12 @@ class Compacted:
 
 
 def _having(found: Iterable[HistoryFile], lost: HistoryFile) -> list[HistoryFile]:
-    """Choose the files that have the rows of a merged file; no two files of a table share a position."""
+    """Choose the files that have the rows of a merged file. A position is in one file of a table only."""
     return [each for each in found if each.last >= lost.first and each.first <= lost.last]
 
 
 def _between(span: FileSpan) -> Any:
-    """Return the rows of the span, also from a file into which its own was merged."""
+    """Return the filter for a span's rows. It also holds for a file into which the span's file was merged."""
     position, ordinal = pc.field(_LSN), pc.field(_ORDINAL)
     first, last = span.file.first, span.file.last
     return (
@@ -111,7 +111,7 @@ def _between(span: FileSpan) -> Any:
 
 
 def _row_groups(source: pq.ParquetFile, span: FileSpan) -> tuple[list[int], int]:
-    """Choose the row groups that may have rows of the span; return their bytes uncompressed as well."""
+    """Return the numbers of the row groups that may have rows of the span, and the row groups' uncompressed size."""
     metadata = source.metadata
     leaf = next(index for index in range(metadata.num_columns) if metadata.schema.column(index).path == _LSN)
     groups, size = [], 0

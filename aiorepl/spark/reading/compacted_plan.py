@@ -19,16 +19,16 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.compacted import FileSpan
 
-# For smaller ranges, decoding segments is faster than looking up the history.
+# For a smaller range, decoding segments is faster than looking files up in the history.
 _NEAR_BYTES: Final = 32 * 1024 * 1024
 
 
 def covering(
     journal: Location, table: TableName, chain: Chain, lsn: LSN, until: LSN | None = None
 ) -> HistoryFiles | None:
-    """List the files that a table's history has after ``lsn``; ``None`` if the history does not have everything after it."""
+    """List the files of a table's history after ``lsn``; ``None`` if the history does not have everything after ``lsn``."""
     found = files(journal, table.schema, table.name, after=lsn, until=until)
-    # LSN 0 is the journal's start, also before the first position of its slot.
+    # LSN 0 stands for the journal's start.
     first = max(lsn, chain.identity.start_lsn)
     return None if found is None or not found.start <= first < found.end else found
 
@@ -44,7 +44,7 @@ def from_history(
     """Return the files to read between two positions; ``None`` to read segments.
 
     :param check: raises ConfigurationError for a file whose columns cannot be read as the query wants.
-    :raises ConfigurationError: by ``check``, and the segments were deleted.
+    :raises ConfigurationError: ``check`` raised it, and the segments were deleted.
     """
     if start.part or start.block or start.lsn >= end.lsn:
         return None

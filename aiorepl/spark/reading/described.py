@@ -19,7 +19,7 @@ from aiorepl.values.types import TypeInfo
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A description.
+    """A table's last description.
 
     :param types: the types that are not built in.
     :param kinds: the columns' Arrow types.
@@ -32,7 +32,7 @@ class Described:
 
     @property
     def registry(self) -> Types:
-        """The types."""
+        """All types, including built-in ones."""
         return Types(self.types)
 
 

@@ -33,10 +33,10 @@ class FileColumns:
     """The wanted columns of one file.
 
     :ivar relation: the file's description.
-    :ivar indexes: the columns' indexes in it, by wanted name.
-    :ivar renamed: by the file's name, the names that columns have now.
+    :ivar indexes: by wanted name, the column's index in ``relation``.
+    :ivar renamed: by a column's name in the file, its present name.
     :ivar read: the columns of the file that are needed.
-    :ivar keys: the file's names of the key's columns if the query names the key, and updates may have changed it.
+    :ivar keys: the names of the key's columns in the file, if the query names the key and updates may have changed it.
     :param types: as in ``Compacted``.
     """
 
@@ -134,7 +134,7 @@ class FileColumns:
         return self._converter(index, self.relation.columns[index].type_oid, wanted)(texts)
 
     def _of_elements(self, index: int, wanted: pa.DataType, lists: Any) -> Any:
-        """Convert lists of texts, which arrays of composites once were."""
+        """Convert lists of texts: earlier releases stored arrays of composites in this form."""
         info = self._types.base(self.relation.columns[index].type_oid)
         element = 0 if info is None else info.element
         texts = _bytes(pc.list_flatten(lists).to_pylist())
@@ -149,7 +149,7 @@ class FileColumns:
         return column(name, oid, self._types, wanted, null=self._typed.null)
 
     def _unchanged(self, lists: Any) -> Any:
-        """The names that the columns have now."""
+        """Return ``_unchanged`` with the columns' present names."""
         if not self.renamed or not len(lists.values):
             return lists
         names = [self.renamed.get(name, name) for name in lists.values.to_pylist()]
@@ -160,7 +160,7 @@ _META: Final = ("_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts", "_unchan
 
 
 def unconvertible(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of a file's column cannot all be converted to ``wanted`` without a loss."""
+    """Whether some value of a file's column cannot be converted to ``wanted`` without loss."""
     if found == wanted or pa.types.is_string(found):
         return False
     if casts(found, wanted) or (_of_text(found) and pa.types.is_list(wanted)):
@@ -173,7 +173,7 @@ def _of_text(kind: pa.DataType) -> bool:
 
 
 def _printable(kind: pa.DataType) -> bool:
-    """Whether the text of every value equals PostgreSQL's."""
+    """Whether the text of every value of a type equals PostgreSQL's text."""
     return kind in _INTEGERS or pa.types.is_decimal(kind) or kind in (pa.float32(), pa.float64())
 
 

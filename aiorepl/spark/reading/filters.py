@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from aiorepl.lsn import LSN, ZERO
 
-# The metadata columns of one table's changes, and of all tables'.
+# The names of metadata columns: in the changes of one table, and in the changes of all tables.
 _POSITION: Final = ("_commit_lsn", "commit_lsn")
 _TIME: Final = ("_commit_ts", "commit_ts")
 _OP: Final = ("_op", "op")
@@ -33,11 +33,11 @@ _LAST: Final = LSN(2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The conditions that the filters place on a row.
+    """The conditions on a row that follow from the filters.
 
-    :param after: its commit LSN is at least this.
-    :param until: its commit LSN is less than this.
-    :param wanted: an expression over its metadata columns; ``None`` selects every row.
+    :param after: the row's commit LSN is at least this.
+    :param until: the row's commit LSN is less than this.
+    :param wanted: an expression over the metadata columns; ``None`` selects every row.
     :param rest: the filters that Spark applies.
     """
 
@@ -96,7 +96,7 @@ def _expression(each: Filter, field: pa.Field) -> Any:
 
 def _exact(value: object, kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
-        # A time without a zone is in the session's zone, which is not known here.
+        # A time without a zone is in the session's time zone, which is unknown here.
         return isinstance(value, dt.datetime) and value.tzinfo is not None
     return isinstance(value, str if pa.types.is_string(kind) else int)
 

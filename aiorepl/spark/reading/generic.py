@@ -28,7 +28,7 @@ from aiorepl.values.registry import Types
 _OPS: Final = {m.Update: "update", m.Delete: "delete"}
 _MAPS: Final = ("key", "before", "after")
 
-# A map: column names, and their values as encoded text.
+# A map from column names to encoded texts: the keys, and the values.
 Pairs = tuple[Sequence[str], Sequence[bytes | None]]
 
 
@@ -118,7 +118,7 @@ def _rows(
 
 
 def _pairs(names: Sequence[str], columns: list[Raw], indexes: Iterable[int] | None) -> Pairs:
-    """Select columns by index, or all columns, without those that the server did not send."""
+    """Select columns by index, or all columns. Values that the server did not send are left out."""
     if indexes is not None:
         indexes = list(indexes)
         names, columns = [names[index] for index in indexes], [columns[index] for index in indexes]

@@ -94,7 +94,7 @@ class QueryListener(StreamingQueryListener):
 
 
 def _reason(text: str) -> str:
-    """Return the text of the source's error; of any other, which may quote values and plans, the class and Spark's error condition."""
+    """Return the text of aiorepl's error. Other errors may quote values: return their class and Spark's error condition."""
     found = _RAISED.search(text)
     if found:
         return found[1].strip()
@@ -104,7 +104,7 @@ def _reason(text: str) -> str:
 
 
 def _source(end: str | None, latest: str | None) -> dict[str, Any] | None:
-    """Parse a source's offsets; ``None`` if it is not a journal."""
+    """Parse a source's offsets; ``None`` if the source is not a journal."""
     try:
         reached, newest = json.loads(end or ""), json.loads(latest or "")
         return {

@@ -16,15 +16,15 @@ class QueryStatistics:
 
     :param name: the query's name in Spark, or else its id.
     :param position: the position up to which it has read; ``None`` before its first batch.
-    :param end: the journal's end at that time.
-    :param batch: the number of its last batch.
+    :param end: the journal's end at the time of the last batch.
+    :param batch: the number of the query's last batch.
     :param rows: the rows that this run has read.
-    :param rows_per_second: the rate of its last batch.
+    :param rows_per_second: the rate of the last batch.
     :param bytes_behind: the bytes of the segments after ``position``.
     :param seconds_behind: the age of the first of these segments.
-    :param seconds: the duration of its last batch.
-    :param running: whether it runs.
-    :param error: the error that ended it, in one line.
+    :param seconds: the duration of the last batch.
+    :param running: whether the query is running.
+    :param error: the error that ended the query, in one line.
     """
 
     name: str
@@ -56,11 +56,11 @@ ROWS: Final = Metric(
     "aiorepl_spark_query_rows_total", "counter", "Rows that this run of the query has read.", ("query",)
 )
 METRICS: Final = (UP, LSNS, LAG_BYTES, LAG_SECONDS, BATCH, BATCH_SECONDS, ROWS)
-"""All metrics of queries."""
+"""The metrics of each streaming query."""
 
 
 def samples(queries: Iterable[QueryStatistics]) -> Iterator[Sample]:
-    """Convert statistics to samples. Of queries with the same name, only a running one is included, or else the last one."""
+    """Convert statistics to samples. If several queries share a name, only a running one is included, or else the last."""
     by_name: dict[str, QueryStatistics] = {}
     for query in queries:
         if query.name not in by_name or query.running or not by_name[query.name].running:

@@ -20,7 +20,7 @@ def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     """Replace each update whose key differs in ``_before`` by a delete and an insert.
 
     :param batch: with the columns of the key, ``_op``, ``_unchanged``, ``_unrepresentable`` and ``_before``.
-    :param keys: the names that the file has.
+    :param keys: the names of the key's columns in the file.
     """
     before = batch[BEFORE]
     if before.null_count == batch.num_rows:
@@ -32,7 +32,7 @@ def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
         return batch
     rows = batch.take(chosen)
     both = pa.concat_batches([batch, _deletes(rows), _with_op(rows, "insert")])
-    # Each row is followed by the rows that replace it.
+    # In the order of the rows; the delete and the insert take the place of their update.
     count, replaced = batch.num_rows, {row: number for number, row in enumerate(moved)}
     order: list[int] = []
     for row in range(count):
@@ -50,7 +50,7 @@ def _differ(batch: pa.RecordBatch, before: Any, keys: Sequence[str]) -> Any:
                 [one != other for one, other in zip(new.to_pylist(), old.to_pylist(), strict=True)]
             )
         else:
-            # Two nulls are equal, and so are two values that are not numbers.
+            # Here null equals null, and NaN equals NaN.
             missing = pc.not_equal(new.is_null(nan_is_null=True), old.is_null(nan_is_null=True))
             differ = pc.or_(missing, pc.fill_null(_not_equal(new, old), False))
         found = pc.or_(found, differ)
@@ -69,7 +69,7 @@ def _not_equal(new: Any, old: Any) -> Any:
 
 
 def _deletes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows before the updates, as deletes."""
+    """Return the old rows of updates, as deletes."""
     before = rows[BEFORE]
     struct = before.type
     names = {struct.field(index).name for index in range(struct.num_fields)}

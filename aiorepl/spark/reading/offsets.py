@@ -5,7 +5,7 @@ later offset repeats it. Spark stores the end of each batch, but not the start o
 batch it asks for an initial offset again. So every offset also repeats the position where the query started. Checkpoints of
 earlier versions have positions only: their queries have the empty id.
 
-An offset is at the end of a segment, or within one that is larger than a batch: then it also has the next block.
+An offset is at the end of a segment, or within a segment that is larger than a batch. In the latter case it has the next block.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Offset:
     """A position of one query.
 
     :param query: the query's id.
-    :param start_lsn: where the query started; ``None`` if an earlier version began it.
+    :param start_lsn: where the query started; ``None`` if an earlier version of aiorepl started it.
     :param part: the number of the next part, in the segment after ``position``.
     :param block: the number of the next block in that part.
-    :param columns: a digest of the columns that the query read with; ``None`` if the user gave its schema.
+    :param columns: a digest of the columns of the query's schema; ``None`` if the user gave the schema.
     """
 
     position: Position
@@ -54,9 +54,9 @@ class Offset:
         return BlockPosition(self.position.lsn, self.part, self.block)
 
     def follows(self, start: Offset) -> BlockPosition:
-        """Return the position after which the batch that ends at this offset begins.
+        """Return the position where the batch begins that ends at this offset.
 
-        :param start: the start from Spark. If it has another query's id, Spark asked for an initial offset again.
+        :param start: the batch's start from Spark. If it has another query id, Spark asked for an initial offset again.
         """
         if self.start_lsn is None or start.query == self.query:
             return start.place

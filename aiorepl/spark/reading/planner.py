@@ -71,7 +71,7 @@ class Planner:
     def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
         self.options = options
         self.told = ZERO
-        """The LSN up to which incomplete tables were logged for a new query."""
+        """The LSN up to which ``_tell`` has logged incomplete tables."""
         self._inferred = inferred
         self._arrow = to_arrow_schema(schema, timezone="UTC")
         self._numbers = {field.name: (field.metadata or {}).get(NUMBER) for field in schema.fields}
@@ -89,7 +89,7 @@ class Planner:
 
     @property
     def columns(self) -> pa.Schema:
-        """The wanted columns."""
+        """The query's columns, as Arrow types."""
         return self._arrow
 
     @property
@@ -105,7 +105,7 @@ class Planner:
         if self._inferred is not None:
             return SchemaWatch(table, self._inferred, None)
         described = describe(reader, self.options.journal, table)
-        # A table that is not in the journal yet has no columns to be renamed.
+        # A table that is not in the journal yet has no column that could be renamed.
         columns = () if described is None else described.columns
         return SchemaWatch(table, Inferred(columns, reader.chain().last_segment_end), self._arrow.names)
 
@@ -151,7 +151,7 @@ class Planner:
             raise
 
     def compacted(self, chain: Chain, lsn: LSN) -> bool:
-        """Whether ``lsn`` is in the history's range, where a batch may end after any transaction."""
+        """Whether ``lsn`` is in the history's range. There, a batch may end after any transaction."""
         table = self.options.table
         return table is not None and covering(self.options.journal, table, chain, LSN(lsn - 1)) is not None
 
@@ -170,7 +170,7 @@ class Planner:
     def latest(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
     ) -> BlockPosition:
-        """Return the position after about ``max_bytes``, as ``blocks.latest``; in the history if segments are gone."""
+        """Return the position after about ``max_bytes``: by ``blocks.latest``, or in the history if segments were deleted."""
         table = self.options.table
         require_kept(reader, chain, start)
         if table is not None and start.lsn < chain.start_lsn:
@@ -184,7 +184,7 @@ class Planner:
     ) -> list[InputPartition]:
         """Divide the changes between two positions into partitions.
 
-        :raises ConfigurationError: segments are gone, and the history has a column with a type that cannot be read as the wanted one.
+        :raises ConfigurationError: segments were deleted, and the history has a column that cannot be read as the wanted type.
         :raises JournalError: the journal is damaged.
         """
         options = self.options
@@ -208,14 +208,14 @@ class Planner:
                 start = BlockPosition(stop)
         if start < end:
             if described is not None and start.lsn < chain.start_lsn:
-                # The history had this a moment ago. Without it, the segments begin too late, and rows would be missing.
+                # The history covered ``start`` a moment ago, and no longer does. Segments begin later: rows would be missing.
                 raise _gone(reader, chain, start)
             blocks = plan(reader, chain, options.table, options.partition_bytes, start, end)
             partitions += (BlocksPartition(part, newest) for part in blocks)
         return partitions
 
     def typed(self, reader: JournalReader) -> Typed:
-        """Return how a table is read."""
+        """Return the reader of a table."""
         assert isinstance(self._shape, Typed)
         return replace(self._shape, newest=self._newest_of(reader)[1])
 
@@ -233,7 +233,7 @@ class Planner:
         return chain.last_segment_end if end is None else min(end, chain.last_segment_end)
 
     def _newest_of(self, reader: JournalReader) -> tuple[Described | None, Newest]:
-        """Return the names and missing values for earlier rows. Looked up once, because the schema is fixed."""
+        """Return the table's last description, and what it says of earlier rows. Looked up once: the schema is fixed."""
         if self._newest is None:
             table = self.options.table
             described = None if table is None else describe(reader, self.options.journal, table)
@@ -248,7 +248,7 @@ class Planner:
         return self._newest
 
     def _require_same(self, relation: Relation) -> None:
-        """Check that columns still have the attribute numbers that the user's schema records, as the schema of a DataFrame does.
+        """Check that columns still have the attribute numbers that the metadata of the user's schema has, if any.
 
         :raises ConfigurationError: a column was dropped or renamed, and another one has its name now.
         """
@@ -263,7 +263,7 @@ class Planner:
         """Read one partition on an executor, perhaps more than once."""
         spare_modules()
         shape, journal = self._shape, self.options.journal
-        # If there are no partitions, Spark passes a plain InputPartition.
+        # Spark passes a plain InputPartition if there are no partitions.
         if isinstance(partition, BlocksPartition):
             if isinstance(shape, Typed):
                 shape = replace(shape, newest=partition.newest)
@@ -274,14 +274,14 @@ class Planner:
             yield from Compacted(journal, typed, partition.types).batches(partition.spans)
 
     def __getstate__(self) -> dict[str, object]:
-        # Executors need only their partition.
+        # Executors get the description in their partition.
         return self.__dict__ | {"_newest": None}
 
 
 def require_kept(
     reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition | None = None
 ) -> None:
-    """Check that positions within a segment can still be read: the history has no blocks, so their segments must exist.
+    """Check that positions within a segment can still be read. The history has no blocks, so the segment must still exist.
 
     :param end: the end of a planned batch.
     :raises JournalError: a segment was deleted.

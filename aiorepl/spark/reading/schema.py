@@ -53,9 +53,10 @@ META: Final = StructType(
         StructField(UNCHANGED, ArrayType(StringType(), containsNull=False)),
     ]
 )
-"""The columns beside a table's own. ``_op`` is insert, update, delete or truncate, or read for a row of a snapshot; there ``_xid`` is 0.
-``(_commit_lsn, _ordinal)`` identifies a change, and sorts in commit order; ``_commit_lsn`` is the LSN as a number. ``_unchanged`` lists
-the columns whose TOASTed value the server did not send: they are null in the row, but did not change."""
+"""The columns besides a table's own. ``_op`` is insert, update, delete or truncate, or read for a row of a snapshot; there
+``_xid`` is 0. ``(_commit_lsn, _ordinal)`` identifies a change, and sorts in commit order; ``_commit_lsn`` is the LSN as a
+number. ``_unchanged`` lists the columns whose TOASTed value the server did not send: they are null in the row, but
+unchanged."""
 
 _TEXTS: Final = MapType(StringType(), StringType())
 
@@ -145,7 +146,7 @@ def described_schema(relation: Relation, kinds: Sequence[pa.DataType]) -> Struct
 
 
 def _metadata(attribute: Attribute | None) -> dict[str, str] | None:
-    """The column's number, and the text of its value in rows that existed when it was added, if it is not NULL."""
+    """Return a column's metadata: its number and, unless NULL, the text of its value in rows from before it was added."""
     if attribute is None:
         return None
     metadata = {NUMBER: str(attribute.number)}
@@ -169,7 +170,7 @@ def of_arrow(kind: pa.DataType) -> DataType:
 def require_readable(schema: StructType) -> None:
     """Check the query's own schema.
 
-    :raises ConfigurationError: values cannot be read as one of its types.
+    :raises ConfigurationError: no value can be read as one of the schema's types.
     """
     for field in schema.fields:
         if field.name in META.names:
@@ -185,7 +186,7 @@ def require_readable(schema: StructType) -> None:
 
 
 def _unreadable(kind: DataType) -> DataType | None:
-    """Return the part of a type as which no value can be read; ``None`` if there is none."""
+    """Return the part of a type that no value can be read as; ``None`` if every part can be read."""
     if isinstance(kind, ArrayType):
         return _unreadable(kind.elementType)
     if isinstance(kind, StructType):

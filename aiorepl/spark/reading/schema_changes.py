@@ -1,8 +1,8 @@
 """Finds the first block in which a table's description no longer fits the schema of a query. Runs on the driver.
 
-A query's columns are those of the table's last description when the query was loaded. They do not change while it runs. If the
-query read on, it would lose the values of a column that was added later. So it ends before that block, and its restart begins
-there with the new columns.
+A query has the columns that the table's last description had when the query was loaded. The columns do not change while the
+query runs. If it read on, it would lose the values of a column that was added later. So the query ends before that block, and
+its restart begins there with the new columns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Shape = tuple[ColumnShape, ...]
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The columns that a table had when its schema was asked for.
+    """The columns that a table had when Spark asked for its schema.
 
     :param at: the journal's end at that time.
     """
@@ -84,7 +84,7 @@ def file_shape(relation: Relation, schema: pa.Schema) -> Shape:
 
 
 def differences(before: Shape, now: Shape, only: Collection[str] | None = None) -> list[str]:
-    """List the columns of ``now`` that a schema made from ``before`` does not fit; a dropped column fits.
+    """List the differences of ``now`` that a schema made from ``before`` does not allow. A dropped column is allowed.
 
     :param only: the columns of a schema that the user gave. The user chose their types, so only renames matter.
     """
@@ -96,7 +96,7 @@ def differences(before: Shape, now: Shape, only: Collection[str] | None = None) 
         if old is None:
             old = by_name.get(each.name)
             if old is not None and old.number is not None and each.number is not None:
-                old = None  # another column that has the name of a dropped one
+                old = None  # a new column with the name of a dropped one
         if old is None:
             if only is None:
                 found.append(f"column {each.name!r} was added")
@@ -110,7 +110,7 @@ def differences(before: Shape, now: Shape, only: Collection[str] | None = None) 
 class SchemaWatch:
     """Compares the descriptions of later blocks with the columns of a query.
 
-    :param inferred: the columns, and up to where the schema is known to fit.
+    :param inferred: the query's columns, and the position up to which they are known to fit.
     :param only: as in ``differences``.
     """
 
@@ -118,13 +118,13 @@ class SchemaWatch:
         self.table = table
         self._inferred = inferred
         self._only = only
-        # The key has everything that a shape depends on, because each segment has its own object of the same description.
+        # By everything that a shape depends on, not by Relation object: each segment has Relation objects of its own.
         self._found: dict[object, list[str]] = {}
 
     def first_change(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
     ) -> tuple[BlockPosition, str] | None:
-        """Return the first block between two positions that does not fit, and what has changed.
+        """Return the first block between two positions whose description does not fit, and the differences.
 
         :raises JournalError: the journal is damaged.
         """

@@ -62,7 +62,7 @@ class AioreplDataSource(InArtifact, DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the schema for a query without one of its own: that of the table's last change.
+        """Return the schema for a query that gives none: the schema of the table's last description.
 
         :raises ConfigurationError: the table is not in the journal yet.
         """
@@ -71,7 +71,7 @@ class AioreplDataSource(InArtifact, DataSource):
         if options.table is None:
             return with_options(GENERIC, self.options)
         reader = JournalReader(options.journal)
-        # Read first, so that a description that comes meanwhile counts as a change.
+        # Read the end first, so that a description that arrives in between counts as a change.
         end = reader.chain().last_segment_end
         described = describe(reader, options.journal, options.table)
         if described is None:
@@ -94,7 +94,7 @@ class AioreplDataSource(InArtifact, DataSource):
 
 
 class FilteringDataSource(AioreplDataSource):
-    """The same source, for sessions in which Spark pushes filters down."""
+    """``AioreplDataSource`` for sessions with filter pushdown."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader for ``spark.read``."""

@@ -1,7 +1,7 @@
-"""Plans the micro-batches of one run of a query, in a separate Python process on the driver; executors read.
+"""Plans the micro-batches of one run of a query, in a separate Python process on the driver. Executors read them.
 
-Spark's ``commit`` only advances the consumer's cursor. It comes one batch late, and never for the last batch. The replication
-slot does not wait for it.
+Spark's ``commit`` only advances the consumer's cursor. Spark calls it one batch late, and never for the last batch. The
+replication slot does not wait for it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
 
         :raises JournalError: the journal does not continue from there.
         """
-        # Spark asks twice for the first batch, and the journal's end moves.
+        # Spark asks twice for the first batch, and must get the same answer although the journal's end moves.
         if self._initial is None:
             start = self._planner.start(self._journal)
             self._initial = Offset.initial(start, self._planner.digest)
@@ -86,7 +86,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
 
         :raises ConfigurationError: another consumer owns the cursor.
         :raises SchemaChanged: the table's columns change at ``start``.
-        :raises SlotError: the query's checkpoint is of another source than the journal.
+        :raises SlotError: the query's checkpoint has a position of another source than the journal's.
         :raises JournalError: the journal is damaged, or does not continue from ``start``.
         """
         first = self._offset(start)
@@ -108,7 +108,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         return first.at(position, self._planner.digest, reached.part, reached.block).to_json()
 
     def _before_change(self, chain: Chain, start: BlockPosition, end: BlockPosition) -> BlockPosition:
-        """Return ``end``, or the block before which the table's columns change."""
+        """Return ``end``, or the position of an earlier block at which the table's columns change."""
         if self._watch is None:
             self._watch = self._planner.watch(self._journal)
         if self._watch is None:
@@ -121,13 +121,13 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         return changed[0]
 
     def _position_at(self, chain: Chain, lsn: LSN) -> Position:
-        # A batch that is read from the history ends after any transaction.
+        # The journal knows the position of a segment's end. A batch that is read from the history may end elsewhere.
         if lsn > chain.start_lsn and chain.ends_at(lsn):
             return self._journal.position_at(chain, lsn)
         return chain.position.at(lsn)
 
     def _require_columns(self, offset: Offset) -> None:
-        """Check that the columns are the checkpoint's, unless they may change."""
+        """Check that the columns are still those in the checkpoint, unless ``evolve`` is set."""
         own = self._planner.digest
         if self._options.evolve or None in (own, offset.columns) or own == offset.columns:
             return
@@ -150,13 +150,13 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         """Divide the changes between two offsets into partitions.
 
         :raises ConfigurationError: another consumer owns the cursor.
-        :raises SlotError: the query's checkpoint is of another source than the journal.
+        :raises SlotError: the query's checkpoint has a position of another source than the journal's.
         :raises JournalError: the journal is damaged, or does not have all of the changes.
         """
         last = self._offset(end)
         after, until = last.follows(self._offset(start)), last.place
-        # Not earlier, because only from here on does a restart get ``end``, and with it the same query id. Not later, because
-        # nothing may be pruned once the journal is verified.
+        # Register the cursor now. Earlier, a restart might not get ``end``, and with it the same query id. Later, segments
+        # could be pruned after the journal is verified.
         self._register(last.at(last.position.at(after.lsn), None))
         chain = self._readable(after.lsn)
         if not (
@@ -195,7 +195,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _register(self, offset: Offset) -> None:
         if not self._registered:
-            # A cursor of a query that is refused would keep the journal from being pruned.
+            # Check first: the cursor of a refused query would keep the journal from being pruned.
             self._readable(offset.position.lsn)
         self._advance(offset)
         self._registered = True
@@ -204,7 +204,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         consumer = self._consumer(offset)
         if not consumer:
             return
-        # The part before the first segment comes from the history.
+        # A cursor cannot be before the first segment. The query reads what was before it from the history.
         position = offset.position.at(max(offset.position.lsn, self._first_lsn))
         cursors = Cursors(self._options.journal)
         try:
@@ -217,7 +217,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
     def _consumer(self, offset: Offset) -> str:
         if self._options.consumer is not None:
             return self._options.consumer
-        # A checkpoint of an earlier version has no id, and registered nothing.
+        # A query from a checkpoint of an earlier version has no id, and registers no cursor.
         return f"spark-{offset.query[:16]}" if offset.query else ""
 
     def _offset(self, fields: dict[str, Any]) -> Offset:

@@ -17,14 +17,14 @@ from pyspark.sql.types import StructField, StructType
 from aiorepl.errors import ConfigurationError
 
 _OPTIONS: Final = "aiorepl.options"
-# The metadata column of one table's changes, and that of all tables'.
+# The column whose metadata has the options: in the changes of one table, and of all tables.
 _COLUMNS: Final = ("_op", "op")
 _REPEATED: Final = "option."
 _CONFIG: Final = "config."
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a table that is being created; any other one unchanged.
+    """Return the schema with the options of a table that is being created. Return any other schema unchanged.
 
     :raises ConfigurationError: the options configure an object store.
     """

@@ -35,16 +35,16 @@ BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 GONE: Final = texts(("delete", "truncate"))
-"""The operations whose rows have no values except the key's."""
+"""The operations of rows that have values only in the key's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The names and missing values that the table's last description gives to the columns of earlier rows.
+    """The table's last description, as far as it applies to the columns of earlier rows: names and missing values.
 
-    :param oid: the table's; 0 if it is not known.
+    :param oid: the table's oid; 0 if it is not known.
     :param numbers: the columns' attribute numbers.
-    :param missing: an array of one element for each column that was added with a default: its value in older rows.
+    :param missing: for each column that was added with a default, its value in older rows, as an array of one element.
     """
 
     oid: int = 0
@@ -52,9 +52,9 @@ class Newest:
     missing: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def names(self, relation: Relation) -> tuple[str, ...]:
-        """Return the present names of an earlier description's columns; dropped ones keep their name if it is free."""
+        """Return the present names of an earlier description's columns. A dropped column keeps its name if it is free."""
         if relation.oid != self.oid:
-            # The description is of another table, which had this name.
+            # The description is of an earlier table with this name.
             return relation.names
         now = {number: name for name, number in self.numbers.items()}
         names = []
@@ -108,7 +108,7 @@ class Typed:
     def names(self, relation: Relation) -> tuple[str, ...]:
         """As ``Newest.names``.
 
-        :raises ConfigurationError: the schema has a column under a name that it no longer has.
+        :raises ConfigurationError: the schema names a column that was renamed since.
         """
         names, wanted = self.newest.names(relation), self.schema.names
         for before, now in zip(relation.names, names, strict=True):
@@ -145,8 +145,8 @@ class Typed:
 def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
     """Return a column that the table did not have when the rows were written.
 
-    :param value: the value with which it was added, as an array of one element.
-    :param operations: the rows' operations. A delete or truncate has no values except the key's.
+    :param value: the default with which the column was added, as an array of one element.
+    :param operations: the rows' operations. A delete has values only in the key's columns, and a truncate has none.
     """
     gone = pc.is_in(operations, value_set=GONE)
     return value.take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
@@ -206,7 +206,7 @@ class _Rows:
         self.scan = BlockScan(self._collector, self._truncate)
         self._wanted = wanted
         self._until = until
-        # The key has everything that a conversion depends on, because each segment has its own object of the same description.
+        # By everything that a conversion depends on, not by Relation object: each segment has Relation objects of its own.
         self._layouts: dict[object, _Layout] = {}
         self._of_segment: tuple[SegmentIndex | None, dict[Relation, _Layout]] = None, {}
         self._current: _Layout | None = None

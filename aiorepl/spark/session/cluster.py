@@ -15,7 +15,7 @@ from aiorepl.account import require_account
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.spark.session.python import worker_python
 
-# As Spark's default of spark.redaction.regex.
+# The default of spark.redaction.regex: Spark's own rule for the names of secret settings.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
@@ -39,7 +39,7 @@ def cluster_session(
             os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     settings |= conf or {}
     if SparkContext._gateway is None:
-        # PySpark starts Java with the settings as arguments, which other users can see.
+        # Without secrets: PySpark passes these settings as arguments of Java, which other users can see.
         shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
         launched = SparkConf().setAll(shown)
         SparkContext._ensure_initialized(gateway=launch_gateway(launched), conf=launched)  # type: ignore[no-untyped-call]

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyspark
 
-# Each names another Spark, or configures all Sparks of the machine: its programs, defaults, classpath and file system, or a server of
-# Spark Connect instead of a session in this process.
+# Variables that name another Spark or configure every Spark of the machine: programs, defaults, classpath, file system, or a
+# server of Spark Connect instead of a session in this process.
 _OTHERS: Final = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -28,8 +28,8 @@ _OTHERS: Final = (
 def own_environment() -> Iterator[None]:
     """Hide the variables of other Sparks while this process starts an installed pyspark, and give Java a UTF-8 locale.
 
-    Without one, Java cannot open files whose names are not ASCII. Does nothing if this process uses a Spark that it has not
-    brought: pyspark is part of ``SPARK_HOME``, or ``spark-submit`` has started Java.
+    Without such a locale, Java cannot open files whose names are not ASCII. Does nothing if the Spark is not an installed
+    package: if pyspark is part of ``SPARK_HOME``, or ``spark-submit`` has started Java.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ or not (Path(pyspark.__file__).parent / "jars").is_dir():
         yield

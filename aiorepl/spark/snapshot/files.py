@@ -68,7 +68,7 @@ class DeltaFiles:
                 f"the Delta table {self.target} has rows already, and a snapshot would not replace them: choose another target, or "
                 "delete it"
             )
-        # Columns that it lacks would be lost without an error.
+        # deltalake drops columns that the table lacks, without an error.
         if _types(table.schema()) != _types(schema) or table.metadata().partition_columns:
             raise ConfigurationError(
                 f"the Delta table {self.target} has no rows, but other columns than the snapshot, or partitions: delete it"

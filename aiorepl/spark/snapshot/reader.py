@@ -32,9 +32,9 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.opening import connect_sql
 
-# Ordinals of a chunk begin at its number, shifted so far.
+# The ordinals of a chunk begin at the chunk's number, shifted by this many bits.
 ROW_BITS: Final = 32
-# A pipeline's parts are smaller, because each row of them becomes an object.
+# Larger than a pipeline's parts, in which each row becomes an object.
 _PART_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -44,9 +44,9 @@ class SnapshotTable:
 
     :param dsn: the database; it may contain a password.
     :param snapshot: the name of the exported snapshot.
-    :param kinds: the kind of each column in the rows: text or binary.
+    :param kinds: the kind of each column's values: text or binary.
     :param types: the types that are not built in.
-    :param key: the columns that key ranges are of.
+    :param key: the columns by which key ranges divide the table.
     :param schema: the columns of the table and any metadata columns, in Spark's order.
     :param commit_lsn: the LSN in the identities of all rows.
     :param time: when the snapshot was taken, in microseconds since 2000-01-01 00:00 UTC.
@@ -69,7 +69,7 @@ class SnapshotTable:
     def batches(self, number: int, rows: Range) -> Iterator[pa.RecordBatch]:
         """Read a chunk.
 
-        :param number: its number within the table, from 0.
+        :param number: the chunk's number within the table, from 0.
         :raises SnapshotGone: the snapshot was closed.
         :raises DataError: a value does not fit into the column's type.
         :raises SlotError: a type was altered since the snapshot was taken.
@@ -82,7 +82,7 @@ class SnapshotTable:
         filler = ColumnFiller(len(self.kinds), conversion.make)
         ordinal = number << ROW_BITS
         with asyncio.Runner() as runner:
-            # Runner.run sets a signal handler, for which CPython makes the repr of the task, with the rows as its result.
+            # Not Runner.run: for its signal handler, CPython makes the repr of the task, whose result is the rows.
             run = runner.get_loop().run_until_complete
             parts = reader.read_by(filler, statement, _PART_BYTES)
             try:
@@ -136,8 +136,8 @@ class _Conversion:
     def batch(self, columns: list[Column], count: int, data: bytes, ordinal: int) -> pa.RecordBatch:
         """Make a batch of the columns.
 
-        :param data: the bytes with the values that they refused.
-        :param ordinal: that of the first row.
+        :param data: the bytes with the values that the columns refused.
+        :param ordinal: the first row's ordinal.
         """
         arrays = list(self._copied.filled(columns, self._kinds, count, data, self._refuse))
         names = [field.name for field in self._metadata]

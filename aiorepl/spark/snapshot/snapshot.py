@@ -8,8 +8,8 @@
 
 A connection on the driver keeps the snapshot. Executors import it, and read ranges of the table's blocks by COPY.
 
-Spark shows the options and the plan of a query. So the DSN is neither: it is in the class of a data source that is made for one
-table, registered under a name of its own, and pickled to executors.
+Spark shows the options and the plan of a query. So the DSN is in neither. It is in the class of a data source, which is made
+for one table, registered under a name of its own, and pickled to executors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logger("aiorepl.spark")
 
 T = TypeVar("T")
 
-# A task costs Spark about 50 ms, so its chunks are larger than a pipeline's.
+# Larger than a pipeline's chunks, because a task costs Spark about 50 ms.
 _CHUNK_BYTES: Final = 64 * 1024 * 1024
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 
@@ -193,10 +193,10 @@ class Snapshot:
         try:
             written = self._write(parts)
         except Exception:
-            # If the snapshot has ended, verify raises the reason.
+            # If the error's cause is that the snapshot has ended, ``verify`` raises the reason instead.
             thread.run(exported.verify(()))
             raise
-        # If a table was not locked all the time, its rows may not be those of the snapshot.
+        # Raises if a table was not locked all the time: the rows may then differ from the snapshot's.
         thread.run(exported.verify(self._find(table).table for table in targets))
         for part, found in zip(parts, written, strict=True):
             part.files.commit(found)
@@ -214,9 +214,9 @@ class Snapshot:
         ]
         if not chunks:
             return written
-        # A table's last chunk is its smallest: good for the end, when not all executors have work.
+        # Each table's last chunk comes last. It is small, and at the end not all executors have work.
         chunks.sort(key=lambda chunk: chunk[1] == len(parts[chunk[0]].ranges) - 1)
-        # Not a query: Java would take seconds of CPU to plan and compile the first one.
+        # An RDD, not a query: Java would take seconds of CPU to plan and compile the first query.
         tasks = self._spark.sparkContext.parallelize(chunks, len(chunks))
         for number, file in tasks.mapPartitions(partial(write_chunks, tuple(parts))).collect():
             written[number].append(file)
@@ -294,7 +294,7 @@ class Snapshot:
             described.types,
             next(plan.key for plan in self._plan.tables if plan.oid == described.table.oid),
             schema,
-            # No transaction commits here, right before the first one that is not in the snapshot.
+            # The rows' commit LSN. No transaction commits here, directly before the first one that is not in the snapshot.
             LSN(self._position - 1),
             exported.time,
             self._null,
@@ -304,7 +304,7 @@ class Snapshot:
     def _load(self, schema: StructType, reader: DataSourceReader) -> DataFrame:
         name = f"aiorepl_snapshot_{secrets.token_hex(8)}"
 
-        # A class in a function is pickled with its attributes.
+        # A class that is defined in a function is pickled by value, with its attributes.
         class TableSource(_TableSource):
             chosen_name = name
             chosen_schema = schema
@@ -368,7 +368,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end. Tasks that it has created continue to run after it."""
+        """Run a coroutine to its end. Tasks that the coroutine created continue to run."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot.reader import SnapshotTable
 
 Chunk = tuple[int, int, Range]
-"""The number of a table, that of a chunk within it, and the chunk."""
+"""The number of a table, the number of a chunk within the table, and the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class MirroredTable:
 
 
 def write_chunks(tables: tuple[MirroredTable, ...], chunks: Iterable[Chunk]) -> list[tuple[int, WrittenFile]]:
-    """Write each chunk into a file; return the number of its table and the file, if it has rows."""
+    """Write each chunk into a file. Return the file with the number of its table, unless the chunk has no rows."""
     spare_modules()
     written = []
     for number, chunk, rows in chunks:

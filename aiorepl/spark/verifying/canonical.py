@@ -27,9 +27,9 @@ _FLOATS: Final = {pa.float32(): ("float4", 32, pa.int32()), pa.float64(): ("floa
 class Canonical:
     """How the values of a column are printed.
 
-    :param sql: makes the SQL of the text, NULL for NULL, from an expression.
-    :param texts: makes an array of texts from an array of the lake.
-    :param number: whether the text is an integer, whose order is that of the values.
+    :param sql: takes an SQL expression; returns the SQL of its text, which is NULL for NULL.
+    :param texts: takes an array of the lake; returns an array of texts.
+    :param number: whether the text is an integer that sorts as the value does.
     """
 
     sql: Callable[[str], str]
@@ -40,9 +40,9 @@ class Canonical:
 def canonical(oid: int, types: Types, kind: pa.DataType, *, key: bool = False) -> Canonical | None:
     """Return how a column is printed; ``None`` if the two types cannot be compared.
 
-    :param oid: its type in PostgreSQL.
-    :param kind: its type in the lake.
-    :param key: whether equal values have one text, as -0 and 0 of a key. Other columns show which of the two they have.
+    :param oid: the column's type in PostgreSQL.
+    :param kind: the column's type in the lake.
+    :param key: whether equal values must have equal texts. Without it, -0 and 0 have different texts.
     """
     info = types.base(oid)
     if _is_text(kind):
@@ -52,7 +52,7 @@ def canonical(oid: int, types: Types, kind: pa.DataType, *, key: bool = False) -
     if info.kind in (ARRAY, COMPOSITE):
         found = _nested(info, types, kind)
     else:
-        # A user's type may have the same name, and its casts and operators would run as our role.
+        # Only built-in types: a user's type may have the same name, and its casts would run with our role's rights.
         found = _scalar(info.name, kind, key=key) if info.namespace == "pg_catalog" else None
     if found is None or info.oid == oid:
         return found
@@ -73,7 +73,7 @@ def joined(columns: Sequence[Any], rows: int) -> Any:
 
 
 def readable(row: str) -> str:
-    """Return the values of a row's text, with commas between them."""
+    """Convert a row's text to its values, separated by commas."""
     found, at = [], 0
     while at < len(row):
         if row[at] == "N":
@@ -125,11 +125,11 @@ def _decimal(kind: pa.DataType) -> Canonical:
     )
 
     def sql(each: str) -> str:
-        # NaN and the infinities fail this comparison.
+        # NaN and the infinities fail this comparison, so their text is NULL.
         return f"CASE WHEN abs(({each})::numeric) < {most} THEN trunc(({each})::numeric * {unit})::text END"
 
     def texts(array: Any) -> Any:
-        array = pa.concat_arrays([array])  # buffers without an offset
+        array = pa.concat_arrays([array])  # a copy whose buffers have no offset
         return pa.Array.from_buffers(whole, len(array), array.buffers()).cast(pa.string())
 
     return Canonical(sql, texts, number=True)
@@ -190,7 +190,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _composite(info: TypeInfo, types: Types, kind: pa.DataType) -> Canonical | None:
     oids = dict(info.fields)
-    # An attribute that only the lake or only the type has was dropped or added.
+    # Compare the attributes that both sides have. The others were added or dropped since.
     names = [field.name for field in kind if field.name in oids]
     fields = [canonical(oids[name], types, kind.field(name).type) for name in names]
     known = [each for each in fields if each is not None]
@@ -215,7 +215,7 @@ def _composite(info: TypeInfo, types: Types, kind: pa.DataType) -> Canonical | N
 
 def _array(element: Canonical, levels: int) -> Canonical:
     def sql(each: str) -> str:
-        # A subscript's name must not shadow that of an outer array.
+        # The depth makes the subscript's name unique, so that it does not shadow an outer array's.
         depth = each.count("_s")
 
         def level(number: int, at: str) -> str:

@@ -26,7 +26,7 @@ class Sum(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row by its key.
+    """A row of the source or of the lake, identified by its key.
 
     :param first: PostgreSQL's text of the key's first column; ``None`` for a row of the lake.
     :param order: the key's first column, as a bound.
@@ -41,19 +41,19 @@ class Row(NamedTuple):
 
 
 class Share(NamedTuple):
-    """One of ``shares`` parts of the rows, divided by a hash of the key. For a range with too many rows to compare at once."""
+    """One of ``shares`` parts of a range that has too many rows to compare at once, divided by a hash of the key."""
 
     number: int
     shares: int
 
     def has(self, key: str) -> bool:
-        """Whether a row belongs to this share."""
+        """Whether the row with this key belongs to the share."""
         digest = hashlib.sha256(key.encode()).digest()[:4]
         return self.shares == 1 or int.from_bytes(digest, "big") % self.shares == self.number
 
     @property
     def condition(self) -> str:
-        """The same condition in SQL, for a column ``key``."""
+        """The condition of ``has`` in SQL, for a column ``key``."""
         digest = "encode(substr(sha256(convert_to(key, 'UTF8')), 1, 4), 'hex')"
         return f"('x' || {digest})::bit(32)::bigint % {self.shares} = {self.number}"
 
@@ -63,11 +63,11 @@ ALL = Share(0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The columns of a table that are compared.
+    """The columns by which a table is compared.
 
     :param keys: the columns that identify a row.
     :param columns: by name, the canonical form of each column, including the keys.
-    :param bounds: the lower bounds of the ranges of the key's first column, ascending, without the first range.
+    :param bounds: the lower bounds of the ranges of the key's first column, ascending. The first range has none.
     :param texts: PostgreSQL's texts of the bounds.
     :param modes: the columns of the lake's mode that tell which rows exist; none of them is a column of the source.
     """
@@ -80,12 +80,12 @@ class Comparison:
 
     @property
     def first(self) -> str:
-        """SQL of the key's first column, as a bound."""
+        """The SQL of the key's first column, in the form of a bound."""
         return self._order(self.keys[0])
 
     @property
     def selected(self) -> str:
-        """SQL of a row's range, the text of its key and its hash."""
+        """The SQL that selects a row's range, the text of its key, and its hash."""
         form = self.columns[self.keys[0]]
         listed = ", ".join("'" + str(bound).replace("'", "''") + "'" for bound in self.bounds)
         bounds = f"ARRAY[{listed}]::{'numeric' if form.number else 'text'}[]"
@@ -137,7 +137,7 @@ class LakeSums:
     def add(self, place: int, row: Row, *, since: bool) -> None:
         """Add a row.
 
-        :param since: whether it was changed since the snapshot.
+        :param since: whether the row was changed since the snapshot.
         """
         if since:
             self.changed.add(place)
@@ -160,7 +160,7 @@ class Differences:
     """The rows of a range that differ.
 
     :param missing: rows that the lake does not have; may include rows that were deleted since the snapshot.
-    :param different: rows that have other values in the lake; with the source's values.
+    :param different: rows that have other values in the lake; here with the source's values.
     :param extra: rows that only the lake has, and second rows with a key of the source.
     :param doubled: the source's rows whose key the lake has more than once.
     :param changing: the number of rows that were changed since the snapshot, and are not compared.
@@ -177,9 +177,9 @@ class Differences:
 class LakeRows:
     """The lake's rows of a range.
 
-    :param hashes: of the rows that were not changed since the snapshot, by key.
-    :param doubled: the hashes of further rows with the same key.
-    :param since: the keys of rows that were changed since.
+    :param hashes: by key, the hash of each row that was not changed since the snapshot.
+    :param doubled: by key, the hashes of further rows with this key.
+    :param since: the keys of rows that were changed since the snapshot.
     """
 
     hashes: dict[str, int] = field(default_factory=dict)

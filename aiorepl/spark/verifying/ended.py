@@ -47,9 +47,9 @@ _ENDS: Final = (VALID_FROM, VALID_TO, VALID_TO_LSN, VALID_TO_ORDINAL)
 
 @dataclass(frozen=True, slots=True)
 class EndedRows:
-    """The differences between ended versions, or deleted rows, of the lake and of the journal.
+    """The differences between the lake and the journal in ended versions or deleted rows.
 
-    :param keys: the keys of these rows.
+    :param keys: the keys of the rows that differ.
     """
 
     missing: int = 0
@@ -76,7 +76,7 @@ class EndedTable:
     modes: Sequence[str]
 
     def read(self, lsn: LSN) -> tuple[dict[Identity, bytes], set[str], int]:
-        """Return hashes of the rows, the keys of rows that changed at the LSN or later, and the first position of all rows."""
+        """Return the hashes of ended rows, the keys of rows that changed at the LSN or later, and the least commit LSN."""
         found: dict[Identity, bytes] = {}
         since, first = set[str](), 2**63
         history = IS_CURRENT in self.modes
@@ -90,7 +90,7 @@ class EndedTable:
             late = pc.fill_null(pc.greater_equal(batch[end], int(lsn)), False)
             since.update(keys.filter(late).to_pylist())
             gone = pc.fill_null(pc.invert(batch[IS_CURRENT]) if history else batch[DELETED], False)
-            # A repair has ended the other rows.
+            # Rows that a repair has ended are left out.
             by_change = pc.fill_null(pc.less(batch[ordinal], LAST_ORDINAL), False)
             wanted = pc.and_(pc.and_(gone, by_change), pc.invert(late))
             listed = (keys, batch[COMMIT_LSN], batch[ORDINAL], joined(texts, batch.num_rows))
@@ -167,9 +167,9 @@ def replay(
     folder: str,
     large: ReduceLarge,
 ) -> tuple[Rows, frozenset[str]] | None:
-    """Write a table again into a folder, and return it with the columns that it had at first, by attribute number or name.
+    """Write a table again into a folder. Return it, and its first columns by attribute number or name.
 
-    Rows that ended before a column was added may have any value in it, because that depends on the ends of batches.
+    A row that ended before a column was added may have any value in that column: it depends on where batches ended.
 
     :param keys: as in ``mirror``, for this table.
     :param modes: the columns that the lake's mode has added.

@@ -23,11 +23,11 @@ from aiorepl.spark.verifying.checksums import (
 from aiorepl.spark.verifying.lake import LakeTable
 
 LARGE: Final = 256 * 1024 * 1024
-"""Executors read a table whose files have more bytes than this."""
+"""If the files of a table have more bytes, executors read the table."""
 _TASK_BYTES: Final = 128 * 1024 * 1024
 _ROWS: Final = 10_000
 
-# A sum of hashes may have more than 64 bits.
+# Sums of hashes are texts, because a sum may have more than 64 bits.
 _SUMS: Final = pa.schema(
     [
         pa.field("place", pa.int64()),
@@ -109,7 +109,7 @@ def _summing(table: LakeTable, compared: Comparison, lsn: LSN) -> Any:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for files in _groups(batches):
             found = table.sums(compared, lsn, files)
-            # Looking up a range in ``sums`` would add it.
+            # Not ``found.sums[place]`` alone: looking up a missing range would add it.
             rows = [
                 (place, *(found.sums[place] if place in found.sums else Sum()), place in found.changed)
                 for place in sorted({*found.sums, *found.changed})

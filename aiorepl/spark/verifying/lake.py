@@ -40,7 +40,7 @@ class LakeTable:
     def sums(self, compared: Comparison, lsn: LSN, files: Collection[str] | None = None) -> LakeSums:
         """Return the checksums of the rows at an LSN.
 
-        :param lsn: not after the version's.
+        :param lsn: an LSN that the version has reached.
         :param files: only the rows of these files.
         """
         found = LakeSums()
@@ -65,7 +65,7 @@ class LakeTable:
         share: Share,
         files: Collection[str] | None = None,
     ) -> Iterator[tuple[int, Row, bool]]:
-        """Yield the rows of ranges at an LSN, each with its range, and whether it has changed since."""
+        """Yield the rows of ranges at an LSN: for each row its range, the row, and whether it has changed since the LSN."""
         for place, row, since in self._rows(compared, lsn, self._within(compared, places), files):
             if place in places and share.has(row.key):
                 yield place, row, since
@@ -90,7 +90,7 @@ class LakeTable:
         return self.version.files()
 
     def _within(self, compared: Comparison, places: Collection[int]) -> ColumnRange | None:
-        """Return the range of the key's first column between the first and the last of these ranges."""
+        """Return one range of the key's first column that spans these ranges."""
         name, bounds = compared.keys[0], compared.bounds
         if not pa.types.is_integer(self.schema().field(name).type):
             return None
@@ -120,7 +120,7 @@ def _compared(
     elif _IS_CURRENT in modes:
         there = pc.fill_null(batch[_IS_CURRENT], False)
     wanted = pc.or_(there, since)
-    # An end after all LSNs, if it is unknown.
+    # If the journal's end is unknown, no position counts as impossible.
     impossible = pc.fill_null(pc.greater(changed, _LAST if end is None else int(end) - 1), False)
     known = zip(since.filter(wanted).to_pylist(), impossible.filter(wanted).to_pylist(), strict=True)
     for (place, row), (late, wrong) in zip(compared.rows(batch.filter(wanted)), known, strict=True):

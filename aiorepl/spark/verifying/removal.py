@@ -17,11 +17,11 @@ from aiorepl.spark.mirroring.limits import PART_BYTES
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 LAST_ORDINAL: Final = 2**62
-"""An ordinal after all changes of a transaction."""
+"""An ordinal that is greater than the ordinals of all changes of a transaction."""
 
 
 def mode_of(columns: Sequence[str]) -> Mode:
-    """Return the mode of a table whose mode has added these columns; no changelog."""
+    """Return the mode that has added these columns to a table. The table is not a changelog."""
     return "soft_delete" if DELETED in columns else "history" if IS_CURRENT in columns else "current"
 
 
@@ -29,7 +29,8 @@ def removal(schema: pa.Schema, keys: pa.Table, mode: Mode, lsn: LSN) -> Run:
     """Return deletes directly before an LSN. Rows that were changed at that LSN or later stay.
 
     :param schema: the lake's columns.
-    :param keys: the values of the key's columns. Rows with null or NaN among them stay: no change has such a key.
+    :param keys: the values of the key's columns. A row with a null or NaN among these values stays: no change has
+        such a key.
     """
     for name in keys.column_names:
         keys = keys.filter(pc.invert(pc.is_null(keys[name], nan_is_null=True)))

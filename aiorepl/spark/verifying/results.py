@@ -1,4 +1,4 @@
-"""The results of a comparison, as the command prints them. They have no values of rows, and keys only if these were asked for."""
+"""The results of a comparison, as the command prints them: no values of rows, and keys only if they were requested."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class RangeDifference:
     """A key range whose rows differ.
 
     :param number: the number of the range, from 1.
-    :param lower: its lower bound, as text of the key's first column; ``None`` for the first range, or if not shown.
-    :param upper: its upper bound, exclusive, as ``lower``.
+    :param lower: the range's lower bound, as text of the key's first column; ``None`` for the first range, or if not shown.
+    :param upper: the range's upper bound, exclusive, in the form of ``lower``; ``None`` for the last range, or if not shown.
     :param missing: the number of rows that the lake does not have.
     :param different: the number of rows with other values in the lake.
     :param extra: the number of rows that only the lake has, and of second rows with a key of the source.
-    :param keys: the keys of these rows, if requested: the texts of their columns, dates and times as numbers.
+    :param keys: the keys of the rows that differ, if requested: the texts of their columns, dates and times as numbers.
     """
 
     number: int

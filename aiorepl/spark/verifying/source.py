@@ -39,7 +39,7 @@ MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 )
-# A table's publications are added up: one of them may publish its deletes.
+# Over all publications of a table: it is enough if one of them publishes deletes.
 _DELETES: Final = """
 SELECT bool_or(p.pubdelete) AND bool_or(p.pubtruncate) FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
@@ -145,7 +145,7 @@ class SourceSnapshot:
             await lock_table(self._connection, table, role, LOCK_TIMEOUT)
 
     async def publishes_deletes(self, table: PublishedTable) -> bool:
-        """Return whether every delete and truncate of a table is in the stream. Otherwise the lake keeps such rows on purpose.
+        """Return whether the stream has every delete and truncate of a table. If not, the lake keeps deleted rows on purpose.
 
         :raises ConnectionLost, ServerError: the server failed.
         """
@@ -156,7 +156,7 @@ class SourceSnapshot:
         return bool(published)
 
     async def bounds(self, table: PublishedTable, compared: Comparison, rows: int) -> Comparison:
-        """Return the comparison with bounds of ranges of about ``rows`` rows.
+        """Return ``compared`` with the bounds of ranges that have about ``rows`` rows each.
 
         :raises ConnectionLost, ServerError: the server failed.
         """
@@ -212,7 +212,7 @@ class SourceSnapshot:
 
 
 def _within(compared: Comparison, places: Collection[int]) -> str:
-    """Return the condition by which an index finds the rows from the first range to the last one."""
+    """Return a condition on the rows from the first range to the last one, which an index can use."""
     if not compared.columns[compared.keys[0]].number:
         return ""
     name, first, last = f"t.{identifier(compared.keys[0])}", min(places), max(places)
@@ -230,7 +230,7 @@ def _published(table: PublishedTable) -> str:
 
 
 async def mark(source: Source) -> None:
-    """Write a logical message, so that the slot is confirmed beyond the snapshot when nothing else is written.
+    """Write a logical decoding message, so that the slot is confirmed beyond the snapshot even if nobody writes anything else.
 
     :raises ConfigurationError: the server is a standby, or the role may not write messages.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.

@@ -53,7 +53,7 @@ _log = logger("aiorepl.spark")
 
 _ROUNDS: Final = 3
 _LOOK_SECONDS: Final = 0.5
-# The number of the lake's rows that are compared one by one at a time.
+# The most rows of the lake that are compared one by one at a time.
 _ROWS_AT_ONCE: Final = 1_000_000
 _OURS: Final = (
     COMMIT_LSN,
@@ -82,13 +82,13 @@ class Mirrored(Protocol):
         """The LSN up to which the tables have every transaction."""
 
     def as_of(self) -> Mapping[str, object]:
-        """Return the tables, ``schema.table``, that have a version at that LSN."""
+        """Return the tables that have a version at that LSN, as ``schema.table``."""
 
     def newest(self, table: str) -> Rows:
         """Return the newest version of a table."""
 
     def target(self, table: str, mode: Mode) -> Target:
-        """Return a table, to correct it."""
+        """Return the target of a table, to correct its rows."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Table:
     """A table while it is compared.
 
     :param pending: the ranges to be compared in the next round; ``None``: all.
-    :param deletes: whether its deletes and truncates are published.
+    :param deletes: whether the table's deletes and truncates are published.
     :param counts: by range, the number of the source's rows.
     :param missing: by range, the keys that were missing in the last round.
     :param found: by range, the differences, and the LSN at which they were found.
@@ -118,7 +118,7 @@ class _Table:
 
 
 def _groups(places: Sequence[int], counts: Mapping[int, int]) -> Iterator[Sequence[int]]:
-    """Group ranges to compare at once. A range can have many rows, if they share the key's first column; it is then a group of its own."""
+    """Group ranges to compare at once. A range with many rows is a group of its own; its rows share the key's first column."""
     group: list[int] = []
     rows = 0
     for place in places:
@@ -160,7 +160,7 @@ class Verification:
         self._range_rows = range_rows
         self._timeout = timeout
         self.doing = "reading the mirror's tables"
-        """What is done now, for the progress of a command."""
+        """The present step, for the progress display of a command."""
 
     async def run(
         self,
@@ -196,7 +196,7 @@ class Verification:
                 async with snapshot.giving_way():
                     await self._round(snapshot, pending)
                 if ended and not number:
-                    # The comparison of ended rows reads only the journal and the lake.
+                    # End the snapshot: the comparison of ended rows reads only the journal and the lake.
                     snapshot.close()
                     for each in pending:
                         await self._compare_ended(each, snapshot)
@@ -261,7 +261,7 @@ class Verification:
         if missing := [key for key in keys if key not in columns]:
             state.problem = f"the key column {missing[0]!r} cannot be compared: the lake lacks it, or has it with another type"
             return
-        # A mode's columns cannot have the name of one of the source's.
+        # A source's column never has the name of a mode's column, so these are the mode's.
         modes = tuple(name for name in MODES if name in schema.names and name not in own)
         state.compared, state.not_compared = Comparison(keys, columns, modes=modes), tuple(sorted(others))
 
@@ -362,7 +362,7 @@ class Verification:
         return distributed(LakeTable(newest, self._end()), self._session)
 
     def _end(self) -> LSN:
-        """Return the journal's end: no row of a version that was opened before has a later change."""
+        """Return the journal's end. A version that was opened before has no change after it."""
         return JournalReader(self._journal).chain().last_segment_end
 
     async def _result(self, state: _Table, *, show_keys: bool, repair: bool) -> TableResult:

@@ -76,7 +76,7 @@ def verify(
     def run() -> list[TableResult]:
         return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair, ended=ended))
 
-    # In a notebook, the thread of the cells already has a running loop.
+    # In another thread: in a notebook, the thread of the cells already has a running loop.
     with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
         return pool.submit(run).result()
 
