@@ -55,8 +55,8 @@ META: Final = StructType(
 )
 """The columns besides a table's own. ``_op`` is insert, update, delete or truncate, or read for a row of a snapshot; there
 ``_xid`` is 0. ``(_commit_lsn, _ordinal)`` identifies a change, and sorts in commit order; ``_commit_lsn`` is the LSN as a
-number. ``_unchanged`` lists the columns whose TOASTed value the server did not send: they are null in the row, but
-unchanged."""
+number. ``_unchanged`` lists the columns whose TOASTed value the server did not send; they are null in the row.
+"""
 
 _TEXTS: Final = MapType(StringType(), StringType())
 
