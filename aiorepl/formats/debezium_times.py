@@ -88,7 +88,7 @@ def clock_microseconds(text: str) -> int:
 
 
 def zoned(text: str, digits: int) -> str:
-    """Convert a timestamptz to ISO 8601 with ``digits`` decimals; 0 keeps those of the text."""
+    """Convert a timestamptz to ISO 8601 with ``digits`` decimals; 0 keeps the decimals of the text."""
     if text in _INFINITE_MICROSECONDS:
         return text
     day, clock, zone, era = _moment(text)

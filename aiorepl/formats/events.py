@@ -1,4 +1,4 @@
-"""Single events as the options of a sink specify, for targets that store each event by itself. Pure.
+"""Makes single events, as a sink's options specify them, for targets that store each event by itself. Pure.
 
 ::
 

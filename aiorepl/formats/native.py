@@ -1,6 +1,6 @@
 """The native format: one JSON object per change, as ``aiorepl tail`` prints it and file sinks write it.
 
-``native_rows`` writes row events; this module writes the others.
+``native_rows`` writes row events; this module writes all other events.
 
 A row event::
 

@@ -165,7 +165,7 @@ class _Table:
         indexes: tuple[int, ...],
         pieces: Pieces | None,
     ) -> bool:
-        """Append columns as a JSON object, without those that were not sent; return whether any was omitted.
+        """Append columns as a JSON object. Omit columns that were not sent, and return whether there was one.
 
         :param pieces: takes the large columns; ``None``: there are none.
         """

@@ -86,7 +86,7 @@ class PrettyFormat(Format):
         return self._boundary("BEGIN", transaction, "")
 
     def end(self, part: Slice, transaction: Transaction) -> bytes:
-        """Return the ``COMMIT`` line, or that of ``PREPARE`` or its decision."""
+        """Return the line for ``COMMIT``, ``PREPARE`` or the decision."""
         message = part.two_phase
         if message is None or not transaction.prepared:
             return self._boundary("COMMIT", transaction, f" at {part.end_lsn}")

@@ -50,7 +50,7 @@ def keep_uncompacted(store: Store, begin: Position) -> None:
 async def compact_beside(store: Store, limits: Limits | None = None, pace: Pace | None = None) -> None:
     """Compact a journal in a process of its own, with low priority, until cancelled. Its errors are only logged.
 
-    If another compaction has taken over the history, this one continues once the other one has been idle for a while.
+    If another compaction has taken over the history, this one continues once the other has been idle for long.
     """
     pause = _FIRST_PAUSE
     while True:

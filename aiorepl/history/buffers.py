@@ -198,6 +198,6 @@ class Buffers:
 
 
 def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Join many small batches. Large ones stay apart, because a column of texts has at most 2 GiB."""
+    """Join many small batches. Large batches stay apart, because a column of texts has at most 2 GiB."""
     small = sum(batch.nbytes for batch in batches) <= _MOST_COMBINED
     return [pa.concat_batches(batches)] if small and len(batches) > 1 else batches

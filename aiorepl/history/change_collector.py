@@ -50,7 +50,7 @@ class ChangeCollector:
         self._known = known
         self._wanted = wanted
         self._versions: dict[tuple[Table, object], Version] = {}
-        # By the values that a conversion depends on, not by Relation object: every segment has Relation objects of its own.
+        # Keyed by everything that a conversion depends on, not by Relation objects: each segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
         self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
         self._messages: list[MessageRow] = []

@@ -1,8 +1,8 @@
 """Compacts a journal into its history: passes over new segments, then merges of small files.
 
-``history.json`` is the commit point of every step. The names of pending files contain the epoch of their compaction, so the next
-owner finds and deletes those that a killed one did not commit. A merge into a published file is recorded before it is carried
-out, so after a kill the next owner writes the same rows under the same name.
+``history.json`` is the commit point of every step. The names of pending files contain the epoch of their compaction, so the
+next owner finds and deletes the files that a killed compaction did not commit. A merge into a published file is recorded before
+it is carried out, so after a kill the next owner writes the same rows under the same name.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Compaction:
                 pass
 
     def follow(self, stopped: threading.Event, poll: float = 5.0) -> None:
-        """Compact what is appended to the journal, until ``stopped`` is set; errors as ``run``.
+        """Compact the journal while it grows, until ``stopped`` is set; errors as ``run``.
 
         :param poll: seconds between two looks at the journal.
         """
@@ -164,7 +164,7 @@ class Compaction:
 
         :raises JournalError: there is no journal, it is damaged, or the history is.
         """
-        # Read the cursor before history.json, because another compaction moves the cursor after it has replaced history.json.
+        # Read the cursor before history.json: another compaction moves the cursor after it has replaced history.json.
         cursor = compacted(self._store, self._cursors)
         found, owner = read_history(self._store), Holder.own()
         if found is None:
@@ -190,7 +190,7 @@ class Compaction:
 
     @contextlib.contextmanager
     def _owning(self) -> Iterator[None]:
-        """Raise Fenced instead of an error that a new owner has caused: it deletes files that this compaction needs."""
+        """Raise Fenced or Deleted instead of any other JournalError, if the history has another owner or is gone."""
         try:
             yield
         except (Fenced, Deleted):

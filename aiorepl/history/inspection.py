@@ -15,7 +15,7 @@ from aiorepl.journal.store import Store
 class Files:
     """The number, rows and bytes of some files of a table.
 
-    :param size: in bytes.
+    :param size: the size of the files in bytes.
     :param since: when the oldest row was compacted, in seconds since 1970; ``None`` without files.
     """
 
@@ -50,7 +50,7 @@ class TableHistory:
 
 @dataclass(frozen=True, slots=True)
 class HistoryInspection:
-    """A history at one moment."""
+    """The state of a history at one moment."""
 
     history: History
     tables: list[TableHistory]

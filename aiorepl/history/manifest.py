@@ -136,10 +136,10 @@ class Rewrite:
 class TableEntry:
     """A table in ``history.json``, with the facts that planning needs.
 
-    :param name: its current list.
-    :param previous: the list before it, which is kept for readers that have read an older ``history.json``.
-    :param pending: the number of its pending files, and ``since`` of the first one.
-    :param replaced: when the first of the replaced files was replaced, ``None`` if there is none.
+    :param name: the table's current list.
+    :param previous: the list before the current one, kept for readers that have read an older ``history.json``.
+    :param pending: the number of the table's pending files, and ``since`` of the first one.
+    :param replaced: the time when the first of the replaced files was replaced; ``None`` if there is none.
     """
 
     table: Table

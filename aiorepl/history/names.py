@@ -59,7 +59,7 @@ def parse_pending(name: str) -> tuple[int, int] | None:
 def published_name(folder: str, first: tuple[int, int]) -> str:
     """Return the name of a file whose first row has this commit LSN and ordinal, which no other file of the table has.
 
-    Only the two rows of an update of the key have one position, and they are in one file.
+    Only the two rows of an update of the key share a position, and these two are always in one file.
     """
     return f"{folder}/{first[0]:016X}-{first[1]:010X}.parquet"
 

@@ -28,7 +28,7 @@ _ORDER: Final = ("_commit_lsn", "_ordinal")
 class Written:
     """A file that was written.
 
-    :param size: in bytes.
+    :param size: the file's size in bytes.
     :param digest: as in ``File``.
     """
 
@@ -95,7 +95,7 @@ def read(store: Store, file: File) -> bytes:
 def merge(store: Store, sources: Sequence[File], name: str) -> Written:
     """Write the rows of files with one schema to a new file; the same rows give the same file.
 
-    :raises DamagedJournal: a file is not the one that was written.
+    :raises DamagedJournal: a file differs from the file that was written.
     :raises OSError: a file cannot be read or written.
     """
     if len(sources) == 1:

@@ -1,7 +1,7 @@
 """Decides which files of a table are merged, and which are deleted. Pure.
 
-A file is written once and never changed. Small ones wait as pending files, and are merged into one that is published; rows of
-different versions are never merged.
+A file is written once and never changed. Small files wait as pending files, until a merge makes one published file of them.
+Rows of different versions are never merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Limits:
 
     :param publish_after: seconds after which pending rows are published, however few they are.
     :param keep_replaced: seconds for which a replaced file is kept for its readers.
-    :param least_bytes: pending files are published once they have this size together.
+    :param least_bytes: pending files are published once their total size reaches this.
     :param most_bytes: the most bytes of a merged file.
     :param most_pending: once a table has this number of pending files, they are merged into one, which is still pending.
     :param listed: the number of published files in a table's list from which on older ones move to a sealed list.

@@ -25,9 +25,9 @@ class HistoryFile:
     """A Parquet file of a table.
 
     :param path: the file's name in the history.
-    :param schema: its Arrow schema.
-    :param rows: its number of rows.
-    :param size: in bytes.
+    :param schema: the file's Arrow schema.
+    :param rows: the number of rows.
+    :param size: the file's size in bytes.
     :param first: commit LSN and ordinal of its first row.
     :param last: commit LSN and ordinal of its last row.
     :param oid: the oid that the table had.
@@ -70,7 +70,7 @@ class HistoryFiles:
     :param start: the history has every transaction that ended after this LSN and up to ``end``, unless a gap was accepted.
     :param end: where the history ends. The journal's segments have all later transactions.
     :param gaps: the accepted gaps between ``start`` and ``end``.
-    :param files: in the order of their rows.
+    :param files: the files, in the order of their rows.
     :param incomplete: why the files and the segments after them do not have all rows of the table; ``None`` if they do.
     """
 

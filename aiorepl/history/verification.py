@@ -79,7 +79,7 @@ def problems(store: Store, *, read: Callable[[int], None] = lambda _: None) -> I
 
 
 def _list(store: Store) -> _Listed | None:
-    """Read all lists; once more if one was replaced meanwhile."""
+    """Read all lists. If a list was replaced meanwhile, read all of them again."""
     for last in (*[False] * _TRIES, True):
         found = read_history(store)
         if found is None:

@@ -1,4 +1,4 @@
-"""TLS for sinks whose client takes an ``ssl.SSLContext``: the context, and what a failed handshake means."""
+"""TLS for sinks whose client takes an ``ssl.SSLContext``: makes the context, explains failed handshakes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _POWERS = [
 
 
 class Column:
-    """A column that refuses all values: the base of all others.
+    """The base of all columns. By itself it refuses every value.
 
     :param rows: the number of rows.
     :ivar refused: row, start and end of each value that was refused.

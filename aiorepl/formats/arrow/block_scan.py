@@ -47,7 +47,7 @@ class BlockScan:
     ) -> None:
         """Collect the changes of a block.
 
-        :param data: its bytes, whose checksum was verified.
+        :param data: the block's bytes; their checksum was verified.
         :param decoder: knows the descriptions that the block needs.
         :param attributes_of: returns the attributes of a relation that the block describes.
         :param after: skip the transactions that ended at or before this LSN.

@@ -124,9 +124,9 @@ def attribute_of(field: pa.Field) -> Attribute | None:
 def collected_arrays(
     rows: RowCollector, columns: Sequence[FilledColumn | None], names: pa.Array, refuse: RefuseValue
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Convert collected rows: return an array for each column, and those of ``META`` by name.
+    """Convert collected rows. Return an array for each column, and by name an array for each column of ``META``.
 
-    :param columns: in the order of the tuples; ``None`` for a column that is not wanted.
+    :param columns: the filled columns, in the order of the tuples; ``None`` for a column that is not wanted.
     :param names: the columns' names, for ``_unchanged``.
     :param refuse: called with the index of a column, the row and the text of each value that the type cannot represent.
     :raises DataError: a value in binary format does not match its type.

@@ -55,10 +55,10 @@ class ColumnFiller(RowScanner):
     def fill(
         self, columns: list[Column], octets: Any, position: int, size: int, limit: int, room: int
     ) -> int:
-        """Put up to ``limit`` rows from ``position`` on into columns; return where the last complete one ends.
+        """Put up to ``limit`` rows from ``position`` on into columns; return where the last complete row ends.
 
         :param size: where the data ends.
-        :param room: for how many rows the columns have room.
+        :param room: the number of rows that fit into the columns.
         """
         fields: Any = self.fields  # a pointer in the compiled form
         rows = 0

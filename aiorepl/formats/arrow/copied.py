@@ -20,7 +20,7 @@ from aiorepl.transactions.rows import Layout
 class CopiedColumns:
     """The columns of one table.
 
-    :param fields: their Arrow types.
+    :param fields: the columns' Arrow types.
     :param null: as in ``FilledColumn``.
     """
 

@@ -52,8 +52,8 @@ _BINARIES: Final[dict[str, tuple[pa.DataType, Maker]]] = {
 class FilledColumn:
     """One column of a table.
 
-    :param index: its index in the relation.
-    :param wanted: the Arrow type of its arrays.
+    :param index: the column's index in the relation.
+    :param wanted: the Arrow type of the column's arrays.
     :param null: replace a value, or an array's element, that the type cannot represent by null, instead of refusing it.
     """
 
@@ -150,7 +150,7 @@ class FilledColumn:
     def _print(self, raw: bytes) -> bytes:
         if self._writer is None:
             return self._checked(raw)
-        # Not decoded, because the text, or a text within it, may not be UTF-8.
+        # The text stays bytes, because it may not be UTF-8, or a text within it.
         text = bytearray()
         try:
             self._writer.put(text, raw)
@@ -166,7 +166,7 @@ class FilledColumn:
 
 
 def filled_columns(layout: Layout, fields: Sequence[pa.Field], *, null: bool = False) -> list[FilledColumn]:
-    """Return the columns of a table, whose arrays have the types of ``fields``."""
+    """Return a ``FilledColumn`` for each column of a table, with the type of its field."""
     return [FilledColumn(layout, index, field.type, null=null) for index, field in enumerate(fields)]
 
 

@@ -87,7 +87,7 @@ class Attributes:
 def attributes(values: Sequence[Raw], names: Sequence[str]) -> Attributes:
     """Split composites.
 
-    :param names: their attributes.
+    :param names: the names of the attributes.
     """
     form = CompositeText(names, [FunctionForm(bytes)] * len(names))
     nothing = dict.fromkeys(names)

@@ -48,7 +48,7 @@ class RowCollector:
         self.key = key
         self.whole = False
         """Whether the old row of an update was collected."""
-        # A tuple is never at 0.
+        # One byte, so that no tuple is at 0, which stands for "nowhere".
         self.data = bytearray(1)
         self.records = bytearray()
 
@@ -280,7 +280,7 @@ class BlockScanner:
     The attributes describe the next change: its transaction and its ordinal.
 
     :param block: frames, whose checksum was verified.
-    :param time: in microseconds since 1970.
+    :param time: the commit time in microseconds since 1970.
     :param after: skip the rows of transactions that commit before this LSN; 0 skips none.
     """
 

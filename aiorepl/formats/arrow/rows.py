@@ -22,7 +22,7 @@ from aiorepl.transactions.rows import Raw
 class Shape:
     """Describes the conversion of a table's tuples to columns.
 
-    :param schema: the columns of the batch: the table's and the metadata; unknown ones are null.
+    :param schema: the columns of the batch: the table's columns and the metadata. An unknown column is null.
     :param names: the columns of a tuple.
     :param key: the indexes of the columns that identify a row.
     :param converters: for each column of the table, its index in a tuple and the function that converts its values

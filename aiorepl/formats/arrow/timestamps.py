@@ -27,7 +27,7 @@ def days(text: str) -> int | None:
 def microseconds(text: str) -> int | None:
     """Return microseconds since 1970-01-01 00:00, in UTC if the text has an offset.
 
-    ``None`` for text that is not a timestamp, and for one that does not fit 64 bits.
+    ``None`` for text that is not a timestamp, and for a timestamp that does not fit 64 bits.
     """
     match = _FORM.fullmatch(text)
     if match is None:

@@ -71,7 +71,7 @@ def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The steps from a target's present columns to the wanted ones.
+    """The steps that change a target's present columns to the wanted columns.
 
     :param schema: all columns after the steps.
     :param renamed: by a column's present name, its new name.

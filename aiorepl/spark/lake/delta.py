@@ -40,7 +40,7 @@ _ATTEMPTS: Final = 5
 class DeltaLake:
     """A folder, or a URL of an object store, with a Delta table for each source table: ``root/schema/table``.
 
-    :param storage: for deltalake, if the tables are in an object store.
+    :param storage: deltalake's options, if the tables are in an object store.
     :param deletion_vectors: as in ``DeltaTarget``.
     :raises ConfigurationError: the path of a local folder has a character that deltalake cannot use.
     """
@@ -69,7 +69,7 @@ class DeltaLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DeltaTarget:
-        """Return the target of a source table, without creating it; the same one for the same arguments."""
+        """Return the target of a source table, without creating it. The same arguments give the same object."""
         known = self._targets.get((name, keys, mode, layout))
         if known is not None:
             return known
@@ -88,7 +88,7 @@ class DeltaLake:
 class DeltaTarget:
     """The Delta table at ``target``.
 
-    :param target: its path or URI.
+    :param target: the table's path or URI.
     :param keys: the columns that identify a row.
     :param deletion_vectors: whether rows that change are marked in deletion vectors, or their files are written again. ``auto``
         begins to mark rows with the first commit that would write more than 64 MiB again. pyarrow's datasets of deltalake cannot

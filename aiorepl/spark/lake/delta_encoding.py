@@ -47,7 +47,7 @@ def writer_properties(schema: pa.Schema) -> WriterProperties:
             )
         elif statistics is not None:
             columns[field.name] = ColumnProperties(statistics_enabled=statistics)
-    # Also for the attributes of composites, because column properties cannot name them.
+    # The default applies to the attributes of composites, too: column properties cannot name these.
     default = ColumnProperties(statistics_enabled="NONE") if rounded else None
     return WriterProperties(
         compression="SNAPPY", default_column_properties=default, column_properties=columns

@@ -37,8 +37,8 @@ _UNSUITABLE: Final = re.compile(r"[\x00-\x1f\x7f%\\\[\]^|]")
 class DeltaFolder:
     """The folder of one table.
 
-    :param target: its path or URI.
-    :param storage: for deltalake, if it is in an object store; may contain credentials.
+    :param target: the table's path or URI.
+    :param storage: deltalake's options, if the table is in an object store; may contain credentials.
     :raises ConfigurationError: the path of a local folder has a character that deltalake cannot use.
     """
 

@@ -61,7 +61,7 @@ def require_finished(snapshot: Snapshot) -> None:
 
 
 def _metadata(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a writer's metadata. Spark stores it as one text."""
+    """Return a writer's metadata from ``commitInfo``. Spark stores metadata as one text."""
     text = str(info.get("userMetadata", ""))
     if not text.startswith("{"):
         return info

@@ -35,7 +35,7 @@ Action = dict[str, Any]
 class DataFile:
     """A data file of a version.
 
-    :param add: its add action.
+    :param add: the file's add action.
     """
 
     add: Mapping[str, Any]
@@ -98,9 +98,9 @@ class DataFile:
 class Snapshot:
     """One version of a table.
 
-    :param files: by identity.
+    :param files: the data files, by identity.
     :param transactions: by application, the version of its last transaction.
-    :param checksum: of the log's entry of this version; ``None`` if only a checkpoint has the version.
+    :param checksum: the checksum of the version's entry in the log; ``None`` if only a checkpoint has the version.
     """
 
     folder: DeltaFolder

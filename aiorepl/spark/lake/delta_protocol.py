@@ -47,7 +47,7 @@ Protocol = Mapping[str, Any]
 def protocol_of(schema: pa.Schema, present: Protocol, *, vectors: bool) -> dict[str, Any]:
     """Return the protocol of a table with these columns.
 
-    :param present: its protocol now; empty for a new table.
+    :param present: the table's present protocol; empty for a new table.
     :param vectors: whether it has deletion vectors.
     """
     wanted = {_VECTORS} if vectors else set()
@@ -67,7 +67,7 @@ def protocol_of(schema: pa.Schema, present: Protocol, *, vectors: bool) -> dict[
 
 
 def features(protocol: Protocol) -> tuple[set[str], set[str]]:
-    """Return the features that readers need, and those that writers need."""
+    """Return the features that a reader needs, and the features that a writer needs."""
     writer, reader = int(protocol["minWriterVersion"]), int(protocol["minReaderVersion"])
     implied = {name for version, names in _LEGACY.items() if version <= writer < 7 for name in names}
     read = {"columnMapping"} if reader == 2 else set()

@@ -1,7 +1,7 @@
 """The statistics of data files in the log of a Delta table: exact ones, or none. Pure.
 
-deltalake writes the minima and maxima of decimals as floating-point numbers, which have 15 exact digits, and readers skip files by
-them. So longer decimals have no statistics here, and those of other programs are neither used nor kept.
+deltalake writes the minima and maxima of decimals as floating-point numbers, which have 15 exact digits, and readers skip files
+by them. So longer decimals have no statistics here, and other programs' statistics of them are neither used nor kept.
 """
 
 from __future__ import annotations

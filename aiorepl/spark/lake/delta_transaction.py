@@ -107,7 +107,7 @@ class DeltaTransaction(Transaction[DataFile]):
     def commit(self, info: Mapping[str, Any], *, data_change: bool = True) -> Snapshot | None:
         """Make the commit; ``None`` if another commit came first.
 
-        :param info: for ``commitInfo``.
+        :param info: further fields of ``commitInfo``.
         """
         assert self.schema is not None
         marks = self._vectors_of(self._fold(self._marks))

@@ -18,7 +18,7 @@ _CHECKPOINT_EVERY: Final = 100
 
 
 def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mode: Mode) -> None:
-    """Do what is due.
+    """Write a checkpoint, compact the table and vacuum it, as far as each is due.
 
     :param since: the version after the last upkeep.
     """

@@ -88,7 +88,7 @@ def partition_text(value: pa.Scalar) -> str | None:
 def _require_partitions(rows: pa.Table, names: Sequence[str]) -> None:
     """Check the values of the partition columns.
 
-    :raises ConfigurationError: Delta would store one of them as null.
+    :raises ConfigurationError: Delta would store a value as null.
     """
     for name in names:
         if pa.types.is_string(rows.schema.field(name).type):

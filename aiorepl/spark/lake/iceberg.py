@@ -88,7 +88,7 @@ class IcebergLake:
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
-        """Return the target of a source table, without creating it; the same one for the same arguments."""
+        """Return the target of a source table, without creating it. The same arguments give the same object."""
         known = self._targets.get((name, keys, mode, layout))
         if known is None:
             identifier = (self._prefix + name[0], name[1])

@@ -43,7 +43,7 @@ def without_metadata(schema: pa.Schema) -> pa.Schema:
 
 
 def set_numbers(transaction: Transaction, schema: pa.Schema) -> None:
-    """Record the attribute numbers of the table's columns, which are those of ``schema``."""
+    """Record the attribute numbers in ``schema``, which has the table's columns."""
     ids = {field.name: field.field_id for field in transaction.table_metadata.schema().fields}
     numbers = {str(ids[field.name]): number for field in schema if (number := number_of(field))}
     transaction.set_properties({_NUMBERS: json.dumps(numbers)})

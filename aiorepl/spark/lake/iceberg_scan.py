@@ -25,7 +25,7 @@ from aiorepl.spark.lake.statistics import Bounds
 class IcebergReader:
     """Reads the files of a table.
 
-    :ivar schema: its columns.
+    :ivar schema: the table's columns.
     """
 
     def __init__(self, io: FileIO, metadata: TableMetadata) -> None:

@@ -106,7 +106,7 @@ class IcebergTransaction(Transaction[IcebergFile]):
     ) -> None:
         """Make the commit.
 
-        :param summary: for the snapshot's summary.
+        :param summary: properties of the snapshot's summary.
         :param properties: new properties of the table.
         :param operation: the snapshot's operation; by default, it follows from the files.
         :param deletes: files with position deletes that were written already.

@@ -1,4 +1,4 @@
-"""Merges reduced changes into a table of any format: finds the rows that exist, deletes those that change, and writes the new ones.
+"""Merges reduced changes into a table of any format: finds the table's rows that change, deletes them, and writes the new rows.
 
 A row is replaced only by a newer change, so changes that the table has already change nothing. ``table`` describes the columns.
 """

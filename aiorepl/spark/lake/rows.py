@@ -114,7 +114,7 @@ def codes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
 
 
 def values_of(column: Any) -> list[Any]:
-    """Return values that can be compared; dates and times as numbers, because those of Python end with the year 9999."""
+    """Return values that can be compared. Dates and times are numbers, because Python's end with the year 9999."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())

@@ -56,7 +56,7 @@ class FileScan(ABC):
         """
 
     def rows(self) -> int:
-        """Return the number of rows, with the deleted ones."""
+        """Return the number of rows, including deleted rows."""
         with self.open() as opened:
             return int(pq.ParquetFile(opened).metadata.num_rows)
 

@@ -117,7 +117,7 @@ class Run(NamedTuple):
     """The changes of a batch under one set of key columns. A batch has several runs if its key columns change.
 
     :param keys: the columns that identify a row; not needed in the mode changelog.
-    :param parts: from ``mirroring.reduction``, for these keys and the table's mode.
+    :param parts: the output of ``mirroring.reduction``, for these keys and the table's mode.
     :param truncates: the truncates among the changes, ascending.
     """
 
@@ -140,7 +140,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """After how many versions a table is compacted and vacuumed. Restarts do not change this schedule.
+    """The intervals, in versions, at which a table is compacted and vacuumed. Restarts do not change this schedule.
 
     :param optimize_every: compact small files after this many versions; 0: never.
     :param vacuum_every: after this many versions, delete the files that no version within ``retain`` needs; 0: never.
@@ -196,7 +196,7 @@ class Table(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """Which rows the table has: one of ``MODES``."""
+        """The mode, one of ``MODES``: it decides which rows the table has."""
 
     def applied(self, application: str, number: int) -> bool:
         """Whether this batch, or a later batch of the same application, was applied."""

@@ -1,4 +1,4 @@
-"""One commit of a table, from the changes of a batch; what all formats share. Does not use Spark.
+"""One commit of a table, from the changes of a batch: the part that all formats share. Does not use Spark.
 
     changes --reduce--> one net change per key --find--> file and position of the rows that exist
             --write---> data files with the new rows --commit--> one entry of the log

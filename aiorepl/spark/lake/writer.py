@@ -78,7 +78,7 @@ class OpenFile:
 
     :param out: opens the file.
     :param schema: the file's columns, in the order of the rows' columns.
-    :param options: of ``ParquetWriter``.
+    :param options: the options of ``ParquetWriter``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Divides the keys of a large batch into ranges, one for each part, so that the merge of a part rewrites few of the target's files. Pure.
 
 The ranges are of the first key column. They have about equal numbers of changes; a value with more changes than one range holds
-is divided among several by a hash of the whole key. Pickled to executors.
+is divided among several ranges by a hash of the whole key. Pickled to executors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ranges:
     def of(cls, samples: Iterable[pa.Array], count: int) -> Ranges:
         """Make ``count`` ranges with about equal numbers of values.
 
-        :param samples: from ``sample``; at least one.
+        :param samples: results of ``sample``, at least one.
         """
         values = pa.concat_arrays(samples)
         if not len(values):

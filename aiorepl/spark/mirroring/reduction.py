@@ -373,7 +373,7 @@ def _truncated(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
 
 def _ended(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     """End the versions that a truncate removed."""
-    # The latest truncate first, so that the earliest one after the version wins.
+    # From the latest truncate to the earliest, so that the first truncate after a version ends it.
     for truncate in reversed(truncates):
         lsn, ordinal = rows[VALID_TO_LSN], rows[VALID_TO_ORDINAL]
         later = pc.or_(

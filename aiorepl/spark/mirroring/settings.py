@@ -48,7 +48,7 @@ class Settings:
     ) -> Settings:
         """Check the arguments of ``mirror``.
 
-        :raises ConfigurationError: one of them cannot work; the message names it.
+        :raises ConfigurationError: an argument cannot work; the message names the argument.
         """
         if isinstance(tables, str) or not tables:
             raise ConfigurationError(

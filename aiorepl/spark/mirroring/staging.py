@@ -35,7 +35,7 @@ from aiorepl.spark.reading.blocks import Span
 
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
-"""The memory of one task; one executor may run several."""
+"""The memory of one task. An executor may run several tasks at a time."""
 SUFFIX: Final = ".parquet"
 _AGAIN: Final = "Start the query again: it stages the batch again"
 _NEVER: Final = LSN(2**63 - 1)
@@ -121,7 +121,7 @@ def stage(
 ) -> list[StagedFile]:
     """Write the changes in ``spans`` to files of the staging folder.
 
-    :param spans: at least one.
+    :param spans: the blocks; at least one span.
     :param store: the staging folder.
     :raises JournalError: the journal is damaged, or a file cannot be written.
     :raises DataError: a value in binary format does not match its type.

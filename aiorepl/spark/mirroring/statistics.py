@@ -61,7 +61,7 @@ def tables_of(state: State, chain: Chain | None, now: float) -> list[MirroredTab
     """Describe the tables of a mirror.
 
     :param chain: the journal; ``None`` if it cannot be read.
-    :param now: in seconds since 1970.
+    :param now: the time in seconds since 1970.
     """
     lags: dict[LSN, tuple[int | None, float]] = {}
 

@@ -74,7 +74,7 @@ class TableWriter:
     ) -> int | None:
         """Write the changes that a table lacks. Return the table's oid; ``None`` if the table has no target yet.
 
-        :param files: in the order of their rows.
+        :param files: the files with the changes, in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
         :param behind: whether the table was set aside. It may have failed after a commit of some of these changes.
         :raises ConfigurationError: the table cannot be mirrored.

@@ -224,7 +224,7 @@ def _match(columns: Iterable[_Column], wanted: _Column) -> _Column | None:
 
 
 def _merged(table: str, columns: Sequence[_Column], newer: Sequence[_Column]) -> list[_Column]:
-    """Merge the columns of a newer description into those of earlier ones."""
+    """Merge the columns of a newer description into the columns of earlier descriptions."""
     kept: list[_Column] = []
     names = {each.name for each in newer}
     for column in columns:

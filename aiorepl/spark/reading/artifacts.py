@@ -1,9 +1,9 @@
 """Lets streaming queries of Spark Connect import aiorepl from an artifact of their session.
 
-Spark 4.2 gives batches the session's artifacts, but not streams: the process that plans a stream gets the folder of a session named
-``streaming_job``, and the tasks get that of no session. The artifacts are on the same machines, in the folder of the stream's own
-session. So the pickled objects that these processes load first contain a function, by value, that adds the artifact to Python's
-path.
+Spark 4.2 gives batches the session's artifacts, but not streams: the process that plans a stream gets the folder of a session
+named ``streaming_job``, and its tasks get no session's folder. The artifacts are on the same machines, in the folder of the
+stream's own session. So the pickled objects that these processes load first contain a function, by value, that adds the
+artifact to Python's path.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class BlockReader:
         self._ordinal = 0 if continuation is None else continuation.ordinal
 
     def rows(self) -> Iterator[Row]:
-        """Iterate over the wanted rows, and over all truncates and messages. The latter two have no relation.
+        """Iterate over the wanted rows, and over all truncates and messages. Truncates and messages have no relation.
 
         :raises JournalError: the block's contents are invalid.
         """

@@ -1,7 +1,7 @@
 """Selects the blocks that a query reads, and divides them into partitions. Runs on the driver; does not use pyspark.
 
-The journal's manifests name the tables in each segment, and a segment's index those in each block. So a partition has only the
-blocks that it needs. The index of a segment of one block is not read.
+The journal's manifests name the tables in each segment, and a segment's index names the tables in each block. So a partition
+has only the blocks that it needs. The index of a segment of one block is not read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``changes``: a table's changes as one DataFrame. Spark's own Parquet reader reads the compacted part, the data source the rest.
+"""``changes``: a table's changes as one DataFrame.
 
-The files and the end of the tail are planned once, so the DataFrame returns the same rows each time it is used, and each row
-once. The files have the transactions that ended up to an LSN, and the tail begins there. A pending file that is merged meanwhile
-is kept for a day.
+Spark's own Parquet reader reads the compacted part, which has the transactions that ended up to an LSN. The data source reads
+the tail, which begins there. The files and the end of the tail are planned once, so the DataFrame returns the same rows each
+time it is used, and each row once. A pending file that is merged meanwhile is kept for a day.
 """
 
 from __future__ import annotations

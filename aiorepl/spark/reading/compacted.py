@@ -1,7 +1,7 @@
 """Reads one table's changes from files of the history, as ``typed`` reads them from blocks. Runs on executors; does not use pyspark.
 
-Both give the same rows. A file's columns have the names and types of its description; ``FileColumns`` converts them. Every file
-is read as a whole, because its checksum covers all of it.
+Files and blocks give the same rows. A file's columns have the names and types of its description; ``FileColumns`` converts
+them. Every file is read as a whole, because its checksum covers all of it.
 """
 
 from __future__ import annotations

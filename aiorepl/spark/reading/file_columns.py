@@ -1,4 +1,4 @@
-"""Converts the columns of a history file to those that a query wants. Pure.
+"""Converts the columns of a history file to the columns that a query wants. Pure.
 
 Columns are matched as in ``typed``: by attribute number, or by name if it is not known. For a value that its column's type cannot
 represent, and for a type without a Parquet type, a file has PostgreSQL's text. Such text is converted like the journal's. So are
@@ -70,7 +70,7 @@ class FileColumns:
 
     @property
     def missing(self) -> Mapping[str, pa.Array]:
-        """As in ``Newest``."""
+        """By column, its value in older rows, as in ``Newest``."""
         return self._typed.newest.missing
 
     def field(self, name: str) -> pa.Field:
@@ -80,7 +80,7 @@ class FileColumns:
     def require_convertible(self) -> None:
         """Check the columns' types.
 
-        :raises ConfigurationError: the file's type of a column is not the wanted one, and cannot be converted.
+        :raises ConfigurationError: a column's type in the file differs from the wanted type, and cannot be converted to it.
         """
         for name, index in self.indexes.items():
             if unconvertible(self._fields[index].type, self._typed.schema.field(name).type):

@@ -48,9 +48,9 @@ class Pushed:
 
 
 def pushed(filters: Sequence[Filter], schema: pa.Schema, *, table: bool) -> Pushed:
-    """Divide Spark's filters, which all have to hold, into those that are applied here and the rest.
+    """Divide Spark's filters into filters that are applied here, and filters that Spark applies. A row must pass all of them.
 
-    :param table: whether the columns are those of one table's changes.
+    :param table: whether the rows are the changes of one table.
     """
     position, time, op = (names[not table] for names in (_POSITION, _TIME, _OP))
     after, until = ZERO, _LAST

@@ -18,7 +18,7 @@ MILLISECONDS: Final = "maxMsBehindLatest"
 def lag(chain: Chain, reached: LSN, now: float) -> dict[str, int]:
     """Return the bytes of the segments after a position, and the age of the first of them.
 
-    :param now: in seconds since 1970.
+    :param now: the time in seconds since 1970.
     :raises JournalError: the journal is damaged.
     """
     following = next(chain.walk(reached), None)

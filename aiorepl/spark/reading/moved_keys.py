@@ -19,7 +19,7 @@ _UNREPRESENTABLE: Final = "_unrepresentable"
 def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     """Replace each update whose key differs in ``_before`` by a delete and an insert.
 
-    :param batch: with the columns of the key, ``_op``, ``_unchanged``, ``_unrepresentable`` and ``_before``.
+    :param batch: rows with the key's columns, ``_op``, ``_unchanged``, ``_unrepresentable`` and ``_before``.
     :param keys: the names of the key's columns in the file.
     """
     before = batch[BEFORE]
@@ -32,7 +32,7 @@ def split_moves(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
         return batch
     rows = batch.take(chosen)
     both = pa.concat_batches([batch, _deletes(rows), _with_op(rows, "insert")])
-    # In the order of the rows; the delete and the insert take the place of their update.
+    # Keep the order of the rows. A delete and an insert take the place of their update.
     count, replaced = batch.num_rows, {row: number for number, row in enumerate(moved)}
     order: list[int] = []
     for row in range(count):

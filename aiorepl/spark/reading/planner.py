@@ -98,7 +98,7 @@ class Planner:
         return None if self._inferred is None else self._inferred.digest
 
     def watch(self, reader: JournalReader) -> SchemaWatch | None:
-        """Return a watch of the table's later descriptions; ``None`` without a table."""
+        """Return a ``SchemaWatch`` for the table's later descriptions; ``None`` if the query reads all tables."""
         table = self.options.table
         if table is None:
             return None
@@ -250,7 +250,7 @@ class Planner:
     def _require_same(self, relation: Relation) -> None:
         """Check that columns still have the attribute numbers that the metadata of the user's schema has, if any.
 
-        :raises ConfigurationError: a column was dropped or renamed, and another one has its name now.
+        :raises ConfigurationError: a column was dropped or renamed, and another column has its name now.
         """
         for name, found in relation.attributes.items():
             number = self._numbers.get(name)

@@ -118,7 +118,7 @@ class SchemaWatch:
         self.table = table
         self._inferred = inferred
         self._only = only
-        # By everything that a shape depends on, not by Relation object: each segment has Relation objects of its own.
+        # Keyed by everything that a shape depends on, not by Relation objects: each segment has its own.
         self._found: dict[object, list[str]] = {}
 
     def first_change(

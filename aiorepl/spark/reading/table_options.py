@@ -1,8 +1,8 @@
 """The options of ``CREATE TABLE … USING aiorepl OPTIONS (…)``.
 
-Spark passes a table's options to a Python data source when the table is created, but not when it is read. It does keep the
-schema. So the options are stored in the metadata of the schema's column ``_op``. The catalog shows both to its users, so a table
-has no credentials.
+Spark passes a table's options to a Python data source when the table is created, but not when it is read. Spark does keep the
+table's schema. So the options are stored in the metadata of the schema's column ``_op``. The catalog shows options and schema
+to its users, so a table's options have no credentials.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, Mapping[str, str]]:
-    """Return the schema without the stored options, and those options merged with the query's.
+    """Return the schema without the stored options, and the stored options merged with the query's.
 
-    :raises ConfigurationError: there are no options.
+    :raises ConfigurationError: the table's options were not stored, and the query gives none.
     """
     for field in schema.fields:
         if (text := (field.metadata or {}).get(_OPTIONS)) is not None:

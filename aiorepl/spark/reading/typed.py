@@ -106,7 +106,7 @@ class Typed:
     newest: Newest = _UNKNOWN
 
     def names(self, relation: Relation) -> tuple[str, ...]:
-        """As ``Newest.names``.
+        """Return the present names of a description's columns, as ``Newest.names``.
 
         :raises ConfigurationError: the schema names a column that was renamed since.
         """
@@ -206,7 +206,7 @@ class _Rows:
         self.scan = BlockScan(self._collector, self._truncate)
         self._wanted = wanted
         self._until = until
-        # By everything that a conversion depends on, not by Relation object: each segment has Relation objects of its own.
+        # Keyed by everything that a conversion depends on, not by Relation objects: each segment has its own.
         self._layouts: dict[object, _Layout] = {}
         self._of_segment: tuple[SegmentIndex | None, dict[Relation, _Layout]] = None, {}
         self._current: _Layout | None = None

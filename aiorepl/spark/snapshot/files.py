@@ -27,8 +27,8 @@ from aiorepl.spark.lake.delta_encoding import parquet_options
 class WrittenFile(NamedTuple):
     """A file that an executor has written.
 
-    :param path: relative to the table.
-    :param size: in bytes.
+    :param path: the file's path, relative to the table.
+    :param size: the file's size in bytes.
     """
 
     path: str
@@ -46,7 +46,7 @@ class DeltaFiles:
 
     :param target: the table's path or URI.
     :param schema: the table's columns.
-    :param storage: for deltalake; it may contain credentials.
+    :param storage: deltalake's options; may contain credentials.
     """
 
     target: str
@@ -75,9 +75,9 @@ class DeltaFiles:
             )
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
-        """Write rows into a file; ``None`` if there are none.
+        """Write rows to a new file; ``None`` if there are no rows.
 
-        :param batches: of the schema.
+        :param batches: the rows, in the columns of ``schema``.
         """
         folder = PyFileSystem(DeltaStorageHandler(self.target, self._options))
         name = f"part-{uuid4().hex}.snappy.parquet"

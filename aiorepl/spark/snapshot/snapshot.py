@@ -173,7 +173,7 @@ class Snapshot:
         ``SparkContext``, which Spark Connect does not have.
 
         :param targets: by table, ``schema.table``, the Delta table's path or URI, as every executor sees it.
-        :param storage_options: for deltalake, if the targets are in an object store.
+        :param storage_options: options for deltalake, if the targets are in an object store.
         :raises ConfigurationError: a table is not published, or a Delta table has rows or other columns, or is the target of two.
         :raises SnapshotGone: the snapshot was lost.
         :raises AlteredWhileRead: a partition was attached to a table.

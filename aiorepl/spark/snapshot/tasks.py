@@ -1,4 +1,4 @@
-"""What a task of ``Snapshot.mirror`` runs. Executors import this module, so it imports nothing that only the driver needs."""
+"""The function that tasks of ``Snapshot.mirror`` run. Executors import this module, so it needs nothing of the driver."""
 
 from __future__ import annotations
 

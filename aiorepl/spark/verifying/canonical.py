@@ -1,4 +1,4 @@
-"""A canonical text of each value, which PostgreSQL prints and which is also made from a lake's columns. Pure.
+"""Canonical texts of values. PostgreSQL prints them, and this module also makes them from a lake's columns. Pure.
 
 Dates, times and floating-point numbers are printed as integers, and decimals without their point. So the text depends neither on
 settings nor on the side that prints it. Arrays and composites are printed as their parts, each with its length. A value that the

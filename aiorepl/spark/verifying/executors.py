@@ -62,11 +62,11 @@ class DistributedTable:
     tasks: int
 
     def schema(self) -> pa.Schema:
-        """As ``LakeTable.schema``."""
+        """Return the columns, as ``LakeTable.schema``."""
         return self.table.schema()
 
     def sums(self, compared: Comparison, lsn: LSN) -> LakeSums:
-        """As ``LakeTable.sums``."""
+        """Return the checksums that ``LakeTable.sums`` returns."""
         found = LakeSums()
         for row in self._files().mapInArrow(_summing(self.table, compared, lsn), _SUMS_DDL).collect():
             before = found.sums[row.place]
@@ -79,7 +79,7 @@ class DistributedTable:
     def rows(
         self, compared: Comparison, lsn: LSN, places: Collection[int], share: Share = ALL
     ) -> dict[int, LakeRows]:
-        """As ``LakeTable.rows``."""
+        """Return the rows that ``LakeTable.rows`` returns."""
         found = {place: LakeRows() for place in places}
         reading = _hashing(self.table, compared, lsn, frozenset(places), share)
         for row in self._files().mapInArrow(reading, _HASHES_DDL).toLocalIterator():

@@ -86,7 +86,7 @@ class LakeTable:
         return pa.Table.from_batches(found, pa.schema(fields)) if found else pa.schema(fields).empty_table()
 
     def files(self) -> tuple[list[str], int]:
-        """As ``Rows.files``."""
+        """Return the files and their total bytes, as ``Rows.files``."""
         return self.version.files()
 
     def _within(self, compared: Comparison, places: Collection[int]) -> ColumnRange | None:

@@ -17,7 +17,7 @@ def conditions(columns: Sequence[str], rows: Sequence[Row], *, ordered: bool) ->
 
     :param columns: the key's columns.
     :param rows: rows of the source.
-    :param ordered: whether the source orders the first column's values in the same way.
+    :param ordered: whether the source sorts the first column's values in the order of ``Row.order``.
     :returns: the conditions; ``None`` selects all rows, if no condition can name the keys.
     """
     name = identifier(columns[0])

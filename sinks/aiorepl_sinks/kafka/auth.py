@@ -77,5 +77,5 @@ def _without_logins(record: logging.LogRecord) -> bool:
     return not any(type(value).__name__.startswith("Sasl") for value in record.args or ())
 
 
-# At DEBUG the client logs whole requests; those of SASL PLAIN contain the password.
+# At DEBUG the client logs whole requests. A request of SASL PLAIN contains the password.
 logging.getLogger("aiokafka.conn").addFilter(_without_logins)

@@ -147,7 +147,7 @@ class Cluster:
     async def send(self, records: Sequence[Record]) -> list[Record]:
         """Send records, in order within each partition.
 
-        :returns: the records that were not sent: of each partition, those from the first too large batch on.
+        :returns: the records that were not sent: of each partition, the first too large batch and everything after it.
         :raises TransientError, PermanentError: not all records were acknowledged; the producer is stopped.
         """
         return await self._guarded(self._send(records))
@@ -186,7 +186,7 @@ class Cluster:
     async def create_compacted(self, topic: str) -> None:
         """Create a compacted topic with one partition, unless it exists.
 
-        :raises PermanentError: it exists and has several partitions.
+        :raises PermanentError: the topic exists and has several partitions.
         """
         await self._check_login()
         with translated(topic), explain_hang_up(self._login.protocol):
@@ -354,7 +354,7 @@ class Cluster:
         return sorted(partitions)
 
     async def _check_login(self) -> None:
-        """Connect to one broker for the reason why a login fails, which the clients do not report."""
+        """Connect to one broker, to raise the reason why a login fails. The clients do not report it."""
         for number, (host, port) in enumerate(self._login.servers, 1):
             try:
                 with translated(), explain_hang_up(self._login.protocol):

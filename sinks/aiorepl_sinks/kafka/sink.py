@@ -205,7 +205,7 @@ class KafkaSink(Sink):
         """Send the records; return the changes whose records the brokers found too large."""
         rejected = []
         for record in await self._send_connected(records):
-            # Send the remaining records one by one, to find those that are too large.
+            # Send the remaining records one by one, to find the records that are too large.
             if await self._send_connected([record]):
                 assert record.change is not None
                 rejected.append(record.change)
@@ -239,7 +239,7 @@ class KafkaSink(Sink):
         return rest
 
     async def _connect(self) -> None:
-        """Start the producer, which aborts the transaction of an earlier one with its ID; then read the position."""
+        """Start the producer, which aborts the transaction of an earlier producer with its ID. Then read the position."""
         assert self._transactional_id is not None
         await self._cluster.connect(self._transactional_id)
         stored = await self._cluster.last_value(self._position_topic, self._transactional_id.encode())

@@ -43,7 +43,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """The bytes of payload and headers, as they are sent."""
+        """The size of payload and headers in bytes, as sent."""
         lines = sum(len(name) + len(value.encode()) + _LINE_BYTES for name, value in self.headers.items())
         return len(self.payload) + _HEADER_BYTES + lines
 
@@ -99,7 +99,7 @@ class Stream:
             raise self._translated(error) from None
 
     async def publish(self, messages: Sequence[Message]) -> list[Change]:
-        """Publish in order, and wait until the stream has every message except those that are too large.
+        """Publish in order, and wait until the stream has every message that is not too large.
 
         :returns: the changes with messages that are too large for the stream or the server.
         """

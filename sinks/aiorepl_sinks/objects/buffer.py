@@ -78,7 +78,7 @@ class Step:
 
 
 def steps(batch: Batch) -> Iterator[Step]:
-    """Split a batch into runs of whole transactions and slices of larger ones."""
+    """Split a batch into runs of whole transactions, and slices of transactions that are larger than a batch."""
     if batch.rejection is not None:
         # Replayed dead letters count as whole: the rest of their transactions does not follow.
         yield Step(True, batch.slices, batch.end_lsn)
@@ -119,7 +119,7 @@ def partitioned(slices: Iterable[Slice]) -> list[tuple[Partition, Sequence[Chang
 def _partitioned(slices: Iterable[Slice]) -> dict[Partition, list[Change]]:
     found: dict[Partition, list[Change]] = {}
     for part in slices:
-        # By relation, not by name: hashing two names for each row would cost more than everything else here.
+        # Keyed by relation, not by name: hashing two names for each row would cost more than everything else here.
         by_relation: dict[int, list[Change]] = {}
         for change in part.changes:
             if isinstance(change, (RowChange, SchemaChange)):
@@ -215,7 +215,7 @@ class ObjectBuffer:
 
     @property
     def whole(self) -> list[Piece]:
-        """Closed objects of whole transactions, in order: those that can be listed."""
+        """The objects that can be listed: closed, of whole transactions, in order."""
         return sorted(self._whole.closed, key=lambda piece: piece.first)
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class ObjectBuffer:
         self._whole.closed = []
 
     def _join(self) -> None:
-        """Add the slices' objects to the whole transactions."""
+        """Move the objects of a transaction's slices to the objects of whole transactions."""
         slices, self._slices = self._slices, _Group()
         for piece in slices.closed:
             self._whole.close(piece.partition)

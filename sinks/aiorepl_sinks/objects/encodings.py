@@ -23,7 +23,7 @@ with contextlib.suppress(ImportError):  # the parquet extra does not install it
 
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
 _MIN_ROW_GROUP_BYTES: Final = 1024 * 1024
-# Columns whose dictionary would be larger get none: it costs memory and time, and hardly ever saves space.
+# A column whose dictionary would be larger has none: it would cost memory and time, and hardly ever save space.
 _DICTIONARY_BYTES: Final = 16 * 1024
 # Smaller than Arrow's default, 1 MiB: one page of each column is in memory, both plain and compressed.
 _PAGE_BYTES: Final = 128 * 1024
@@ -78,9 +78,9 @@ class Encoding(ABC):
 
     @abstractmethod
     def finish(self, piece: Piece, chunks: Iterable[Any]) -> Iterator[bytes]:
-        """Yield an object's bytes in parts; they are the same for the same chunks.
+        """Yield an object's bytes in parts. The same chunks give the same bytes.
 
-        :param chunks: the piece's chunks, read from the spool if they were there.
+        :param chunks: the piece's chunks as bytes, whether from memory or from the spool.
         """
 
 

@@ -156,7 +156,7 @@ def entry_number(name: str) -> int:
 
 
 def stored_position(last: Entry, writers: Sequence[Writer]) -> Position:
-    """Return the position that the target holds: the last entry's, or a later one in its writer's file."""
+    """Return the position that the target holds: the last entry's position, or a later position in its writer's file."""
     position = last.position
     for writer in writers:
         idle = writer.position
@@ -224,7 +224,7 @@ class Layout:
         object than that row.
 
         :param number: the writer's count of objects.
-        :param suffix: the encoding's.
+        :param suffix: the encoding's suffix of names.
         """
         lsn, ordinal = piece.first
         name = f"{lsn:016X}-{ordinal:010d}-{epoch:08d}-{number:08d}"
@@ -237,7 +237,7 @@ class Layout:
             schema=_quoted(partition.schema), table=_quoted(partition.table), date=partition.date
         )
         if folder.partition("/")[0].casefold() in _RESERVED:
-            # A schema with a reserved name, in a layout that begins with {schema}.
+            # This happens to a schema with a reserved name, in a layout that begins with {schema}.
             return f"%{ord(folder[0]):02X}{folder[1:]}"
         return folder
 

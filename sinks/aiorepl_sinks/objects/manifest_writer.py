@@ -34,7 +34,7 @@ class ManifestWriter:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # Unique, also among the writers of this process before a restart.
+        # A random name distinguishes this writer even from the same process's writers before a restart.
         self._name = secrets.token_hex(8)
         others = self._writers()
         self._last = self._newest(others)
@@ -43,11 +43,11 @@ class ManifestWriter:
         self._cleaned = False
         # Names of objects that may exist and are not listed.
         self._unlisted: set[str] = set()
-        # An entry whose creation has failed, and which may exist all the same.
+        # An entry that may exist, although its creation has failed.
         self._attempted: Entry | None = None
 
     def claim(self, position: Position) -> None:
-        """Stop earlier writers from adding entries, and delete their unlisted objects. Does nothing the second time.
+        """Stop earlier writers from adding entries, and delete their unlisted objects. A second call does nothing.
 
         :param position: where this writer's stream begins.
         :raises PermanentError: another writer has added an entry since this one read the manifest.

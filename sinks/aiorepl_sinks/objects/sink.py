@@ -184,7 +184,7 @@ class ObjectSink(SyncSink):
                     piece.chunks, piece.memory_bytes = [], 0
 
     def _write_object(self, piece: Piece) -> None:
-        """Write one object. Several threads may be here, so the caller frees the spool's blocks."""
+        """Write one object. Several threads may call this at a time, so the caller frees the spool's blocks."""
         data = self._encoding.finish(piece, self._chunks(piece))
         piece.written = self._store.put(piece.path, data)
 

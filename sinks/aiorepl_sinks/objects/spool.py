@@ -21,7 +21,7 @@ from aiorepl import PermanentError, TransientError
 from aiorepl.durable import make_folder, reason, storage_error
 
 _BLOCK_BYTES: Final = 64 * 1024
-# Left free on the disk for other programs.
+# The bytes that stay free on the disk for other programs.
 _RESERVE_BYTES: Final = 64 * 1024 * 1024
 
 

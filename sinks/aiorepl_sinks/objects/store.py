@@ -43,7 +43,7 @@ class Store(Protocol):
         """Delete objects; missing ones are ignored."""
 
     def abort(self, names: Collection[str]) -> None:
-        """Remove the remains of calls of ``put`` with these names that did not finish, as far as possible."""
+        """Remove what unfinished calls of ``put`` with these names have left, as far as possible."""
 
 
 class RemoteStore:

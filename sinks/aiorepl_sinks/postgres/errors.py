@@ -13,8 +13,8 @@ import asyncpg
 
 from aiorepl import ConnectionFailed, PermanentError, TransientError
 
-# A statement may raise an error of the server, or a lost connection. asyncpg may raise InternalClientError if the
-# backend is terminated between two statements; a timeout is an OSError.
+# The errors of a statement: the server's, or those of a lost connection. asyncpg may raise InternalClientError if the
+# backend is terminated between two statements. A timeout is an OSError.
 ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 # Classes: connection, transaction rollback, resources, operator intervention, system error. States: object in use, lock not
@@ -75,7 +75,7 @@ def translate_connect(error: Exception, dsn: str, *, expire: bool = False) -> Pe
     :param expire: whether the next attempt may have another password.
     """
     if isinstance(error, ConnectionFailed):
-        # An error of the DSN's file, or of the password command.
+        # The DSN's file cannot be read, or the password command failed.
         return (PermanentError if error.permanent else TransientError)(f"postgres: {error}")
     target = _target(dsn)
     match getattr(error, "sqlstate", None):

@@ -1,4 +1,4 @@
-"""Distinguishes a slow target from one that no longer answers, and closes the connection to the latter.
+"""Distinguishes a slow target from a dead one, and closes the connection to a target that no longer answers.
 
 Keepalives detect a lost host. A proxy or a frozen server keeps the connection open without answering. So if an answer takes
 long, the sink looks up the state of the connection's backend over another connection.
@@ -36,7 +36,7 @@ class Liveness:
     :param connect: opens another connection to the target, with asyncpg's errors.
     :param name: the sink's name.
     :param connection: the connection.
-    :param backend: its backend's process ID and start time.
+    :param backend: the process ID and start time of the connection's backend.
     :param timeout: seconds that an answer may take before the backend's state is looked up.
     :ivar problem: why the connection was terminated; ``None`` before.
     """

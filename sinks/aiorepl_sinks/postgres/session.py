@@ -99,8 +99,8 @@ class ConnectionOptions:
     async def open(self, settings: Mapping[str, str], **arguments: Any) -> Any:
         """Connect to the target, with the current credentials.
 
-        :param settings: of the session.
-        :param arguments: for ``asyncpg.connect``.
+        :param settings: the session's parameters.
+        :param arguments: further arguments for ``asyncpg.connect``.
         :raises ConnectionFailed: the DSN's file or the password cannot be read.
         :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the target cannot be reached, or rejects the login.
         """

@@ -1,4 +1,4 @@
-"""The sink ``postgres``: connects, writes batches and undoes what failed."""
+"""The sink ``postgres``: connects, writes batches and undoes failed calls."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS {schema}.prepared (
 class Prepared:
     """The state of a prepared transaction on the target.
 
-    :param gid: its GID on the target.
+    :param gid: the transaction's GID on the target.
     :param open: whether it is in ``pg_prepared_xacts``.
     :param recorded: whether the sink has recorded that it was prepared.
     :param committed: whether it has committed, because a row that it wrote is visible.
@@ -99,8 +99,8 @@ class MirrorState:
             begin.system_identifier,
             *_columns(begin),
         )
-        # The commit of this UPDATE waits until the synchronous standbys have every earlier commit. They may lack one that is
-        # visible here, if its connection was lost while it waited for them.
+        # The commit of this UPDATE waits until the synchronous standbys have every earlier commit. A commit whose connection
+        # was lost while it waited for the standbys is visible here, but the standbys may lack it.
         row = await connection.fetchrow(
             f"UPDATE {schema}.positions SET moved = moved WHERE sink = $1 AND slot = $2 "
             "RETURNING system_identifier, timeline, lsn::text, history::text, last::text",
@@ -182,7 +182,7 @@ class MirrorState:
     async def record(self, xid: int, prepare_lsn: LSN, source_gid: str, *, committed: bool) -> None:
         """Record that a transaction was prepared.
 
-        :param source_gid: its GID on the source.
+        :param source_gid: the transaction's GID on the source.
         :param committed: within the transaction itself: add the row that is visible once it has committed.
         """
         await self._connection.execute(

@@ -374,7 +374,7 @@ def _identity(change: Change) -> str:
 
 
 def _parse_id(identity: str) -> tuple[int, int]:
-    """Parse an entry ID; the empty one precedes all others."""
+    """Parse an entry ID. The empty ID precedes all other IDs."""
     lsn, _, ordinal = identity.partition("-")
     return (int(lsn), int(ordinal)) if lsn else (0, 0)
 

@@ -23,9 +23,9 @@ import httpx2
 from aiorepl import ConfigurationError
 from aiorepl_sinks import tls
 
-# Many servers close a connection after five idle seconds; close it first, or a request meets a closed connection.
+# Less than the five idle seconds after which many servers close a connection, so that no request meets a closed one.
 _IDLE_SECONDS: Final = 4.0
-# From IANA's registries of special-purpose addresses. ``is_global`` of ``ipaddress`` differs between versions of Python.
+# From IANA's registries of special-purpose addresses. ``ipaddress.is_global`` differs between versions of Python.
 _IPV4_NOT_PUBLIC: Final = tuple(
     map(
         IPv4Network,

@@ -220,7 +220,7 @@ _REQUEST_REJECTED: Final = {401, 402, 404, 405, 406, 407, 411, 415, 417, 421, 42
 
 
 def outcome_of(status: int) -> Outcome:
-    """Return what a status means."""
+    """Return the outcome of a request with this status."""
     if 200 <= status < 300:
         return Outcome.ACCEPTED
     if status in _RETRY or 500 <= status < 600:

@@ -1,4 +1,4 @@
-"""The sink ``webhook``: changes to requests, and what follows from their responses."""
+"""The sink ``webhook``: makes requests of changes, and handles the responses."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ from aiorepl_sinks.webhook.requests import (
 
 Body = Literal["json", "ndjson", "event", "binary"]
 
-# A longer response costs more than a new connection.
+# Reading a longer response to its end would cost more than a new connection.
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
-# After so many rejected events in a row, each sent alone, the rest of the batch is rejected.
+# After this many events in a row that were sent alone and rejected, the rest of the batch is rejected.
 _MAX_REJECTIONS_IN_A_ROW: Final = 100
 
 
