@@ -76,7 +76,7 @@ class ObjectStoreError(OSError):
 
 
 class NewFile:
-    """A file under a random hidden name, until ``rename`` or ``link`` gives it its own.
+    """A file under a random hidden name, until ``rename`` or ``link`` gives the file its final name.
 
     :param target: the file's final name, or another name in the same folder.
     """

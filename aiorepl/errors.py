@@ -275,7 +275,7 @@ class SpoolError(AioreplError):
 
     Make room in the spool's folder, or raise ``transaction_buffer_bytes``.
 
-    :param permanent: whether a retry cannot succeed; it can after a full disk, for example.
+    :param permanent: whether a retry cannot succeed. After a full disk, for example, a retry can succeed.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:

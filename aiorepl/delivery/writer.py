@@ -301,7 +301,7 @@ def _halved(changes: list[Change]) -> list[list[Change]]:
 
 
 async def close(name: str, sink: Sink) -> None:
-    """Close a sink. A cancellation interrupts this only after 5 seconds, so that the client can close its connections."""
+    """Close a sink. A cancellation interrupts the call only after 5 seconds, so that the client can close its connections."""
 
     async def call() -> None:
         await require_awaitable(name, "close", sink.close())

@@ -178,7 +178,7 @@ class Capture:
         self.waiting_for = found
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
-        """Run a query between ``connect`` and ``begin``, which ends an exported snapshot; all columns are text.
+        """Run a query between ``connect`` and ``begin``. It ends an exported snapshot. All columns are text.
 
         :raises ServerError, ConnectionLost: the query failed.
         """

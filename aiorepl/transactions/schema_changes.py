@@ -176,7 +176,8 @@ class SchemaTracker:
     def __init__(self) -> None:
         self._last: dict[int, Relation] = {}
         self._unnumbered: dict[int, bool] = {}
-        # The description to compare the next one with, by oid: the last one, or an equal earlier one with known attributes.
+        # By oid: the description with which the next description is compared. It is the last description, or an equal earlier
+        # description whose attributes are known.
         self._known: dict[int, Relation] = {}
 
     def observe(self, change: RowChange) -> SchemaChange | None:

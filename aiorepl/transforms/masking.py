@@ -30,7 +30,7 @@ _MASK_HEAD: Final = b"t" + (64).to_bytes(4, "big")
 class Rewriting:
     """Rewrites the rows of one relation.
 
-    :param actions: one for each column.
+    :param actions: the action for each column.
     :param secret: the HMAC key of the masks.
     """
 

@@ -113,7 +113,8 @@ class TableQueue:
     async def add(self, names: Sequence[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
         """Queue tables by their names. Return their ids in the ledger. A queued table whose reading has not begun keeps its id.
 
-        :param signal_lsn: the signal that requests them, so that a restart does not carry it out again.
+        :param signal_lsn: the LSN of the signal that requests the tables, so that a restart does not carry the signal out
+            again.
         """
         ids: set[int] = set()
 

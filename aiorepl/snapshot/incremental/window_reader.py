@@ -159,9 +159,9 @@ class WindowReader:
             resumed = False
         else:
             resumed = len(reading.progress.parts) < len(known.ranges)
-        # Rows may have moved into blocks that were read before, unknown to any window. In an earlier run, whose window is lost,
-        # updates without their unchanged TOASTed columns may have moved rows; and at any time, updates that are not in the
-        # stream.
+        # A sweep is needed if updates may have moved rows into blocks that were read before, and no window knows these rows. The
+        # stream may lack some updates. The window of an earlier run is lost, with the updates that lacked unchanged TOASTed
+        # columns.
         escaped = resumed and files.has_toast
         if not known.whole and (escaped or not await source.streams_all_updates(reading.control, table)):
             await reading.update(TableProgress.with_sweep)

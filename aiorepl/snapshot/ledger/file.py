@@ -85,8 +85,8 @@ class LedgerFile:
     async def discard_intent(self) -> None:
         """Record durably that the slot has a ledger, or needs none.
 
-        Consumers may store positions in the snapshot from then on. If a record of the intent were still there, the next start would
-        not read the ledger, and would take such a position for a lost one.
+        Consumers may store positions in the snapshot from then on. If a record of the intent were still there, the next start
+        would not read the ledger, and would regard such a position as lost.
 
         :raises JournalError: the file cannot be deleted.
         """

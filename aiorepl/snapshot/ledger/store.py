@@ -1,4 +1,6 @@
-"""The interface through which readers of tables update the chunk ledger, and retries for it."""
+"""The interface through which readers of tables update the chunk ledger, and retries for its
+writes.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,8 @@ def attributes(
         elif not table.rewritten or (
             previous is not None and previous.file == table.file != 0 and column.number > previous.last
         ):
-            # A rewrite clears missing values. If the table was not rewritten, the column never had one: it is NULL in older rows.
+            # A rewrite clears missing values. If the table was not rewritten, the column never had a missing value, and is NULL
+            # in older rows.
             known = True
         found[name] = Attribute(column.number, missing if known else None, missing_known=known)
     return found

@@ -43,7 +43,7 @@ async def check(
     """Check everything that a start checks, and what would stop the pipeline later.
 
     :param journal: the journal's position, if there is a journal.
-    :param snapshot: whether the pipeline begins with the rows that the tables have.
+    :param snapshot: whether the pipeline begins with a snapshot of the tables.
     :param additional: further checks, by the subject of their findings.
     """
     try:

@@ -1,4 +1,4 @@
-"""What the server cannot send in binary form, or what cannot be read from it: containers of certain types, and money."""
+"""Types that the server cannot send in binary form, or whose binary form cannot be read: containers of certain types, and money."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class StandbyWatch:
         try:
             slot = await read_slot(connection, self._source.slot)
             if slot is None or slot.active_pid != str(self._pid):
-                # The DSN has several hosts, and another one has answered.
+                # The DSN has several hosts, and another host has answered.
                 raise ConnectionLost("cannot read the standby's timeline: the DSN leads to another server")
         except BaseException:
             connection.abort()

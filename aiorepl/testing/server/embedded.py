@@ -248,9 +248,10 @@ class EmbeddedServer:
 
 
 def _verifier(password: str) -> str:
-    """Return what PostgreSQL stores of a password for SCRAM-SHA-256.
+    """Return the SCRAM-SHA-256 verifier that PostgreSQL stores for a password.
 
-    It has one iteration, so that connecting is quick; PostgreSQL's 4096 are for passwords that can be guessed.
+    The verifier has one iteration, so that connecting is quick. PostgreSQL's 4096 iterations protect passwords that can be
+    guessed.
     """
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)

@@ -416,7 +416,7 @@ async def _add_item(scope: Scope) -> list[Operation]:
 
 async def add_column(scope: Scope) -> list[Operation]:
     """Add a column with a default to ``accounts``."""
-    # Never used again, not even after a rollback to a savepoint: each name has one default.
+    # The name is never used again, not even after a rollback to a savepoint, so that each name has one default.
     name = f"x_{scope.stamp.replace('.', '_')}_{len(scope.added)}"
     value = scope.chance.randrange(1000)
     await scope.connection.execute(

@@ -354,7 +354,7 @@ class Writer:
             large.operations += await actions.add_entries(scope, rows)
         await self._commit(large, "COMMIT")
         if self._prepared:
-            # Meanwhile, positions after the PREPARE may be confirmed.
+            # While the transaction stays prepared, positions after its PREPARE may be confirmed.
             await asyncio.sleep(chance.choice(_OPEN))
             await self._end_prepared()
 
