@@ -35,7 +35,7 @@ _ENTRY_KEYS: Final = ("type", "name")
 class PipelineFile:
     """A loaded file.
 
-    :param pipeline: not started.
+    :param pipeline: the pipeline, which is not started.
     :param journal: the store of the journal, if there is one.
     :param snapshot: whether the pipeline begins with a snapshot of the tables, or the options of that
         snapshot.

@@ -78,7 +78,8 @@ class Publisher:
         self._orphans: list[tuple[LSN, str]] = []
         self.state: State | None = None
         """The state on disk; ``None`` before ``open``."""
-        # The contents of the state's completeness file, without and with the state's chunks; set on first use.
+        # The contents of the completeness file: first as in the file, then with the chunks of the state. Both are set on first
+        # use.
         self._recorded = Completeness()
         self._completeness: Completeness | None = None
 

@@ -149,7 +149,8 @@ class RemoteStore:
 
 
 class _RemoteUpload:
-    """An object that is kept until it is published: if sending it in the background failed, it is sent again.
+    """An upload of an object. The object's bytes are kept until it is published, so that it can be sent again if sending in the
+    background has failed.
 
     The temporary file has no name, so no end of the process leaves it behind.
 

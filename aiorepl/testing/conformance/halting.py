@@ -29,7 +29,7 @@ KEEPS_POSITION = (
 
 
 class Halting(Conformance):
-    """For sinks with ``poison``."""
+    """Tests of sinks with ``poison``: a rejected change halts the sink until it is handled."""
 
     @pytest.mark.parametrize("limit", [ONE_BATCH, EACH_ALONE, IN_PARTS], ids=["at-once", "batches", "parts"])
     def test_a_rejection_halts_every_start(self, limit: int) -> None:

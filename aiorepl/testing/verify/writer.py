@@ -63,7 +63,7 @@ _IMPATIENT: Final = "SET lock_timeout = '500ms'; SET statement_timeout = '60s'"
 _PATIENCE: Final = 1200
 _PATIENT: Final = f"SET lock_timeout = 0; SET statement_timeout = '{_PATIENCE}s'"
 _EARLY: Final = 4
-# How often the publication is altered between two transactions, or while one is prepared.
+# How often the publication is altered between two transactions, or while a transaction is prepared.
 _ALTERED: Final = 0.15
 
 
