@@ -67,7 +67,7 @@ def milliseconds(text: str) -> int:
 def microseconds(text: str) -> int:
     """Convert a timestamp to microseconds since 1970.
 
-    :raises Malformed: they do not fit into 64 bits, because PostgreSQL counts from 2000.
+    :raises Malformed: the microseconds do not fit into 64 bits. PostgreSQL's do, because it counts from 2000.
     """
     count = _since_1970(text)
     if count >= _INT64:

@@ -73,7 +73,7 @@ def converter(types: Types, oid: int, modifier: int, decimals: str) -> Converter
         return (lambda text: count(text) // 1000) if 0 <= modifier <= 3 else count
     if info.name == "timestamptz":
         return partial(times.zoned, digits=6 if modifier < 0 else modifier)
-    # The name is not enough: a user-defined type may have the same name.
+    # The name alone does not identify a type: a user-defined type may have the same name.
     known = info.oid in BUILTIN or (info.kind in (BASE, NAME_ONLY) and info.name in _EXTENSIONS)
     return _CONVERTERS.get(info.name) if known else None
 

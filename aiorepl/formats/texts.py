@@ -25,7 +25,7 @@ class Texts:
     def split(self, row: TupleData) -> list[Raw]:
         """Split a tuple into its columns.
 
-        :raises DataError: a binary value does not match its type; names the relation and the column.
+        :raises DataError: a binary value does not match its type; the error names relation and column.
         """
         return self.of(row.split(), None if self._printers is None else row.kinds())
 

@@ -35,7 +35,7 @@ _LINE_BYTES: Final = 64 * 1024
 
 
 def keep_uncompacted(store: Store, begin: Position) -> None:
-    """Register the cursor of compaction, so that no segment is pruned before it was compacted.
+    """Register the cursor of compaction, so that no segment is pruned before it is compacted.
 
     A damaged history is only logged: it does not keep the pipeline from running.
 

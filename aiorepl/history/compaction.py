@@ -123,7 +123,7 @@ class Compaction:
         self._history: History | None = None
         self._version: str | None = None
         self._lists: dict[str, TableFiles] = {}
-        # The numbers of the next file and the next list; never used twice.
+        # The numbers of the next file and the next list. No number is used twice.
         self._files = 0
         self._listed = 0
         self._seen: float | None = None
@@ -162,7 +162,7 @@ class Compaction:
     def claim(self) -> None:
         """Become the owner of the history. An earlier owner fails at its next commit.
 
-        :raises JournalError: there is no journal, it is damaged, or the history is.
+        :raises JournalError: there is no journal, or the journal or the history is damaged.
         """
         # Read the cursor before history.json: another compaction moves the cursor after it has replaced history.json.
         cursor = compacted(self._store, self._cursors)

@@ -26,7 +26,7 @@ class Files:
 
     @classmethod
     def of(cls, files: Iterable[File]) -> Files:
-        """Count files."""
+        """Add up the number, rows and bytes of files."""
         listed = list(files)
         return cls(
             len(listed),
@@ -57,7 +57,7 @@ class HistoryInspection:
 
 
 def inspect(store: Store) -> HistoryInspection | None:
-    """Look at the history of a journal; ``None`` if there is none.
+    """Summarize the history of a journal; ``None`` if there is none.
 
     :param store: the journal.
     :raises JournalError: it is damaged, or cannot be read.

@@ -78,7 +78,7 @@ class File:
     :param version: the number of the table's version.
     :param first: commit LSN and ordinal of the first row.
     :param last: commit LSN and ordinal of the last row.
-    :param since: when its oldest row was compacted first, in seconds since 1970.
+    :param since: the time when the file's oldest row was first compacted, in seconds since 1970.
     :param digest: BLAKE2b of its bytes, in hexadecimal digits.
     """
 

@@ -18,7 +18,7 @@ from typing import Final
 from aiorepl.lsn import LSN
 
 FOLDER: Final = "history"
-"""The folder of the history in the journal's."""
+"""The history's folder, within the journal's folder."""
 HISTORY: Final = "history.json"
 TABLES: Final = "_tables"
 PENDING: Final = "_pending"
@@ -38,7 +38,7 @@ def folder_of(schema: str, table: str) -> str:
     """
     name = f"{_escaped(schema)}.{_escaped(table)}"
     if name.startswith("_"):
-        name = f"~5F{name[1:]}"  # engines would skip it
+        name = f"~5F{name[1:]}"  # engines would skip such a folder
     if len(name) <= _MAX_FOLDER:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -110,7 +110,7 @@ def with_sealed(files: TableFiles, sealed: Sequence[File], name: str) -> TableFi
 def entry_of(files: TableFiles, name: str, previous: str | None) -> TableEntry:
     """Return a table's entry in ``history.json``.
 
-    :param name: the name of its list.
+    :param name: the name of the table's list.
     :param previous: the name of the list before it.
     """
     return TableEntry(

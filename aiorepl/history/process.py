@@ -36,7 +36,7 @@ _log = logger("aiorepl.history")
 
 
 def started_with(store: Store, limits: Limits, pace: Pace) -> bytes:
-    """Return the first line that the process reads."""
+    """Return the bytes that the process reads at its start."""
     data = pickle.dumps((store, limits, pace))
     return LENGTH.pack(len(data)) + data
 

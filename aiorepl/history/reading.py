@@ -48,7 +48,7 @@ class HistoryFile:
     digest: str
 
     def relation(self) -> Relation | None:
-        """Decode the description that the rows came with; ``None`` for messages."""
+        """Decode the table's description; ``None`` for logical decoding messages."""
         decoder = Decoder()
         found = None
         for payload in (*self.description[1:], *self.description[:1]):
@@ -119,8 +119,8 @@ def files(
 ) -> HistoryFiles | None:
     """List the files with a table's changes; ``None`` if the journal has no history.
 
-    Files are chosen by the positions of their rows, so the first and the last one may have rows outside of the range: filter by
-    ``_commit_lsn >= after``, and ``_commit_lsn < until``.
+    Files are chosen by the positions of their rows, so the first and the last file may have rows outside of the range: filter
+    by ``_commit_lsn >= after``, and ``_commit_lsn < until``.
 
     :param url: the journal; with ``config`` for an object store, as in ``open_store``.
     :param after: leave out the transactions that ended at or before this LSN.

@@ -67,7 +67,7 @@ def blocks(
 ) -> Iterator[tuple[SegmentIndex, Block, bytes, Decoder]]:
     """Yield the blocks of a segment, each with its bytes and a decoder that knows its descriptions.
 
-    :param numbers: of the blocks; ``None``: all.
+    :param numbers: the numbers of the blocks; ``None``: all blocks.
     :raises JournalError: the segment is damaged.
     """
     index = reader.index(segment)

@@ -37,7 +37,7 @@ class StdoutSink(Sink):
     ) -> None:
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
-        # A line for COMMIT PREPARED or ROLLBACK PREPARED allows rows to be written when they are prepared.
+        # Rows may be written at PREPARE only if a later line reports COMMIT PREPARED or ROLLBACK PREPARED.
         self.supports_prepared = boundaries and self._format.supports_prepared
         self._file = sys.stdout.buffer if file is None else file
 

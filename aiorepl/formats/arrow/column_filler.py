@@ -38,7 +38,7 @@ class ColumnFiller(RowScanner):
         :returns: the columns, each with the data of its refused values, and the number of rows.
         :raises ProtocolError: the data is not COPY's binary format, or has another number of columns.
         """
-        # The data will have about as many rows as it had before.
+        # A guess: the data has about as many rows as the data of the previous call.
         columns = self._make(self.count)
         if not self.begin(data):
             return (columns, b""), 0

@@ -150,7 +150,7 @@ class FilledColumn:
     def _print(self, raw: bytes) -> bytes:
         if self._writer is None:
             return self._checked(raw)
-        # The text stays bytes, because it may not be UTF-8, or a text within it.
+        # The text stays bytes: it may not be UTF-8 (or may contain a text that is not).
         text = bytearray()
         try:
             self._writer.put(text, raw)

@@ -48,7 +48,7 @@ def protocol_of(schema: pa.Schema, present: Protocol, *, vectors: bool) -> dict[
     """Return the protocol of a table with these columns.
 
     :param present: the table's present protocol; empty for a new table.
-    :param vectors: whether it has deletion vectors.
+    :param vectors: whether the table has deletion vectors.
     """
     wanted = {_VECTORS} if vectors else set()
     if any(pa.types.is_timestamp(kind) and kind.tz is None for kind in _leaves(schema)):

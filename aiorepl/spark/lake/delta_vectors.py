@@ -37,7 +37,7 @@ def identity(descriptor: Descriptor | None) -> str | None:
 
 
 def file_of(descriptor: Descriptor) -> str | None:
-    """Return the file that has a vector, relative to the table or as a URI; ``None`` if it is in the log itself."""
+    """Return the file that has a vector, relative to the table or as a URI; ``None`` if the log itself has the vector."""
     kind, text = descriptor["storageType"], str(descriptor["pathOrInlineDv"])
     if kind == "i":
         return None

@@ -28,7 +28,7 @@ class DeltaWriter(FileWriter[DataFile, PartitionValues]):
     """Writes rows to files of a Delta table.
 
     :param schema: the table's columns.
-    :param partitions: the columns by which it is partitioned.
+    :param partitions: the columns by which the table is partitioned.
     :param keys: columns that have statistics.
     """
 

@@ -52,7 +52,7 @@ def set_numbers(transaction: Transaction, schema: pa.Schema) -> None:
 def change(transaction: Transaction, steps: Evolution, name: str) -> None:
     """Add, rename and widen columns; only metadata changes.
 
-    :param name: the table's, for errors.
+    :param name: the table's name, for errors.
     :raises ConfigurationError: Iceberg cannot widen a column.
     """
     fields = {field.name: field for field in _iceberg_fields(steps.schema)}

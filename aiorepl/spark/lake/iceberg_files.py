@@ -101,7 +101,7 @@ class IcebergFiles:
         return found
 
     def owners(self) -> dict[str, str]:
-        """Return the data file of each file with position deletes that marks rows of only one data file."""
+        """Return, by the path of each file with position deletes of a single data file, the data file's path."""
         found = {}
         for entry in self.of(ManifestContent.DELETES):
             path = _referenced_data_file_path(entry.data_file)

@@ -36,7 +36,7 @@ class IcebergReader:
         self.fields: dict[str, NestedField] = {field.name: field for field in metadata.schema().fields}
 
     def scan(self, file: IcebergFile, dead: Callable[[], BitMap64]) -> IcebergScan:
-        """Return how to read a file.
+        """Return the scan of a file.
 
         :param dead: returns the positions of the rows that are deleted.
         """

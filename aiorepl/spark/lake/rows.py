@@ -82,7 +82,7 @@ def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:
 
 
 def kept_masks(changes: pa.Table) -> dict[str, pa.Array]:
-    """Return, by column, whether the target's value stays, for each row. Columns without kept values are left out."""
+    """Return, by column, a mask of the rows that keep the target's value. Columns without kept values are left out."""
     kept = changes[KEPT].combine_chunks()
     parents, names = pc.list_parent_indices(kept), pc.list_flatten(kept)
     numbers = pa.array(range(len(kept)), pa.int64())
@@ -125,7 +125,7 @@ def values_of(column: Any) -> list[Any]:
 
 
 def keys_of(rows: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
-    """Yield the key of each row, as ``values_of``."""
+    """Yield the key of each row, with values in the form of ``values_of``."""
     return zip(*(values_of(rows[name]) for name in keys), strict=True)
 
 

@@ -150,7 +150,7 @@ def batches(
     within: ColumnRange | None = None,
     files: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of files; as ``Rows.batches``."""
+    """Read the rows of files, as ``Rows.batches`` does."""
     for scan in scans:
         if (files is not None and scan.path not in files) or _outside(scan, within):
             continue

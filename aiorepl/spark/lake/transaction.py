@@ -115,7 +115,7 @@ class Transaction(ABC, Generic[F]):
 
     @abstractmethod
     def _scan(self, entry: Entry[F]) -> FileScan:
-        """Return how to read a file."""
+        """Return the scan of a file."""
 
     @abstractmethod
     def _writer(self, keys: Sequence[str]) -> FileWriter[F, Any]:

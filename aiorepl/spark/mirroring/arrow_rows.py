@@ -13,7 +13,7 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_rows(frame: DataFrame, function: Function, schema: StructType | str) -> DataFrame:
-    """Call ``mapInArrow`` with numbered columns, because it reads a name with a dot or a backtick as a path.
+    """Call ``mapInArrow`` with numbered columns: it reads a name with a dot or a backtick as a path.
 
     :param function: gets batches with the columns' own names.
     """

@@ -38,7 +38,7 @@ class Head:
     lsn: LSN
 
     def row(self) -> Row:
-        """Return the row that ``Batch.of`` understands."""
+        """Return the row that ``Batch.of`` parses."""
         return HEAD, orjson.dumps([self.start.to_json(), self.end.to_json(), str(self.lsn)])
 
 

@@ -34,8 +34,8 @@ class MirroredTables:
 
     :param target: as in ``mirror``.
     :param lake: as in ``mirror``.
-    :raises ConfigurationError: nothing was mirrored into it.
-    :raises JournalError: its state is damaged, or cannot be read.
+    :raises ConfigurationError: nothing was mirrored into the target.
+    :raises JournalError: the target's state is damaged, or cannot be read.
     """
 
     def __init__(self, target: Location, lake: Lake | None = None) -> None:

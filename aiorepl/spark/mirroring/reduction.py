@@ -66,7 +66,7 @@ class Reduced:
 def reduce_changes(
     changes: pa.Table, keys: Sequence[str], mode: Mode, truncates: Sequence[Truncate] = ()
 ) -> Reduced:
-    """Reduce changes.
+    """Reduce changes to the rows that a table merges.
 
     :param truncates: further truncates, which are not in ``changes``.
     :raises ConfigurationError: a key is null or NaN.

@@ -128,7 +128,7 @@ class StateFile:
 
     @property
     def location(self) -> str:
-        """The file, for errors."""
+        """The file's location, for errors."""
         return f"{FILE} in {self._store.url}"
 
     def load(self) -> State | None:

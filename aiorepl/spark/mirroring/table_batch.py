@@ -125,7 +125,7 @@ class TableWriter:
     ) -> Run:
         """Reduce the changes after a position. The same key columns identify the rows of all of them."""
         changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
-        # Read files that only have truncates for a changelog, which has a row for each truncate.
+        # Files without rows are read for a changelog only, which has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
         if sum(file.memory for file in with_rows) > DRIVER_BYTES:

@@ -213,7 +213,7 @@ def _wanted(
 
 
 def newest_description(reader: JournalReader, table: TableName) -> tuple[Relation, Types] | None:
-    """Return the table's last description and the types of its columns; ``None`` if the journal has no change of it."""
+    """Return a table's last description and its columns' types; ``None`` if the journal has no change of the table."""
     relation: Relation | None = None
     types = Types()
     for segment in reader.chain().backwards(table.key):

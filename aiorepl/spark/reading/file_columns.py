@@ -65,7 +65,7 @@ class FileColumns:
 
     @property
     def wanted(self) -> pa.Schema:
-        """The wanted columns."""
+        """The columns that the query wants."""
         return self._typed.schema
 
     @property
@@ -74,7 +74,7 @@ class FileColumns:
         return self._typed.newest.missing
 
     def field(self, name: str) -> pa.Field:
-        """The file's column of a wanted name."""
+        """Return the field of the file that a wanted column is read from."""
         return self._fields[self.indexes[name]]
 
     def require_convertible(self) -> None:

@@ -64,7 +64,7 @@ class FilesPartition(InputPartition):
 class Planner:
     """Plans a query; pickled to executors, which only call ``read``.
 
-    :param inferred: the columns that made the schema; ``None`` if the user gave it.
+    :param inferred: the columns from which the schema was inferred; ``None`` if the user gave the schema.
     :raises ConfigurationError: the schema cannot be read.
     """
 

@@ -221,7 +221,7 @@ class _Rows:
         return ready
 
     def settle(self) -> None:
-        """Convert the collected rows."""
+        """Convert the collected rows to a record batch."""
         if self._current is not None and self._current.collector.count:
             self._ready.append(self._current.batch())
 

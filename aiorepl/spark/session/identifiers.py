@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """Return a name between backticks, as Spark needs it if it has a dot or another special character."""
+    """Return a name between backticks. Spark needs them if the name has a dot or other special characters."""
     return "`" + name.replace("`", "``") + "`"

@@ -32,8 +32,8 @@ _LATE_C2: Final = (
 def register(spark: SparkSession) -> None:
     """Register ``format("aiorepl")`` in a session, and let Spark push filters down to it.
 
-    aiorepl must be installed on the executors, too. Without this, Spark finds the source in the package ``pyspark_aiorepl``, and
-    filters rows itself.
+    aiorepl must be installed on the executors, too. Without this call, Spark finds the source in the package
+    ``pyspark_aiorepl``, and filters rows itself.
     """
     spark.conf.set(_PUSH_FILTERS, "true")
     spark.dataSource.register(FilteringDataSource)

@@ -149,9 +149,9 @@ class Snapshot:
             thread.close()
 
     def read(self, table: str) -> DataFrame:
-        """Return the rows of a table, as changes whose ``_op`` is read.
+        """Return the rows of a table, as changes whose ``_op`` is ``read``.
 
-        The columns are those of ``format("aiorepl")`` with the option ``table``. Use the DataFrame before the snapshot is closed.
+        The DataFrame has the columns of ``format("aiorepl")`` with the option ``table``. Use it before the snapshot is closed.
 
         :param table: ``schema.table``.
         :raises ConfigurationError: the table is not published.

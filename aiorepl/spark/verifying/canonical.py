@@ -25,7 +25,7 @@ _FLOATS: Final = {pa.float32(): ("float4", 32, pa.int32()), pa.float64(): ("floa
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """How the values of a column are printed.
+    """The canonical form of a column's values.
 
     :param sql: takes an SQL expression; returns the SQL of its text, which is NULL for NULL.
     :param texts: takes an array of the lake; returns an array of texts.
@@ -38,7 +38,7 @@ class Canonical:
 
 
 def canonical(oid: int, types: Types, kind: pa.DataType, *, key: bool = False) -> Canonical | None:
-    """Return how a column is printed; ``None`` if the two types cannot be compared.
+    """Return the canonical form of a column; ``None`` if the two types cannot be compared.
 
     :param oid: the column's type in PostgreSQL.
     :param kind: the column's type in the lake.
@@ -157,7 +157,7 @@ def _booleans(array: Any) -> Any:
 
 
 def _moment(name: str, each: str) -> str:
-    # Later times do not fit into 64 bits of microseconds since 1970.
+    # The latest time that fits into 64 bits, in microseconds since 1970.
     most = f"'294247-01-10 04:00:54.775807+00'::{name}"
     number = f"('x' || encode({name}_send({each}), 'hex'))::bit(64)::bigint::text"
     return f"CASE WHEN isfinite({each}) AND {each} <= {most} THEN {number} END"

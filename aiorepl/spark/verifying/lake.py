@@ -34,7 +34,7 @@ class LakeTable:
     end: LSN | None = None
 
     def schema(self) -> pa.Schema:
-        """Return its columns."""
+        """Return the version's columns."""
         return self.version.schema()
 
     def sums(self, compared: Comparison, lsn: LSN, files: Collection[str] | None = None) -> LakeSums:

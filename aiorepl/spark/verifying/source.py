@@ -137,8 +137,8 @@ class SourceSnapshot:
     async def lock(self, table: PublishedTable) -> None:
         """Lock a table against alterations, until the snapshot ends.
 
-        :raises ConfigurationError: the role may not read all of its rows.
-        :raises SlotError: it was altered, or is being altered.
+        :raises ConfigurationError: the role may not read all rows of the table.
+        :raises SlotError: the table was altered, or is being altered.
         """
         with translating():
             role = await self._connection.fetchval("SELECT current_user::text")

@@ -75,11 +75,11 @@ class Stream:
     ) -> None:
         """Check that the stream exists.
 
-        :param subjects: the subjects of a stream that is created.
+        :param subjects: the subjects of the stream, if it is created.
         :param create: create the stream if it does not exist.
         :param only_check: create nothing; a stream that would be created is accepted.
-        :param duplicate_window: seconds, of a stream that is created.
-        :raises PermanentError: it does not exist and is not to be created.
+        :param duplicate_window: the duplicate window of the stream in seconds, if it is created.
+        :raises PermanentError: the stream does not exist and is not to be created.
         """
         jetstream = await self._connected()
         try:

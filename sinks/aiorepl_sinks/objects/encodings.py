@@ -63,7 +63,7 @@ class Encoding(ABC):
     """Encodes changes as pieces of objects, and pieces as the objects' bytes."""
 
     suffix: str
-    """The end of objects' names."""
+    """The suffix of objects' names."""
 
     @abstractmethod
     def at(self, position: Position) -> None:
@@ -196,7 +196,7 @@ class ParquetEncoding(Encoding):
                 run.append(change)
                 continue
             if isinstance(change, SchemaChange):
-                continue  # the file's schema shows it
+                continue  # the file's schema has the new columns
             found = self._table(change)
             if run and found is not table:
                 yield table, run

@@ -83,7 +83,7 @@ class Spool:
         """
         blocks, at = extent.blocks, 0
         for size in extent.sizes:
-            # A large chunk is mapped, so that its memory is returned to the system; the allocator would keep some.
+            # Map a large chunk, so that all of its memory returns to the system. The allocator would keep a part.
             chunk = left = memoryview(mmap(-1, size) if size > _BLOCK_BYTES else bytearray(size))
             while left:
                 first, begin = divmod(at, _BLOCK_BYTES)

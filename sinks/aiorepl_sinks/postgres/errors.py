@@ -70,7 +70,7 @@ def translate(error: Exception, what: str, reason: str | None = None) -> Permane
 
 
 def translate_connect(error: Exception, dsn: str, *, expire: bool = False) -> PermanentError | TransientError:
-    """Translate an error of connecting; of the DSN, the message contains host and port alone.
+    """Translate an error of connecting. The message contains the host and port of the DSN, and nothing else of it.
 
     :param expire: whether the next attempt may have another password.
     """

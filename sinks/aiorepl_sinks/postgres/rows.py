@@ -15,7 +15,7 @@ Value = Any
 """A value's text as bytes, ``None`` for NULL, or ``UNCHANGED``."""
 Row = list[Value]
 
-# PostgreSQL's text contains no NUL, so it marks separators: values are then escaped a megabyte at a time.
+# PostgreSQL's text contains no NUL. So NUL can separate values while a megabyte of them is escaped at once.
 _NULL: Final = b"\0N"
 _COLUMN: Final = b"\0c"
 _ROW: Final = b"\0r"

@@ -51,7 +51,7 @@ def delete(target: Target) -> str:
 
 @lru_cache(1024)
 def update_by_row(target: Target, columns: tuple[int, ...]) -> str:
-    """Update columns of one row for each old row with the same values; the arrays of the old rows come first."""
+    """For each old row, update columns of one row that equals it. The arrays of the old rows come first."""
     return (
         _matched(
             target,
@@ -65,7 +65,7 @@ def update_by_row(target: Target, columns: tuple[int, ...]) -> str:
 
 @lru_cache(1024)
 def delete_by_row(target: Target) -> str:
-    """Delete one row for each old row with the same values."""
+    """For each old row, delete one row that equals it."""
     return (
         _matched(target, "", _rows("o", target.written, numbered=True))
         + f" DELETE FROM {target.table} AS t USING f JOIN s USING (r, n) WHERE t.tableoid = f.o AND t.ctid = f.c"

@@ -67,7 +67,7 @@ class TargetColumn:
     """A column of the target that the source sends.
 
     :param index: the column's index in the source's rows.
-    :param type: the type that values are cast to: without length, and the base type of a domain.
+    :param type: the type that values are cast to: without a length; for a domain, its base type.
     :param declared: the declared type.
     :param generated: whether the target computes the column, so that it is not written.
     :param equal: the operator that compares two values, in SQL.

@@ -42,7 +42,7 @@ _ADVICE: Final = {
 def translate(error: errors.RedisError, server: str = "the server") -> PermanentError | TransientError:
     """Translate an error. Redis' messages may quote arguments, so only the code of the error is kept.
 
-    Redis denies the first write of a script or none of them, so a script that failed with a transient code has written
+    Redis denies a script's first write or no write. So a script that failed with a transient code has written
     nothing.
 
     :param server: host and port, for the message.

@@ -37,7 +37,7 @@ _IPV4_NOT_PUBLIC: Final = tuple(
     )
 )
 _IPV6: Final = IPv6Network("2000::/3")
-# Protocol assignments with Teredo, documentation, 6to4, documentation.
+# In this order: protocol assignments (among them Teredo), documentation, 6to4, and again documentation.
 _IPV6_NOT_PUBLIC: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 

@@ -233,7 +233,7 @@ class WebhookSink(Sink):
                 headers = tuple(
                     (name.encode(), value.encode())
                     for name, value in attributes.items()
-                    if name != "content-type"  # the same for all events
+                    if name != "content-type"  # not per event: a property of the body
                 )
                 yield Event(change, identity(change, number), data, headers)
 
@@ -345,7 +345,7 @@ class WebhookSink(Sink):
             content=body,
             extensions={"timeout": self._timeouts},
         ) as response:
-            # Read to its end, so that the connection can be used again; the body is not needed.
+            # Read the response to its end, so that the connection can be used again. The body is not needed.
             size = 0
             async for part in response.aiter_stream():
                 size += len(part)
