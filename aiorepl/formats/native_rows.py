@@ -22,7 +22,7 @@ from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.forms import Text
 from aiorepl.values.styles import Style, put_styled
 
-# C integers in the compiled form.
+# The compiled form declares these names as C integers.
 _TEXT: Final = TEXT
 _STRING, _QUOTE = int(Style.STRING), int(Style.QUOTE)
 

@@ -135,7 +135,7 @@ def _same_version(pending: Sequence[File]) -> Sequence[File]:
 
 
 def _within(files: Sequence[File], most: int) -> int:
-    """Return how many of the first files have at most ``most`` bytes together; at least one."""
+    """Return the number of leading files whose total size is at most ``most`` bytes; at least 1."""
     size = 0
     for count, file in enumerate(files):
         size += file.size

@@ -41,8 +41,8 @@ class S3Sink(ObjectSink):
         sink of one slot may use a prefix.
     :param files: ``"jsonl"``, one event per line, or ``"parquet"``, rows in typed columns (see ``parquet``).
     :param compression: ``"zstd"``, ``"gzip"`` or ``"none"``; for Parquet also ``"snappy"``, ``"lz4"`` and ``"brotli"``.
-    :param format: of JSON lines: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
-    :param values: of JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
+    :param format: for JSON lines: ``"native"``, ``"debezium"``, ``"cloudevents"`` or ``"wal2json"``, as for ``stdout``.
+    :param values: for JSON lines: ``"typed"`` or ``"text"``, as for ``stdout``.
     :param layout: a template for the folders of tables' objects. It may name the date's folder differently, for tables that
         have a column ``date``.
     :param object_bytes: the largest size of an object, in memory and uncompressed.
@@ -53,10 +53,10 @@ class S3Sink(ObjectSink):
     :param endpoint: the URL of a compatible store that is not Amazon's, Google's or Azure's, such as
         ``http://localhost:9000``.
     :param region: the bucket's region.
-    :param access_key_id: of S3, with ``secret_access_key``. By default credentials come from the environment
+    :param access_key_id: an access key of S3, with ``secret_access_key``. By default credentials come from the environment
         (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
-    :param secret_access_key: of S3.
-    :param session_token: of S3, for temporary credentials.
+    :param secret_access_key: the secret of ``access_key_id``.
+    :param session_token: the session token of temporary credentials of S3.
     :param config: other keys of obstore's configuration, such as Azure's ``account_name`` and ``account_key``, or Google's
         ``service_account`` (a file).
     """

@@ -13,7 +13,7 @@ from typing import Any
 from aiorepl import byteops
 from aiorepl.values.forms import Binary
 
-# C numbers in the compiled form.
+# The compiled form declares these names as C numbers.
 _INT32_LEAST, _INT32_MOST = -(2**31), 2**31 - 1
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _DAYS_TO_2000 = 10_957

@@ -22,7 +22,7 @@ from aiorepl.pgoutput.tuples import skip
 OPERATIONS: Final = ("read", "insert", "update", "delete", "truncate")
 """The operations by number, as ``RowCollector.operations`` has them."""
 
-# C numbers in the compiled form.
+# The compiled form declares these names as C numbers.
 _READ, _INSERTED, _UPDATED, _DELETED, _TRUNCATED = range(5)
 _OPERATION, _KEY_ONLY, _WHOLE = 7, 8, 16
 _INSERT, _UPDATE, _DELETE, _BEGIN, _COMMIT = b"IUDBC"

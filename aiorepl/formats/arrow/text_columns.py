@@ -13,7 +13,7 @@ from typing import Any
 from aiorepl import byteops
 from aiorepl.formats.arrow.binary_columns import Column, _Fixed, _Variable
 
-# C numbers in the compiled form.
+# The compiled form declares these names as C numbers.
 _ZERO, _MINUS, _PLUS, _POINT, _COLON, _HYPHEN, _SPACE = b"0-+.:- "
 _TRUE, _FALSE, _BACKSLASH, _X = b"tf\\x"
 _MOST_DIGITS = 18

@@ -134,7 +134,7 @@ class NatsSink(Sink):
         await self._stream.close()
 
     def _messages(self, change: Change) -> Iterator[Message]:
-        """Make a change's messages: one for each subject and each event that the format makes of it."""
+        """Make a change's messages: one for each subject, and for each event that the format makes of the change."""
         identity = self._source + event_id(change)
         count = 0
         for part, payload, attributes in self._events.of(change):
