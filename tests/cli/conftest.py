@@ -19,7 +19,7 @@ import pytest
 from aiorepl import LSN
 
 COMMAND = Path(sys.executable).with_name("aiorepl")
-DEADLINE = 90.0
+DEADLINE = 240.0
 # Nothing of the caller's settings is to decide what a test sees.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "AIOREPL"))}
 

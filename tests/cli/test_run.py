@@ -20,7 +20,7 @@ import pytest
 pytestmark = pytest.mark.by_day
 
 COMMAND = (Path(sys.executable).with_name("aiorepl"), "--verbose", "run")
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 JOURNAL = """
 [journal]

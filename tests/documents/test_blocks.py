@@ -32,7 +32,7 @@ from aiorepl_sinks.s3 import S3Sink
 # Slots belong to the whole server, and a document's name is in the document.
 pytestmark = pytest.mark.xdist_group("examples")
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 AIOREPL = Path(sys.executable).with_name("aiorepl")
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, email text);

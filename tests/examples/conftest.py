@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 class Running:

@@ -19,7 +19,7 @@ from aiorepl.testing.faults import Hang, Reject
 # Slots belong to the whole server, and an example's name is in the example.
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("examples")]
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 @pytest.fixture

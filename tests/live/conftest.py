@@ -17,7 +17,7 @@ from aiorepl import LSN, Pipeline, SnapshotOptions, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 class Published:

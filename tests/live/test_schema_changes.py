@@ -12,7 +12,7 @@ from aiorepl.testing.faults import MemorySink
 pytestmark = pytest.mark.by_day
 
 SOON = BatchPolicy(flush_seconds=0.1)
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 def reported(sink) -> list:

@@ -14,7 +14,7 @@ from aiorepl.wire.sql import SqlConnection
 
 pytestmark = pytest.mark.by_day
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 ROUTES = ["walsender", "sql"]
 MOVE = "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())"
 

@@ -19,7 +19,7 @@ from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 LARGE = "INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i"
 
 

@@ -18,7 +18,7 @@ from aiorepl.wire.sql import SqlConnection
 
 pytestmark = pytest.mark.by_day
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
 
 

@@ -22,7 +22,7 @@ from aiorepl.lsn import LSN
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark-programs")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark" / "tutorial.md"
-DEADLINE = 240.0
+DEADLINE = 600.0
 # The blocks that this test executes: the others are parsed, or not executed, by tests/documents.
 BLOCK = re.compile(
     r"^<!-- test: elsewhere tests/spark/test_tutorial\.py -->\n\n```(\w+)\n(.*?)^```",
