@@ -159,6 +159,7 @@ def _cursor(consumer: Consumer, url: str, now: float) -> dict[str, Any]:
         "name": consumer.name,
         "position": None if cursor is None else str(cursor.position.lsn),
         "query": None if cursor is None else cursor.query,
+        "label": "" if cursor is None else cursor.label,
         "reader": None
         if cursor is None
         else {
@@ -248,7 +249,8 @@ def _cursor_line(each: Mapping[str, Any], now: float) -> str:
     if each["reader"] is None:
         return f"{name}  {each['error']}"
     position = "at the beginning" if each["position"] == "0/0" else f"at {each['position']}"
-    line = f"{name}  {position}, moved {_age(each['moved'], now)} ago by {_holder(each['reader'])}"
+    label = f" ({printable(each['label'])})" if each["label"] else ""
+    line = f"{name}{label}  {position}, moved {_age(each['moved'], now)} ago by {_holder(each['reader'])}"
     if each["holds_since"] is not None:
         line += f"; keeps {format_size(each['holds_bytes'])}, {_age(each['holds_since'], now)} old"
     if each["stalled"]:

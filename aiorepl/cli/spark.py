@@ -90,7 +90,7 @@ def mirror(
         return 0
 
     log.be_a_service()
-    if once and (lsn := loaded.mirror.up_to_date()) is not None:
+    if once and (lsn := loaded.mirror.up_to_date(loaded.name)) is not None:
         _log.info("nothing to do: the tables are at %s", lsn)
         return 0
 

@@ -59,7 +59,7 @@ class Consumer:
             return None
         days = int(now - self.cursor.moved) // STALLED_SECONDS
         return (
-            f"cursor {self.name!r} of the journal {url} keeps {format_size(self.held)}, and has not moved for {days} d (last by "
+            f"cursor {self.name!r}{f' ({self.cursor.label})' if self.cursor.label else ''} of the journal {url} keeps {format_size(self.held)}, and has not moved for {days} d (last by "
             f"{self.cursor.reader}): {self.remedy(url)}"
         )
 

@@ -39,6 +39,7 @@ class Cursor:
     :param moved: when the cursor was registered or moved last, in seconds since 1970.
     :param selects: whether the sink had a selection when it was registered, so that there is a memory of the selection.
     :param writes: how often the sink's memory had been written at that time. A file with a lower number is an older copy.
+    :param label: what the query reads and writes, for people; empty for a sink, and for a cursor of an earlier version.
     """
 
     position: Position
@@ -47,6 +48,7 @@ class Cursor:
     moved: int
     selects: bool = False
     writes: int = 0
+    label: str = ""
 
 
 class Cursors:
@@ -55,6 +57,7 @@ class Cursors:
     :param url: a path or URL, or an ``ObjectStore``.
     :param count_writes: returns how often the memory of the sink's selection was written; ``None``: the consumers that this object
         registers have no selection.
+    :param label: as in ``Cursor``, for the consumers that this object registers.
     """
 
     def __init__(
@@ -63,11 +66,13 @@ class Cursors:
         *,
         store: Store | None = None,
         count_writes: Callable[[], int] | None = None,
+        label: str = "",
     ) -> None:
         self._store = open_store(url) if store is None else store
         self._journal = JournalReader(url, store=self._store)
         self._own = Holder.own()
         self._count_writes = count_writes
+        self._label = label
         # The cursors that this object has registered.
         self._held: set[str] = set()
 
@@ -142,16 +147,17 @@ class Cursors:
                     cursor.position.require_same_source(position, f"cursor {name!r}")
                     moved = cursor.position.lsn < position.lsn
                     # A query's id belongs to the query, whichever process runs it.
-                    if not moved and (query is not None or cursor.reader == self._own):
+                    known = cursor.label == self._label and (query is not None or cursor.reader == self._own)
+                    if not moved and known:
                         # Nothing to write: the cursor is registered as wanted, perhaps by an earlier call whose answer was lost.
                         self._held.add(name)
                         return cursor.position
                     position = position if moved else cursor.position
             now = int(time.time()) if moved or loaded is None else loaded[0].moved
             writes = 0 if self._count_writes is None else self._count_writes()
-            data = self._dump(
-                name, Cursor(position, query, self._own, now, self._count_writes is not None, writes)
-            )
+            selects = self._count_writes is not None
+            cursor = Cursor(position, query, self._own, now, selects, writes, self._label)
+            data = self._dump(name, cursor)
             # If another process has moved, taken or dropped the cursor meanwhile, look again.
             with contextlib.suppress(Superseded):
                 self._store.replace(_file(name), data, version)
@@ -195,6 +201,7 @@ class Cursors:
                 integer(fields, "moved"),
                 "selects" in fields and boolean(fields, "selects"),
                 integer(fields, "writes") if "writes" in fields else 0,
+                text(fields, "label") if "label" in fields else "",
             )
 
         return unseal(data, self._location(name), read, remedy=self._remedy(name)), version
@@ -209,6 +216,7 @@ class Cursors:
                 "moved": cursor.moved,
                 "selects": cursor.selects,
                 "writes": cursor.writes,
+                "label": cursor.label,
                 "position": cursor.position.to_json(),
             }
         )

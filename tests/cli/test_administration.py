@@ -137,7 +137,8 @@ async def test_what_a_journal_has(run, tmp_path, monkeypatch):
         cursors = Cursors(tmp_path)
         cursors.advance("lost", stream.position.at(LSN(0)))
         cursors.advance("done", stream.position.at(stream.ends[1]))
-    cursors.advance("first", stream.position.at(stream.ends[0]))
+    labelled = Cursors(tmp_path, label="stream of public.items")
+    labelled.advance("first", stream.position.at(stream.ends[0]), query="1")
     assert 0 == (await run("journal", "compact", str(tmp_path))).code
 
     (first, second) = JournalReader(tmp_path).segments()
@@ -155,11 +156,15 @@ async def test_what_a_journal_has(run, tmp_path, monkeypatch):
         (each["table"], each["pending"]["rows"]) for each in found["history"]["tables"]
     ]
     assert ["lost"] == [each["name"] for each in found["cursors"] if each["stalled"]]
+    assert {"first": "stream of public.items"} == {
+        each["name"]: each["label"] for each in found["cursors"] if each["label"]
+    }
     printed = await run("journal", "inspect", str(tmp_path))
     assert (
         f"STALLED: start its consumer again; or, if it will not come back, drop the cursor (aiorepl journal drop {tmp_path}"
         in (printed.out)
     )
+    assert "cursor    first (stream of public.items)  at " in printed.out
     pruned = await run("journal", "prune", str(tmp_path))
     deleted, warning = pruned.out.splitlines()
     assert ("0 segments deleted", True) == (deleted, warning.startswith("cursor 'lost' of the journal"))

@@ -30,6 +30,19 @@ async def test_forward_only(journal) -> None:
     assert cursors.names() == []
 
 
+async def test_labels(journal, reseal) -> None:
+    """A cursor says what its query reads and writes; one of an earlier version does as soon as its query runs."""
+    folder, stream = journal
+    first = stream.position.at(stream.ends[0])
+    Cursors(folder).advance("spark-1", first, query="1")
+    file = folder / "cursors" / "spark-1.json"
+    reseal(file, '"label":"",', "")
+    found = Cursors(folder, label="mirror to /lake")
+    assert "" == found.read("spark-1").label
+    assert first == found.advance("spark-1", first, query="1")
+    assert "mirror to /lake" == Cursors(folder).read("spark-1").label
+
+
 @pytest.mark.parametrize("name", ["../escape", ".hidden", "a/b", "space and ü", "%2F"])
 async def test_any_name(journal, name: str) -> None:
     """A cursor may have any name, which is never used as a path."""

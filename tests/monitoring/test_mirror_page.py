@@ -35,16 +35,13 @@ class Query:
         self.id = "q"
         self.status = {"isTriggerActive": False}
 
-    def queryName(self, name: str) -> Query:  # noqa: N802 - pyspark's names
-        return self
-
     def start(self) -> Query:
         self.mirror.starts += 1
         if self.mirror.starts == 1:
             raise RuntimeError("cannot cast s3cret")
         return self
 
-    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802
+    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802 - pyspark's names
         self.mirror.running.set()
         self.mirror.ended.wait(seconds)
         return False
@@ -64,7 +61,7 @@ class Mirror:
             state=state, stopping=False, busy=False, done=3, changes=0, tables=set(), error=None
         )
 
-    def prepare(self, session: Any) -> Any:
+    def prepare(self, session: Any, name: str | None) -> Any:
         return Query(self), self.batches
 
 

@@ -101,6 +101,9 @@ def test_one_query(spark, journal, tmp_path) -> None:
     assert found.lsn == journal.stream.ends[-1]
     assert set(found.batches()) == set(journal.stream.ends)
     assert list(found.set_aside) == ["public.log"]
+    cursors = Cursors(journal.folder)
+    labels = {cursors.read(name).label for name in cursors.names()}
+    assert labels == {f"mirror to {target}", f"table set aside by mirror to {target}"}
     assert not list((target / "_checkpoint" / "_staging").glob("*.parquet"))
 
     later = journal.stream.table("later", ID, NOTE)
@@ -108,8 +111,8 @@ def test_one_query(spark, journal, tmp_path) -> None:
     journal.write()
     again = Mirror(str(journal.folder), ["public.*"], str(target), keys={"public.log": ["id"]})
     assert again.up_to_date() is None
-    run(spark, journal, target, keys={"public.log": ["id"]})
-    assert again.up_to_date() == journal.stream.ends[-1]
+    run(spark, journal, target, name="lake", keys={"public.log": ["id"]})
+    assert again.up_to_date("lake") == journal.stream.ends[-1]
     assert rows(target, "later") == [{"id": 1, "note": "one"}]
     assert rows(target, "log") == [{"id": 1, "note": "b"}]
-    assert len(Cursors(journal.folder).names()) == 1
+    assert [f"mirror lake to {target}"] == [cursors.read(name).label for name in cursors.names()]

@@ -59,7 +59,7 @@ class Mirror:
         self.queries: list[Query] = []
         self.batches: Batches | None = None
 
-    def prepare(self, session: Any) -> Any:
+    def prepare(self, session: Any, name: str | None) -> Any:
         self.batches = Batches(None)
         self.batches.error = self.raised
         self.queries.append(Query(self, self.outcomes.pop(0)))

@@ -38,7 +38,15 @@ from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.large import parts
 from aiorepl.spark.mirroring.settings import OnError, Settings
-from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, MirrorReader, Staging, mirror_source
+from aiorepl.spark.mirroring.source import (
+    Catching,
+    MirrorPlanner,
+    MirrorReader,
+    Staging,
+    described,
+    mirror_source,
+    url_of,
+)
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.mirroring.statistics import counted
@@ -201,20 +209,24 @@ class Mirror:
             f"{url_of(self.target)}/{CHECKPOINT}" if self.checkpoint is None else os.fspath(self.checkpoint)
         )
 
-    def plan(self) -> Staging:
-        """Return the parameters of staging tasks."""
-        files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
-        return Staging(self._options, files, self.target, self.settings, self.whole_transactions)
+    def plan(self, name: str | None = None) -> Staging:
+        """Return the parameters of staging tasks.
 
-    def up_to_date(self) -> LSN | None:
+        :param name: the query's name.
+        """
+        files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
+        return Staging(self._options, files, self.target, self.settings, self.whole_transactions, name)
+
+    def up_to_date(self, name: str | None = None) -> LSN | None:
         """Return the LSN up to which the tables have everything, if the journal has nothing after it. Does not start Spark.
 
+        :param name: the query's name.
         :returns: ``None`` if the journal has more, or may have.
         """
         try:
             state = StateFile(open_store(self.target)).load()
             checkpoint = open_store(self._beside(self._checkpoint))
-            if state is None or not up_to_date(state, checkpoint, MirrorReader(self.plan())):
+            if state is None or not up_to_date(state, checkpoint, MirrorReader(self.plan(name))):
                 return None
         except (AioreplError, OSError, ValueError) as error:
             # The query will meet the same error. The runner tries again if that may help.
@@ -222,10 +234,10 @@ class Mirror:
             return None
         return state.lsn
 
-    def prepare(self, spark: SparkSession) -> tuple[DataStreamWriter, Batches]:
-        """Return the query, not started yet, and the object that applies its batches."""
+    def prepare(self, spark: SparkSession, name: str | None = None) -> tuple[DataStreamWriter, Batches]:
+        """Return the query of this name, not started yet, and the object that applies its batches."""
         options, settings, folder = self._options, self.settings, self._checkpoint
-        plan = self.plan()
+        plan = self.plan(name)
         files = plan.staging
         source = mirror_source(plan)
         spark.dataSource.register(source)
@@ -238,7 +250,7 @@ class Mirror:
             TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
             state,
             store,
-            Cursors(options.journal),
+            Cursors(options.journal, label=f"table set aside by {described(plan)}"),
             _CatchingUp(spark, plan),
             partial(tables_of, options.journal),
             folder,
@@ -246,7 +258,8 @@ class Mirror:
         )
         batches = Batches(applying, applying.resume())
         frame = spark.readStream.format(source.name()).load()
-        return frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder), batches
+        writer = frame.writeStream.foreachBatch(batches).option("checkpointLocation", folder)
+        return writer if name is None else writer.queryName(name), batches
 
     def _beside(self, place: str) -> Location:
         """Return ``place`` as a location. If it is in an object store, use the configuration of the target's store."""
@@ -294,9 +307,7 @@ def mirror(
     :raises ConfigurationError: an argument cannot work.
     """
     require_options("mirror", options, (*MirrorOptions.__annotations__, "trigger", "name"))
-    writer, _ = Mirror(journal, tables, target, **options).prepare(spark)
-    if name is not None:
-        writer = writer.queryName(name)
+    writer, _ = Mirror(journal, tables, target, **options).prepare(spark, name)
     if trigger is not None:
         writer = writer.trigger(**trigger)
     return writer.start()
@@ -315,11 +326,6 @@ def open_lake(
     # deltalake uses obstore's keys. ``allow_http`` is for an endpoint with http://.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
     return DeltaLake(url_of(target), storage=storage, upkeep=upkeep, deletion_vectors=deletion_vectors)
-
-
-def url_of(target: Location) -> str:
-    """Return the path or URL of a target, without a slash at its end."""
-    return (target.url if isinstance(target, ObjectStore) else os.fspath(target)).rstrip("/")
 
 
 def _described(spark: SparkSession, write: Write, text: str) -> Write:

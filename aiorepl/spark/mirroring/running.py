@@ -165,14 +165,12 @@ class MirrorRunner:
                 return
 
     def _attempt(self) -> None:
-        writer, batches = self._mirror.prepare(self._session())
+        writer, batches = self._mirror.prepare(self._session(), self._name)
         if self._batches is not None:
             batches.changes += self._batches.changes
             batches.tables |= self._batches.tables
         self._batches = batches
         batches.stopping = self._stopping.is_set()
-        if self._name is not None:
-            writer = writer.queryName(self._name)
         if self._once:
             writer = writer.trigger(availableNow=True)
         elif self._interval is not None:

@@ -6,6 +6,7 @@ show options and settings may have credentials.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.objects.location import ObjectStore
 from aiorepl.spark.mirroring.batch import Head, Row, file_row
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
 from aiorepl.spark.mirroring.settings import Settings
@@ -45,6 +47,7 @@ class Staging:
     :param options: the options for reading the journal.
     :param staging: the folder of staged files.
     :param target: the mirror's target, which has its state.
+    :param name: the query's name; ``None`` if it has none.
     """
 
     options: Options
@@ -52,6 +55,18 @@ class Staging:
     target: Location
     settings: Settings
     whole_transactions: bool
+    name: str | None = None
+
+
+def described(staging: Staging) -> str:
+    """Return the names of a mirror's query and target, for whoever sees its cursors."""
+    name = "" if staging.name is None else f" {staging.name}"
+    return f"mirror{name} to {url_of(staging.target)}"
+
+
+def url_of(target: Location) -> str:
+    """Return the path or URL of a target, without a slash at its end."""
+    return (target.url if isinstance(target, ObjectStore) else os.fspath(target)).rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -185,6 +200,7 @@ class MirrorReader(StreamReader):
         super().__init__(staging.options, GENERIC)
         self._planner: MirrorPlanner = MirrorPlanner(staging)
         self._target = staging.target
+        self._label = described(staging)
         self._claimed = False
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

@@ -53,6 +53,8 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         if options.end is not None:
             raise ConfigurationError("option endingPosition is for batches: a stream has no end")
         self._options = options
+        # Spark does not tell the query's name.
+        self._label = f"stream of {options.table or 'all tables'}"
         self._planner = Planner(options, schema, inferred)
         self._journal = JournalReader(options.journal)
         self._until: Position | None = None
@@ -206,7 +208,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
             return
         # A cursor cannot be before the first segment. The query reads what was before it from the history.
         position = offset.position.at(max(offset.position.lsn, self._first_lsn))
-        cursors = Cursors(self._options.journal)
+        cursors = Cursors(self._options.journal, label=self._label)
         try:
             cursors.advance(consumer, position, query=offset.query)
         except OSError as error:
