@@ -165,7 +165,10 @@ def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents durably. An existing folder is not changed."""
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        try:
+            folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        except FileNotFoundError:  # the answer of /proc
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(folder)) from None
         sync_folder(folder.parent)
 
 

@@ -40,7 +40,7 @@ def importer(
                 raise
             raise ImportError(
                 f"{package}.{name} needs {needed}: pip install 'aiorepl[{extras[needed]}]'", name=missing.name
-            ) from missing
+            ) from None
         value = module if home == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value

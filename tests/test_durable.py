@@ -6,6 +6,8 @@ import asyncio
 import errno
 import os
 import stat
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -202,3 +204,11 @@ def test_what_stops_a_sink_whatever_its_policy(code, fatal):
 
     assert isinstance(error, PermanentError)
     assert fatal is error.fatal
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_file_system_without_new_folders():
+    """A folder in /proc, whose answer is that it does not exist, is refused with advice."""
+    with pytest.raises(PermissionError) as caught:
+        durable.make_folder(Path("/proc/aiorepl"))
+    assert durable.reason(caught.value).endswith("choose another folder")

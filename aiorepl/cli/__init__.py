@@ -137,7 +137,8 @@ def _run(arguments: list[str] | None) -> int:
         if (cause := _cause_in_spark(error)) is not None:
             return _fail(log, f"Spark failed with {type(error).__name__}: {cause}", code=1)
         if isinstance(error, ImportError):
-            return _fail(log, f"a package is missing or cannot be imported: {error}", code=2)
+            advice = "install it, or aiorepl again with the extras that you use"
+            return _fail(log, f"a package is missing or cannot be imported: {error}: {advice}", code=2)
         return _fail(log, f"internal error: {placed(error)}; set AIOREPL_DEBUG=1 for the traceback", code=1)
     return code if isinstance(code, int) else 0
 

@@ -223,7 +223,7 @@ def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> De
     from aiorepl.transforms.function import load as load_function
 
     if kind not in (known := installed()):
-        reader.error(f"{key}.type", f"is not installed; {suggestion(kind, known)}")
+        reader.error(f"{key}.type", f"no sink {kind!r} is installed; {suggestion(kind, known)}")
         return None
     sink_class = reader.call(f"{key}.type", load_sink, {"name": kind})
     if sink_class is None:

@@ -30,6 +30,11 @@ from aiorepl.sizes import Size, parse_size
 from aiorepl.suggestions import suggestion
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+_ADVICE: Final[Mapping[str, str]] = {
+    "Illegal character '\\n'": ": is a quote missing at the end of the line?",
+    "Invalid value": ": texts have quotes",
+}
+"""By the beginning of an error of tomllib."""
 _SIZE: Final = 'a size such as 1048576 or "16MiB"'
 
 # The accepted values of a type hint, as messages name them, and its TOML types.
@@ -279,7 +284,8 @@ def document_of(path: Path, command: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+        advice = next((text for begin, text in _ADVICE.items() if str(error).startswith(begin)), "")
+        raise ConfigurationError(f"{path} is not TOML: {error}{advice}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not TOML: it is not text in UTF-8") from None
 

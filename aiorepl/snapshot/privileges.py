@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import asyncpg
 
@@ -12,6 +13,7 @@ from aiorepl.wire.commands import identifier
 
 # Settings for a check outside of a transaction: row_security as in the load, and no long wait for an ALTER TABLE.
 _SETTINGS = "SET row_security = off; SET lock_timeout = '2s'"
+_MOST_NAMED: Final = 20
 
 
 async def require_readable(connection: Any, table: PublishedTable, role: str) -> None:
@@ -32,17 +34,20 @@ async def require_readable(connection: Any, table: PublishedTable, role: str) ->
     try:
         await connection.execute(f"{table.query} LIMIT 0")
     except asyncpg.InsufficientPrivilegeError as error:
-        raise denied(table, role, error.args[0]) from None
+        raise denied([table], role, error.args[0]) from None
 
 
-def denied(table: PublishedTable, role: str, reason: str) -> ConfigurationError:
-    """Make the error for a role that lacks a privilege.
+def denied(tables: Sequence[PublishedTable], role: str, reason: str) -> ConfigurationError:
+    """Make the error for a role that lacks a privilege for these tables, of which at most twenty are named.
 
     :param reason: the server's message.
     """
+    named, more = tables[:_MOST_NAMED], len(tables) - _MOST_NAMED
+    schemas = ", ".join(dict.fromkeys(identifier(table.schema) for table in named))
+    others = f", and so on for {more} more tables" if more > 0 else ""
     return ConfigurationError(
-        f"a snapshot cannot read {table}: {reason}: GRANT USAGE ON SCHEMA {identifier(table.schema)} "
-        f"TO {identifier(role)}; GRANT SELECT ON {table.identifier} TO {identifier(role)}"
+        f"a snapshot cannot read {', '.join(map(str, named))}: {reason}: GRANT USAGE ON SCHEMA {schemas} TO {identifier(role)}; "
+        f"GRANT SELECT ON {', '.join(table.identifier for table in named)} TO {identifier(role)}{others}"
     )
 
 

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from aiorepl import credentials
+from aiorepl.dsn import wrong_form
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
 from aiorepl.wire.pooler import prepare
@@ -129,7 +130,7 @@ async def _connect_each(
                     raise
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
         server = "the server" if "host" in kwargs else server_name(current)
-        raise connect_error(error, server, expire=expire) from None
+        raise connect_error(error, server, expire=expire, wrong=wrong_form(current)) from None
 
 
 async def _connect_hosts(
@@ -289,11 +290,14 @@ def _local(transport: asyncio.BaseTransport) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exception:
+def connect_error(
+    error: Exception, server: str, *, expire: bool = False, wrong: str = "the DSN is invalid"
+) -> Exception:
     """Return the error that says what to do about an error of asyncpg's while connecting. It quotes no DSN.
 
     :param server: the server with hosts and ports, as a noun phrase.
     :param expire: whether the credentials are read again for every attempt, so that a later attempt may succeed.
+    :param wrong: what is wrong with a DSN that cannot be read.
     """
     pg = asyncpg.exceptions
     if isinstance(error, pg.TargetServerAttributeNotMatched):
@@ -347,8 +351,7 @@ def connect_error(error: Exception, server: str, *, expire: bool = False) -> Exc
         error, OSError
     ):
         return ConfigurationError(
-            "the DSN or the PG* environment is invalid: write postgresql://user@host:5432/database "
-            f"({type(error).__name__})"
+            f"{wrong}: write postgresql://user@host:5432/database ({type(error).__name__})"
         )
     if isinstance(error, TimeoutError):
         return ConnectionFailed(

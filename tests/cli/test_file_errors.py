@@ -139,8 +139,8 @@ def command(capsys, *arguments):
             + "[[sinks]]\ntype = 'broken'",
             [
                 "sinks[1].type: missing: one of broken, jsonl",
-                "sinks[2].type: is not installed; did you mean jsonl?",
-                "sinks[3].type: is not installed; use one of broken, jsonl",
+                "sinks[2].type: no sink 'json' is installed; did you mean jsonl?",
+                "sinks[3].type: no sink 'zzz' is installed; use one of broken, jsonl",
                 "sinks[4].type: must be a string",
                 "sinks[5].type: needs no_such_module: pip install no_such_module (No module named 'no_such_module')",
             ],
@@ -207,6 +207,11 @@ aiorepl: aiorepl.toml: source.publication: missing
             b"[source",
             "my.toml is not TOML: Expected ']' at the end of a table declaration (at end of document)",
         ),
+        (
+            b'a = "x\nb = 1',
+            "my.toml is not TOML: Illegal character '\\n' (at line 1, column 7): is a quote missing at the end of the line?",
+        ),
+        (b"a = x", "my.toml is not TOML: Invalid value (at line 1, column 5): texts have quotes"),
         (b"a = '\xff'", "my.toml is not TOML: it is not text in UTF-8"),
     ],
 )

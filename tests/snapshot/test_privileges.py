@@ -83,6 +83,23 @@ async def test_a_missing_privilege(loaded, role, grant, lacks):
         await loaded.load()
 
 
+async def test_many_missing_privileges(loaded, role):
+    """Tables that the role may not read are one error, whose statements are for all of them, but name at most twenty."""
+    await loaded.connection.execute("CREATE SCHEMA other; CREATE TABLE other.a (id int)")
+    await loaded.connection.execute("; ".join(f"CREATE TABLE a{number:02} (id int)" for number in range(23)))
+
+    with pytest.raises(ConfigurationError) as caught:
+        await loaded.load()
+    text = str(caught.value)
+    await loaded.connection.execute("DROP SCHEMA other CASCADE")
+    assert text.startswith("a snapshot cannot read other.a, public.a00, public.a01, ")
+    assert (
+        f': permission denied: GRANT USAGE ON SCHEMA "other", "public" TO "{role}"; GRANT SELECT ON "other"."a", '
+        in text
+    )
+    assert text.endswith(f'"public"."a18" TO "{role}", and so on for 4 more tables')
+
+
 async def test_privileges_on_published_columns_suffice(loaded, role):
     """A role that may read the published columns alone loads them."""
     await loaded.connection.execute(

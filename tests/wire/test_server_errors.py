@@ -34,10 +34,18 @@ async def test_nobody_there():
     assert 1 == len(str(caught.value).splitlines())
 
 
-@pytest.mark.parametrize("dsn", ["postgresql://user:s3cr3t@host:port/db", "mysql://s3cr3t", "s3cr3t"])
-async def test_a_dsn_that_cannot_be_read(dsn):
-    """The error describes the DSN without quoting it: it may contain a password."""
-    with pytest.raises(ConfigurationError, match="write postgresql://") as caught:
+@pytest.mark.parametrize(
+    ("dsn", "wrong"),
+    [
+        ("postgresql://user:s3cr3t@host:port/db", "the DSN or the PG. environment is invalid"),
+        ("mysql://s3cr3t", "the DSN is not a URL of PostgreSQL"),
+        ("s3cr3t", "the DSN is not a URL"),
+        ("host=h password=s3cr3t", "the DSN is not a URL, but libpq's form of name=value"),
+    ],
+)
+async def test_a_dsn_that_cannot_be_read(dsn, wrong):
+    """The error says what is wrong with the DSN without quoting it: it may contain a password."""
+    with pytest.raises(ConfigurationError, match=f"^{wrong}: write postgresql://") as caught:
         await ReplicationConnection.open(dsn)
 
     assert "s3cr3t" not in str(caught.value)

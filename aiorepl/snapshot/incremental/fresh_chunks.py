@@ -135,7 +135,7 @@ class FreshTransaction:
             except ServerError as error:
                 if error.sqlstate == _DENIED:
                     # The privilege was revoked after the table was locked.
-                    raise denied(described.table, role, str(error)) from None
+                    raise denied([described.table], role, str(error)) from None
                 if error.sqlstate != TIMED_OUT:
                     raise
                 raise SlotError(

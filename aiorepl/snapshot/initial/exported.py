@@ -21,6 +21,7 @@ from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import plan_tables
+from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import (
     BACKEND,
     SnapshotGone,
@@ -152,6 +153,7 @@ class ExportedSnapshot:
         connection, tables = self._connection, self.tables
         role = await connection.fetchval("SELECT current_user::text")
         problems: list[AioreplError] = []
+        unreadable: list[PublishedTable] = []
         for start in range(0, len(tables), _LOCKED_TOGETHER):
             some = tables[start : start + _LOCKED_TOGETHER]
             if not any(table.secured for table in some) and not problems:
@@ -165,6 +167,10 @@ class ExportedSnapshot:
                         await lock_table(connection, table, role, self._options.lock_timeout)
                 except (ConfigurationError, SlotError) as error:
                     problems.append(error)
+                    if isinstance(error, ConfigurationError) and not table.secured:
+                        unreadable.append(table)
+        if len(problems) > 1 and len(unreadable) == len(problems):
+            raise denied(unreadable, role, "permission denied")
         if len(problems) > 1:
             kind = ConfigurationError if isinstance(problems[0], ConfigurationError) else SlotError
             raise kind("; ".join(map(str, problems)))
