@@ -14,8 +14,9 @@ errors, but no row data. Serve it on a loopback address, or behind a proxy that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,11 +27,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, REMEMBERED, Lags, events, page
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page
 from aiorepl.monitoring.progress import Readiness, alive
 from aiorepl.monitoring.prometheus import PrometheusCollector
 from aiorepl.monitoring.rates import Rates
 from aiorepl.monitoring.status import status
+from aiorepl.monitoring.trends import RECONNECT, Trends
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 
@@ -46,23 +49,35 @@ def status_app(pipeline: Pipeline) -> Starlette:
             Route("/livez", monitor.livez),
             Route("/readyz", monitor.readyz),
             Route("/metrics", monitor.metrics),
-        ]
+        ],
+        lifespan=monitor.lifespan,
     )
 
 
 class _Monitor:
-    """Observes a pipeline from the first request to the pipeline's end."""
+    """Observes a pipeline from the start of the server, or if the application is mounted in another one, from the first request, to
+    the pipeline's end.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._readiness = Readiness()
         self._rates = Rates()
         self._watch = Watch(pipeline)
-        self._lags: deque[Lags] = deque(maxlen=REMEMBERED)
+        self._trends = Trends()
         self._registry = CollectorRegistry()
         self._registry.register(PrometheusCollector(pipeline, watch=self._watch))
-        # A mounted application has no lifespan of its own.
         self._task: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Observe as long as the server runs."""
+        self._begin()
+        try:
+            yield
+        finally:
+            if self._task is not None:
+                await cancel_and_wait(self._task)
 
     async def page(self, request: Request) -> Response:
         """Return the status page."""
@@ -70,9 +85,9 @@ class _Monitor:
         return page("pipeline")
 
     async def events(self, request: Request) -> Response:
-        """Stream the status; the first event also has the lags of the last quarter of an hour."""
+        """Stream the status; the first event also has the lags and rates of the last day."""
         self._begin()
-        return events(self._describe, self._lags)
+        return events(self._describe, self._trends)
 
     async def status(self, request: Request) -> Response:
         """Return the status once."""
@@ -100,16 +115,23 @@ class _Monitor:
         return Response(encode(self._registry), headers={**HEADERS, "Content-Type": content_type})
 
     def _begin(self) -> None:
+        # A mounted application has no lifespan of its own.
         if self._task is None and alive(self._pipeline.state):
             self._task = asyncio.create_task(self._observe(), name=f"aiorepl monitor {self._pipeline.name}")
 
     async def _observe(self) -> None:
         async with self._watch:
             while alive(self._pipeline.state):
-                statistics = self._pipeline.statistics()
-                self._readiness.observe(statistics, time.monotonic())
-                self._rates.observe(statistics, time.monotonic())
-                self._lags.append((time.time(), {name: lag.durable for name, lag in statistics.lags.items()}))
+                statistics, now = self._pipeline.statistics(), time.monotonic()
+                self._readiness.observe(statistics, now)
+                self._rates.observe(statistics, now)
+                self._trends.observe(
+                    time.time(),
+                    {name: lag.durable for name, lag in statistics.lags.items()},
+                    self._rates.describe(now)["now"],
+                    {RECONNECT: statistics.reconnects},
+                    statistics.uptime_seconds,
+                )
                 await asyncio.sleep(EVENT_SECONDS)
 
     def _problems(self) -> list[str]:
@@ -125,4 +147,5 @@ class _Monitor:
             datetime.now(UTC),
             self._rates.describe(time.monotonic()),
             self._pipeline.source.address,
+            self._trends,
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,8 +25,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from aiorepl.monitoring.mirror_status import mirror_status, problems
-from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, REMEMBERED, Lags, events, page
+from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page
 from aiorepl.monitoring.prometheus import PrometheusCollector
+from aiorepl.monitoring.trends import RESTART, Trends
 from aiorepl.spark.mirroring.running import MirrorRunner
 from aiorepl.spark.mirroring.statistics import MirrorStatistics
 from aiorepl.spark.reading.listener import QueryListener
@@ -56,11 +56,12 @@ class _Monitor:
     def __init__(self, runner: MirrorRunner, listener: QueryListener) -> None:
         self._runner = runner
         self._listener = listener
-        self._lags: deque[Lags] = deque(maxlen=REMEMBERED)
+        self._trends = Trends()
         self._registry = CollectorRegistry()
         self._registry.register(PrometheusCollector(listener))
         self._statistics: MirrorStatistics | None = None
         self._observing: asyncio.Task[None] | None = None
+        self._began = time.monotonic()
 
     async def page(self, request: Request) -> Response:
         """Return the status page."""
@@ -68,9 +69,9 @@ class _Monitor:
         return page("mirror")
 
     async def events(self, request: Request) -> Response:
-        """Stream the status; the first event also has the lags of the last quarter of an hour."""
+        """Stream the status; the first event also has the lags of the last day."""
         await self._observed()
-        return events(self._describe, self._lags)
+        return events(self._describe, self._trends)
 
     async def status(self, request: Request) -> Response:
         """Return the status once."""
@@ -106,8 +107,13 @@ class _Monitor:
 
     async def _observe(self) -> MirrorStatistics:
         self._statistics = statistics = await asyncio.to_thread(self._runner.statistics)
-        if statistics.bytes_behind is not None:
-            self._lags.append((time.time(), {"mirror": statistics.bytes_behind}))
+        lags = {} if statistics.bytes_behind is None else {"mirror": statistics.bytes_behind}
+        self._trends.observe(
+            time.time(),
+            lags,
+            counts={RESTART: statistics.restarts},
+            uptime_seconds=time.monotonic() - self._began,
+        )
         return statistics
 
     def _describe(self) -> dict[str, Any]:

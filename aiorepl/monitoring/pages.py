@@ -3,57 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from aiorepl.monitoring.trends import Trends
+
 EVENT_SECONDS: Final = 1.0
-REMEMBERED: Final = 900
-"""The limit of observed lags in the first event: a quarter of an hour of them."""
-# A page loads nothing else, and no other page may frame it.
+_MARK_SECONDS: Final = 10.0
+"""A mark is in each event for so long, because it may be made after an event of the same second."""
+_POLICY: Final = "Content-Security-Policy"
 HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
+    _POLICY: "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 
-Lags = tuple[float, Mapping[str, int]]
-"""The time of an observation, in seconds since 1970, and the lags in bytes, by name."""
+
+@cache
+def _page(name: str) -> tuple[str, dict[str, str]]:
+    """Return the text and the headers of a page. It loads nothing else, and only its own script runs."""
+    folder = files(__package__) / "page"
+
+    def read(file: str) -> str:
+        return (folder / file).read_text("utf-8")
+
+    style = read("style.css")
+    script = "\n".join(read(f"{each}.js") for each in ("common", "chart", name))
+    first = read("throughput.html") if name == "pipeline" else ""
+    text = read("shell.html")
+    for place, part in {
+        "first": first,
+        "sections": read(f"{name}.html"),
+        "style": style,
+        "script": script,
+    }.items():
+        text = text.replace(f"{{{{{place}}}}}", part)
+    policy = (
+        f"{HEADERS[_POLICY]}; style-src {_digest(style)}; script-src {_digest(script)}; connect-src 'self'"
+    )
+    return text, {**HEADERS, _POLICY: policy}
+
+
+def _digest(text: str) -> str:
+    """Return the source expression that allows this element, and no other one."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def page(name: str) -> Response:
     """Return the page ``pipeline`` or ``mirror``."""
-    folder = files(__package__) / "page"
-    text = (folder / "shell.html").read_text("utf-8")
-    parts = {
-        "style": "style.css",
-        "common": "common.js",
-        "sections": f"{name}.html",
-        "script": f"{name}.js",
-    }
-    for place, file in parts.items():
-        text = text.replace(f"{{{{{place}}}}}", (folder / file).read_text("utf-8"))
-    first = (folder / "throughput.html").read_text("utf-8") if name == "pipeline" else ""
-    text = text.replace("{{first}}", first)
-    return HTMLResponse(text, headers=HEADERS)
+    text, headers = _page(name)
+    return HTMLResponse(text, headers=headers)
 
 
-def events(describe: Callable[[], dict[str, Any]], lags: Iterable[Lags]) -> Response:
-    """Stream the contents of a page each second.
-
-    :param lags: the history of lags that the page shows before its first update.
-    """
+def events(describe: Callable[[], dict[str, Any]], trends: Trends) -> Response:
+    """Stream the contents of a page each second. The first event also has what its charts show."""
 
     async def stream() -> AsyncIterator[bytes]:
-        described = describe()
-        described["lags"] = [{"time": at, "values": values} for at, values in lags]
+        described = describe() | {"history": trends.describe(), "marks": trends.marks()}
         while True:
             yield b"data: " + json.dumps(described).encode() + b"\n\n"
             await asyncio.sleep(EVENT_SECONDS)
             described = describe()
+            described["marks"] = trends.marks(described["time"] - _MARK_SECONDS)
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers=HEADERS)

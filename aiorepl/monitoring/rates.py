@@ -40,8 +40,8 @@ class Rates:
             sum(size for _, _, size in kinds) + (snapshot.bytes if snapshot is not None else 0),
             snapshot.done if snapshot is not None and snapshot.active else 1.0,
         )
-        before = self._seen[-1].rows if self._seen else 0
-        if seen.rows != before:
+        # What came before the first observation has no known time.
+        if self._seen and seen.rows != self._seen[-1].rows:
             self._changed = now
         self._seen.append(seen)
         while len(self._seen) > 2 and self._seen[1].at <= now - _MINUTE:

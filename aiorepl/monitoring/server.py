@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import resource
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import uvicorn
@@ -27,6 +29,14 @@ _REQUEST_SECONDS: Final = 10.0
 """The time for a request after the connection or the last response."""
 _BACKLOG: Final = 8
 """The event loop accepts all connections of the backlog before it can close one."""
+
+
+_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        errno.EADDRINUSE: "stop the program that listens there, or choose another port",
+        errno.EACCES: "choose a port from 1024 on",
+    }
+)
 
 
 class _Server(uvicorn.Server):
@@ -108,7 +118,8 @@ def listen(address: str) -> socket.socket:
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
-        raise ConfigurationError(f"--http cannot listen on {address}: {error.strerror}") from None
+        advice = _ADVICE.get(error.errno or 0, "give an address of this machine")
+        raise ConfigurationError(f"--http cannot listen on {address}: {error.strerror}: {advice}") from None
     return bound
 
 
@@ -130,7 +141,8 @@ async def serve(app: Starlette, bound: socket.socket, names: Iterable[str] = ())
     )
     server = _Server(config)
     try:
-        await server.serve(sockets=[bound])
+        async with app.router.lifespan_context(app):
+            await server.serve(sockets=[bound])
     finally:
         # uvicorn closes nothing if it is cancelled, and a loop of uvloop with an open listener does not close.
         for listener in getattr(server, "servers", ()):

@@ -7,10 +7,13 @@ from typing import Any, Final
 
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.samples import lag_seconds
+from aiorepl.monitoring.trends import Trends
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineStatistics
 
 _MOST_ROWS: Final = 25
+_RECENT: Final = 30
+"""The number of steps of ten seconds in the last five minutes."""
 
 
 def status(
@@ -22,6 +25,7 @@ def status(
     now: datetime,
     rates: dict[str, Any] | None = None,
     address: str = "",
+    trends: Trends | None = None,
 ) -> dict[str, Any]:
     """Describe a pipeline.
 
@@ -31,6 +35,7 @@ def status(
     :param now: an aware datetime.
     :param rates: from ``Rates.describe``.
     :param address: of the source's server.
+    :param trends: the lags and rates of the last five minutes; ``None`` leaves them out.
     """
     return {
         "name": name,
@@ -40,7 +45,7 @@ def status(
             "version": None if slot is None else slot.version,
         },
         "uptime_seconds": statistics.uptime_seconds,
-        "rates": rates,
+        "rates": None if rates is None else rates | _recent_rates(trends),
         "slowest": _slowest(statistics),
         "time": now.timestamp(),
         "state": statistics.state.value,
@@ -50,7 +55,7 @@ def status(
         "ladder": _ladder(statistics, slot),
         "reconnects": statistics.reconnects,
         "last_error": statistics.last_error,
-        "sinks": [_sink(name, statistics, now) for name in statistics.sinks],
+        "sinks": [_sink(name, statistics, now, trends) for name in statistics.sinks],
         "buffers": [
             {
                 "name": name,
@@ -68,6 +73,7 @@ def status(
         "gaps": len(statistics.gaps),
         "rows": _rows(statistics),
         "snapshots": _snapshots(statistics),
+        "snapshot": _snapshot(statistics),
         "slot": None if slot is None else _slot(slot),
         "journal": None if journal is None else _journal(journal),
     }
@@ -121,7 +127,12 @@ def _retries(statistics: PipelineStatistics, now: datetime) -> list[str]:
     return found
 
 
-def _sink(name: str, statistics: PipelineStatistics, now: datetime) -> dict[str, Any]:
+def _recent_rates(trends: Trends | None) -> dict[str, Any]:
+    units = ("rows", "bytes")
+    return {} if trends is None else {"recent": {unit: trends.recent_rates(unit, _RECENT) for unit in units}}
+
+
+def _sink(name: str, statistics: PipelineStatistics, now: datetime, trends: Trends | None) -> dict[str, Any]:
     sink, lag = statistics.sinks[name], statistics.lags.get(name)
     return {
         "name": name,
@@ -135,6 +146,7 @@ def _sink(name: str, statistics: PipelineStatistics, now: datetime) -> dict[str,
         "durable": str(sink.durable),
         "lag_bytes": None if lag is None else lag.durable,
         "lag_seconds": None if lag is None else lag_seconds(statistics, name, now),
+        "recent_lags": [] if trends is None else trends.recent_lags(name, _RECENT),
     }
 
 
@@ -142,7 +154,10 @@ def _journal(journal: JournalStatus) -> dict[str, Any]:
     return {
         "bytes": journal.bytes,
         "prepared": journal.prepared,
-        "consumers": [{"name": name, "bytes": size} for name, size in journal.consumers.items()],
+        "consumers": [
+            {"name": name, "label": journal.labels.get(name, ""), "bytes": size}
+            for name, size in journal.consumers.items()
+        ],
         "error": journal.error,
     }
 
@@ -164,6 +179,21 @@ def _rows(statistics: PipelineStatistics) -> list[dict[str, Any]]:
     ]
 
 
+def _snapshot(statistics: PipelineStatistics) -> dict[str, Any] | None:
+    """Describe all of these tables together."""
+    snapshot = statistics.snapshot
+    if snapshot is None:
+        return None
+    ended = sum(table.state in ("delivered", "complete") for table in snapshot.tables)
+    return {
+        "tables": len(snapshot.tables),
+        "ended": ended,
+        "rows": snapshot.rows,
+        "done": snapshot.done,
+        "paused": snapshot.paused,
+    }
+
+
 def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
     """Describe the tables that snapshots read or have read."""
     if statistics.snapshot is None:
@@ -173,6 +203,7 @@ def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
             "name": table.table,
             "state": table.state,
             "rows": table.rows,
+            "estimated_rows": table.estimated_rows,
             "rows_per_second": table.rows_per_second,
             "done": table.done,
         }

@@ -84,6 +84,7 @@ class JournalStatus:
     :param bytes: the size of all segments that are kept.
     :param prepared: the number of undecided prepared transactions.
     :param consumers: by name, the bytes of segments that each consumer has not read, and that are kept for it.
+    :param labels: by name, what a Spark query reads and writes; empty for a sink.
     :param error: why the state could not be read; the other fields are then the last known ones.
     """
 
@@ -91,6 +92,7 @@ class JournalStatus:
     prepared: int = 0
     consumers: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Watch:
@@ -191,8 +193,10 @@ def _journal_status(store: Store) -> JournalStatus | None:
     if reader.recorded_position() is None:
         return None
     chain = reader.chain()
+    found = consumers(chain, Cursors(store))
     return JournalStatus(
         chain.size_after(LSN(0)),
         len(chain.state.prepared),
-        {each.name: each.held for each in consumers(chain, Cursors(store))},
+        {each.name: each.held for each in found},
+        labels={each.name: each.cursor.label for each in found if each.cursor is not None},
     )

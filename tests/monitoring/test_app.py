@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aiorepl import Pipeline
 from aiorepl.monitoring import observe
+from aiorepl.monitoring.app import status_app
 from aiorepl.testing import MemorySink, MemorySource
 
 
@@ -75,7 +76,7 @@ async def test_metrics(troubled):
 
 
 async def test_events(troubled):
-    """The stream begins with the lags of the last minutes, and goes on each second."""
+    """The stream begins with the lags and rates of the last day, and goes on each second, with new marks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(troubled.url.rpartition(":")[2]))
     writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     events = []
@@ -84,5 +85,24 @@ async def test_events(troubled):
         if line.startswith(b"data: "):
             events.append(json.loads(line[6:]))
     writer.close()
-    assert ("lags" in events[0], "lags" in events[1]) == (True, False)
+    assert ("history" in events[0], "history" in events[1]) == (True, False)
+    names = {"journal", "good", "busy", "broken"}
+    assert [names, names, names] == [set(level["values"]) for level in events[0]["history"]["lags"]]
+    assert ["start"] == [mark["kind"] for mark in events[0]["marks"]]
     assert events[1]["time"] > events[0]["time"]
+
+
+async def test_what_happens_before_anybody_looks():
+    """The pipeline is observed as long as the application is served. Mounted in another application, which has the lifespan, it is
+    observed from the first request on.
+    """
+    async with Pipeline(MemorySource(), [MemorySink()]) as pipeline:
+        app = status_app(pipeline)
+
+        def observed() -> bool:
+            return any(task.get_name().startswith("aiorepl monitor") for task in asyncio.all_tasks())
+
+        assert not observed()
+        async with app.router.lifespan_context(app):
+            assert observed()
+        assert not observed()

@@ -6,6 +6,9 @@ from typing import Any
 
 from playwright.async_api import Browser
 
+FOCUSED = """(each => (document.getElementById(each.getAttribute("aria-labelledby")) ?? each.labels?.[0]?.firstChild ?? each)
+  .textContent.trim() || each.labels[0].textContent)(document.activeElement)"""
+
 
 async def test_the_page(browser: Browser, troubled: Any):
     """It shows each sink with its state and error, as text, without a message on the console, on a phone without scrolling
@@ -31,14 +34,20 @@ async def test_the_page(browser: Browser, troubled: Any):
         assert await page.get_by_role(role, name=name).first.is_visible(), name
     assert 1 == await page.get_by_role("main").count() == await page.get_by_role("banner").count()
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert await page.evaluate("document.querySelectorAll('#lag polyline').length") == 4
+    assert await page.evaluate("document.querySelectorAll('#lag path.series').length") == 4
     dark = await page.evaluate("getComputedStyle(document.body).backgroundColor")
     await page.emulate_media(color_scheme="light")
     assert dark != await page.evaluate("getComputedStyle(document.body).backgroundColor")
-    await page.keyboard.press("Tab")
-    assert "Sinks" == await page.evaluate(
-        "document.getElementById(document.activeElement.getAttribute('aria-labelledby')).textContent"
-    )
+    reached = []
+    while "Sinks" not in reached:
+        await page.keyboard.press("Tab")
+        reached.append(await page.evaluate(FOCUSED))
+        assert len(reached) < 20, reached
+    assert ["5 min", "scale", "Rows per second", "Bytes per second", "Lag of the sinks"] == [
+        name
+        for name in reached
+        if name in {"5 min", "scale", "Rows per second", "Bytes per second", "Lag of the sinks"}
+    ]
     # Nothing is cut off, and each value says what it is.
     cells = "[...document.querySelectorAll('#sinks td')]"
     assert await page.evaluate(f"{cells}.every(cell => cell.getBoundingClientRect().right <= innerWidth)")
@@ -48,6 +57,26 @@ async def test_the_page(browser: Browser, troubled: Any):
         "listitem"
     ).first.inner_text() + (await page.get_by_role("listitem").last.inner_text())
     assert [] == told
+
+
+async def test_no_other_hosts(browser: Browser, troubled: Any):
+    """The page asks only for itself and its events. A script or a style from elsewhere does not run, even in the page."""
+    page = await browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    answer = await page.goto(troubled.url)
+    assert answer is not None
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    await page.wait_for_selector("#sinks tr")
+    assert {f"{troubled.url}/", f"{troubled.url}/events"} == set(asked)
+    refused = await page.evaluate(
+        """() => new Promise(done => {
+          addEventListener("securitypolicyviolation", event => done(event.effectiveDirective));
+          document.body.append(Object.assign(document.createElement("script"), { textContent: "document.title = 'hacked'" }));
+        })"""
+    )
+    assert "script-src-elem" == refused
+    assert "hacked" != await page.title()
 
 
 async def test_positions(browser: Browser, troubled: Any):

@@ -52,3 +52,13 @@ def test_snapshots():
     ended.snapshot = SnapshotStatistics((replace(ended.snapshot.tables[0], state="complete"),))
     rates.observe(ended, 11)
     assert rates.describe(11)["snapshot_seconds"] is None
+
+
+def test_rows_from_before():
+    """Rows that were received before the first observation have no known age."""
+    rates = Rates()
+    rates.observe(counted(500), 0)
+    rates.observe(counted(500), 1)
+    assert rates.describe(1)["change_seconds"] is None
+    rates.observe(counted(501), 2)
+    assert 3 == rates.describe(5)["change_seconds"]

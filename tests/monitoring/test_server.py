@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.errors import ConfigurationError
 from aiorepl.monitoring import server
 from aiorepl.monitoring.server import listen, serve
 
@@ -139,3 +140,17 @@ async def test_names(port: int) -> None:
         ["Host: localhost", "Origin: null"],
     ):
         assert (bad, 421) == (bad, await get(port, *bad))
+
+
+def test_an_address_that_cannot_be_used():
+    """The error says what to do."""
+    bound = listen("127.0.0.1:0")
+    with (
+        bound,
+        pytest.raises(
+            ConfigurationError, match="in use: stop the program that listens there, or choose another"
+        ),
+    ):
+        listen(f"127.0.0.1:{bound.getsockname()[1]}")
+    with pytest.raises(ConfigurationError, match="give an address of this machine"):
+        listen("192.0.2.1:0")

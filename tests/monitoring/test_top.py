@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from aiorepl.cli import _run
-from aiorepl.cli.top import NoAnswer, _after, _status, rendered, top
+from aiorepl.cli.status_view import rendered
+from aiorepl.cli.top import NoAnswer, _after, _status, top
 
 
 async def test_top(troubled):

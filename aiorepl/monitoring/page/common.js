@@ -1,8 +1,8 @@
 // Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
-const COLOURS = 6, WINDOW = 900, MIB = 1048576, GIB = 1024 * MIB;
-let lags = [], received = 0;
+const MIB = 1048576, GIB = 1024 * MIB;
+let received = 0;
 
 // Sets text, never HTML: table names and errors are not trusted.
 function element(tag, options = {}, ...children) {
@@ -62,49 +62,19 @@ function row(columns, header, cells) {
     return cell;
   }));
 }
-function showLags() {
-  const names = [...new Set(lags.flatMap(point => Object.keys(point.values)))];
-  const box = $("lag").getBoundingClientRect(), width = Math.max(box.width, 1), height = Math.max(box.height, 1);
-  const end = lags.at(-1)?.time ?? 0, begin = Math.min(lags[0]?.time ?? 0, end - 60);
-  const most = Math.max(1, ...lags.flatMap(point => Object.values(point.values)));
-  const svg = (tag, attributes, text) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    if (text) made.textContent = text;
-    return made;
-  };
-  const x = time => (time - begin) / (end - begin || 1) * width, y = value => 16 + (1 - value / most) * (height - 34);
-  const colour = index => `var(--c${index % COLOURS})`;
-  $("lag").setAttribute("viewBox", `0 0 ${width} ${height}`);
-  $("lag").replaceChildren(
-    svg("line", { x1: 0, x2: width, y1: y(0), y2: y(0), stroke: "var(--line)" }),
-    svg("line", { x1: 0, x2: width, y1: y(most), y2: y(most), stroke: "var(--line)", "stroke-dasharray": "3 3" }),
-    svg("text", { x: 0, y: 11 }, bytes(most)), svg("text", { x: 0, y: height - 4 }, `${Math.round((end - begin) / 60)} min ago`),
-    svg("text", { x: width, y: height - 4, "text-anchor": "end" }, "now"),
-    ...names.map((name, index) => svg("polyline", { fill: "none", stroke: colour(index), "stroke-width": 2,
-      points: lags.filter(point => name in point.values).map(point => `${x(point.time)},${y(point.values[name])}`).join(" ") })));
-  $("legend").replaceChildren(...names.map((name, index) => {
-    const mark = element("i", { ariaHidden: "true" });
-    mark.style.background = colour(index);
-    return element("span", {}, mark, name);
-  }));
-  const last = lags.at(-1)?.values ?? {};
-  $("lag-text").textContent = `${$("lag-text").dataset.title}: `
-    + (names.map(name => `${name} ${bytes(last[name])}`).join(", ") || "not known yet");
-}
-// Passes each event to `show`, and plots its lags, which `lagsOf` returns by name, over time.
-function watch(show, lagsOf) {
+// Passes each event to `show`, and draws the lags that `lagsOf` returns by name, and the rates by unit.
+function watch(show, lagsOf, ratesOf) {
   new EventSource("events").onmessage = message => {
     const now = JSON.parse(message.data);
-    if (now.lags) lags = now.lags;
-    lags.push({ time: now.time, values: lagsOf(now) });
-    lags = lags.slice(-WINDOW);
+    if (now.history) remember(now.history);
+    for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
+    observe("lags", now.time, lagsOf(now));
+    observe("rates", now.time, ratesOf(now));
     received = Date.now();
     show(now);
-    showLags();
+    draw();
   };
 }
-addEventListener("resize", showLags);
 setInterval(() => {
   const seconds = received ? Math.round((Date.now() - received) / 1000) : 0;
   $("age").textContent = seconds > 3 ? `no answer for ${seconds} s: these values are old` : "";

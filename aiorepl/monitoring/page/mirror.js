@@ -15,4 +15,5 @@ function show(now) {
   $("others").hidden = !now.more_tables;
   $("others").textContent = `and ${number(now.more_tables)} more`;
 }
-watch(show, now => now.lag_bytes === null ? {} : { mirror: now.lag_bytes });
+new Chart("lag", "lags");
+watch(show, now => now.lag_bytes === null ? {} : { mirror: now.lag_bytes }, () => ({}));

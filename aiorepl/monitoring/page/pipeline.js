@@ -37,7 +37,7 @@ function show(now) {
   const journal = now.journal;
   $("journal-card").hidden = !journal;
   if (journal) pairs($("journal"), journal.error ? [["unknown", journal.error]] : [["size", bytes(journal.bytes)],
-    ...journal.consumers.map(each => [`not read yet by ${each.name}`, bytes(each.bytes)]),
+    ...journal.consumers.map(each => [`not read yet by ${each.name}${each.label && ` (${each.label})`}`, bytes(each.bytes)]),
     ...(journal.prepared ? [["undecided prepared transactions", number(journal.prepared)]] : [])]);
   $("received").hidden = !now.rows.length;
   $("rows").replaceChildren(...now.rows.map(each => row(["inserts", "updates", "deletes", "size"],
@@ -51,9 +51,18 @@ function show(now) {
     ["open and prepared transactions", `${bytes(now.transactions.memory)} in memory, ${bytes(now.transactions.disk)} on disk`],
     ["reconnects", number(now.reconnects)], ["accepted gaps", number(now.gaps)]]);
   $("snapshots").hidden = !now.snapshots.length;
-  $("tables").replaceChildren(...now.snapshots.map(table => row(["state", "done", "rows", "rows/s"],
-    element("th", { scope: "row", textContent: table.name }), [[table.state],
-      [element("progress", { max: 1, value: table.done, ariaLabel: `${table.name}: part that is done` })],
-      [number(table.rows), "number"], [number(Math.round(table.rows_per_second)), "number"]])));
+  const line = (name, state, done, rows, pace) => row(["state", "done", "rows", "rows/s"], element("th", { scope: "row", textContent: name }), [[state],
+    [element("progress", { max: 1, value: done, ariaLabel: `${name}: part that is done` })], [rows, "number"], [pace, "number"]]);
+  const all = now.snapshot, left = now.rates?.snapshot_seconds;
+  $("tables").replaceChildren(
+    ...(all && all.tables > 1 ? [line("all tables", all.paused ? "paused" : left ? `${duration(left)} left` : `${number(all.ended)} of ${number(all.tables)} read`,
+      all.done, number(all.rows), "")] : []),
+    ...now.snapshots.map(table => line(table.name, table.state, table.done,
+      number(table.rows) + (table.estimated_rows > table.rows ? ` of about ${number(table.estimated_rows)}` : ""),
+      number(Math.round(table.rows_per_second)))));
 }
-watch(show, now => Object.fromEntries(now.sinks.map(sink => [sink.name, sink.lag_bytes ?? 0])));
+new Chart("rows-chart", "rates", { base: 1000, only: "rows", format: rows => `${number(rows)} rows/s` });
+new Chart("bytes-chart", "rates", { only: "bytes", format: size => `${bytes(size)}/s` });
+new Chart("lag", "lags");
+watch(show, now => Object.fromEntries(now.sinks.filter(sink => sink.lag_bytes !== null).map(sink => [sink.name, sink.lag_bytes])),
+  now => now.rates?.now ? { rows: Math.ceil(now.rates.now.rows), bytes: Math.ceil(now.rates.now.bytes) } : {});
