@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint reference docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint reference pictures docs bench bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv, and have other settings.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONOPTIMIZE PYTHONINSPECT PYTHONSAFEPATH PYTHONDEVMODE PYTHONPLATLIBDIR \
@@ -122,6 +122,11 @@ lint: $(STAMP)
 reference: $(STAMP)
 	@$(BIN)/python scripts/reference.py
 
+# Pictures of the status page in build/pictures, and the one of the README. They need a Chromium.
+pictures: $(STAMP)
+	@$(BIN)/python scripts/status_page.py build/pictures
+	@cp build/pictures/status-light.png docs/pictures/status-page.png
+
 # The site of docs/ in site/, in an environment of its own (requirements-docs.lock): a link that leads nowhere is an error.
 docs: $(DOCS_VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
@@ -167,4 +172,4 @@ lock: $(AUDIT_VENV)/installed
 	  --no-annotate --group audit -o requirements-audit.lock --custom-compile-command "make lock"
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT_VENV) site dist aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT_VENV) site dist build aiorepl/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
-"""Takes pictures of the status page, of a real pipeline with troubles: light, dark, and on a phone.
+"""Takes pictures of the status page of a real pipeline with troubles: light, dark, and on a phone.
 
-python scripts/status_page.py FOLDER; docs/pictures/status-page.png is the light one.
+python scripts/status_page.py FOLDER [SECONDS]; ``make pictures`` puts the light one into docs/pictures.
 """
 # ruff: noqa: INP001
 
@@ -23,10 +23,10 @@ from aiorepl.monitoring.server import listen, serve
 from aiorepl.testing import EmbeddedServer, MemorySink
 from aiorepl.testing.server.embedded import EmbeddedServer as Server
 
-SECONDS = 20
+SECONDS = 90.0
 PICTURES = {
-    "light": ({"width": 1200, "height": 900}, "light"),
-    "dark": ({"width": 1200, "height": 900}, "dark"),
+    "light": ({"width": 1200, "height": 1150}, "light"),
+    "dark": ({"width": 1200, "height": 1150}, "dark"),
     "phone": ({"width": 390, "height": 844}, "light"),
 }
 TABLES = """
@@ -81,8 +81,8 @@ async def load(dsn: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def take(server: Server, folder: Path, journal: Path) -> None:
-    """Run the pipeline, and take the pictures."""
+async def take(server: Server, folder: Path, journal: Path, seconds: float) -> None:
+    """Run the pipeline for a while, and take the pictures."""
     connection = await asyncpg.connect(server.dsn)
     await connection.execute("CREATE DATABASE shop")
     await connection.close()
@@ -114,7 +114,13 @@ async def take(server: Server, folder: Path, journal: Path) -> None:
             context = await browser.new_context(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
             pages[name] = await context.new_page()
             await pages[name].goto(f"http://127.0.0.1:{bound.getsockname()[1]}/")
-        await asyncio.sleep(SECONDS)
+        await asyncio.sleep(seconds / 2)
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        await connection.close()
+        for page in pages.values():
+            await page.locator("#lag .mark.reconnect").wait_for(state="attached")
+        await asyncio.sleep(seconds / 2)
         for name, page in pages.items():
             await page.screenshot(path=f"{folder}/status-{name}.png", full_page=name == "phone")
         await browser.close()
@@ -123,9 +129,11 @@ async def take(server: Server, folder: Path, journal: Path) -> None:
 
 def main() -> None:
     """Take the pictures into a folder."""
-    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    pictures = Path(sys.argv[1])
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else SECONDS
+    pictures.mkdir(parents=True, exist_ok=True)
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as folder:
-        asyncio.run(take(server, Path(sys.argv[1]), Path(folder) / "journal"))
+        asyncio.run(take(server, pictures, Path(folder) / "journal", seconds))
 
 
 if __name__ == "__main__":

@@ -360,13 +360,16 @@ def _group(item: pytest.Item) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was skipped, by what is missing: a reason up to where it says what to do about it."""
+    """List what was skipped, by what is missing: a reason up to where it says what to do about it. List what tests have made."""
     reasons = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
     missing = Counter(re.split(r" here\b| \(|: ", reason.removeprefix("Skipped: "))[0] for reason in reasons)
     if missing:
         terminalreporter.section("skipped")
     for what, tests in missing.most_common():
         terminalreporter.line(f"{what}: {tests} test{'s' * (tests > 1)}")
+    for report in terminalreporter.stats.get("passed", ()):
+        for what, where in report.user_properties:
+            terminalreporter.line(f"{what}: {where}")
 
 
 class DocumentedRole:
