@@ -50,6 +50,6 @@ class Readiness:
             if sink.failed is not None:
                 problems.append(f"sink {name} has stopped: {sink.failed}")
         for name, (_, since) in self._lagging.items():
-            if now - since >= self._stalled_seconds:
+            if statistics.sinks[name].failed is None and now - since >= self._stalled_seconds:
                 problems.append(f"nothing has become durable in sink {name} for {now - since:.0f} s")
         return problems

@@ -57,6 +57,9 @@ def test_a_sink_that_lags_and_moves():
     readiness.observe(stuck, 249)
     assert [] == readiness.problems(stuck, 249)
     assert ["nothing has become durable in sink s for 60 s"] == readiness.problems(stuck, 250)
+    # Of a sink that has stopped, nobody expects anything.
+    stopped = statistics(durable=191, lag=1000, failed="refused")
+    assert ["sink s has stopped: refused"] == readiness.problems(stopped, 250)
     readiness.observe(statistics(durable=192, lag=1000), 251)
     assert [] == readiness.problems(stuck, 251)
     readiness.observe(statistics(durable=192), 252)

@@ -1,5 +1,5 @@
 // Charts of the last five minutes, hour or day. A chart shows the largest value of each step.
-const COLOURS = 6, DASHES = ["none", "7 4", "2 4", "10 3 2 3"], FOOT = 18, HEAD = 14, MOST_SHOWN = 8, SPIKE = 100;
+const COLOURS = 6, DASHES = ["none", "7 7", "1 6", "12 7 1 7"], FOOT = 18, HEAD = 14, MOST_SHOWN = 8, SPIKE = 100;
 const trends = { lags: [], rates: [], marks: new Map() }, order = [], charts = [];
 let range = 0, scale = "auto";
 
