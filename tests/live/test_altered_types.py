@@ -266,6 +266,64 @@ async def test_within_one_transaction(published, composites, name, journal, stop
     assert sink.values[1:] in (expected, early)
 
 
+# Values whose description cannot be known after a crash: WAL does not have the numbers of commands.
+CRASHED = {
+    "added": [BEFORE, REFUSED],
+    "added twice": [BEFORE, REFUSED, REFUSED],
+    "renamed": [REFUSED, REFUSED],
+    "added and renamed": [BEFORE, REFUSED, REFUSED],
+}
+
+
+@pytest.mark.parametrize("name", CRASHED)
+async def test_within_one_transaction_before_a_crash(servers, name):
+    """A server that has replayed the alteration does not know which of its rows came first. No row has names of another time."""
+    sink = ReadingSink()
+    with servers.new(18) as server:
+        writer = await asyncpg.connect(server.dsn)
+        # Otherwise the first change of a page has all of the page in WAL.
+        await writer.execute("CREATE TYPE comp AS (a text, b text)")
+        await writer.execute("CREATE TABLE t (id serial PRIMARY KEY, c comp)")
+        await writer.execute("CREATE PUBLICATION p FOR TABLE t")
+        await writer.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        await writer.execute("; ".join(["BEGIN", *map(statement, WITHIN[name][0]), "COMMIT"]))
+        writer.terminate()
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        async with (
+            asyncio.timeout(50),
+            Pipeline(Source(server.dsn, slot="s", publication="p"), {"first": sink}),
+        ):
+            while len(sink.values) < len(CRASHED[name]):
+                await asyncio.sleep(0.02)
+
+    assert CRASHED[name] == sink.values
+
+
+@pytest.mark.parametrize("streaming", ["off", "on"])
+async def test_in_a_transaction_that_overlaps_the_alteration(published, composites, streaming):
+    """A value with fewer fields is from before an attribute was added, also if its transaction has the later xid."""
+    one, other = await asyncpg.connect(published.dsn), await asyncpg.connect(published.dsn)
+    await one.execute("BEGIN; INSERT INTO t (c) VALUES (NULL)")
+    await other.execute(f"BEGIN; {statement('INSERT (7, x)')}")
+    await other.execute("INSERT INTO t (c) SELECT NULL FROM generate_series(1, 5000)")
+    await one.execute("ALTER TYPE comp ADD ATTRIBUTE d text")
+    await one.execute(f"{statement('INSERT (8, x, 1)')}; COMMIT")
+    await other.execute("COMMIT")
+    await one.close()
+    await other.close()
+    received = []
+
+    options = composites | {"streaming": streaming, "transaction_buffer_bytes": 1}
+    async with aiorepl.connect(published.dsn, **options) as stream:
+        async for transaction in stream:
+            received += [value async for change in transaction if (value := read(change)) is not None]
+            if len(received) == 2:
+                break
+
+    assert [{"a": "8", "b": "x", "d": "1"}, BEFORE] == received
+
+
 class Interrupted:
     """A connection whose queries are interrupted: ``after`` runs once after the first query with this text."""
 

@@ -40,6 +40,7 @@ REPLACED = attributes(("-", (20, 3)), ("b", CREATED), ("c", (20, 4)), counted=(2
 AT_ONCE = attributes(("-", (20, 0)), ("b", CREATED), ("c", (20, 1)), counted=(20, 1))
 ADDED_AND_RENAMED = attributes(("a", CREATED), ("b", CREATED), ("c", (20, 5)), counted=(20, 3))
 SET_DEFAULT = attributes(("a", (20, 3)), ("b", CREATED))
+ADDED_FIRST = attributes(("a", CREATED), ("b", CREATED), ("c", (20, 0)), counted=(20, 0))
 UNKNOWN_COMMAND = attributes(("a", CREATED), ("b", CREATED), ("c", (20, None)), counted=(20, 3))
 
 
@@ -49,7 +50,13 @@ UNKNOWN_COMMAND = attributes(("a", CREATED), ("b", CREATED), ("c", (20, None)), 
         (ADDED, None, 20, ["ab", "abc"]),
         (ADDED, BEFORE, 20, ["ab", "abc"]),
         (ADDED, None, 19, ["ab", "abc"]),
-        (ADDED, None, 21, ["abc"]),
+        # It may have overlapped the transaction that added c.
+        (ADDED, None, 21, ["abc", "ab"]),
+        (ADDED, BEFORE, 21, ["abc", "ab"]),
+        (REPLACED, None, 21, ["bc"]),
+        (ADDED_FIRST, None, 20, ["abc", "ab"]),
+        (ADDED_FIRST.replayed(), None, 20, ["ab"]),
+        (AT_ONCE.replayed(), None, 20, []),
         (RENAMED, None, 20, []),
         (RENAMED, BEFORE, 20, []),
         (RENAMED, None, 19, ["zb"]),
@@ -78,6 +85,13 @@ def test_altered():
     assert (True, False, False) == (ADDED.altered_by(20), ADDED.altered_by(19), ADDED.altered_by(10))
     assert (True, True, False) == tuple(ADDED.altered_since(xid) for xid in (19, 20, 21))
     assert not BEFORE.altered_since(9)
+
+
+def test_replayed_commands():
+    """WAL has no numbers of commands, so a replayed alteration may have come after rows of its transaction."""
+    assert not ADDED_FIRST.altered_by(20)
+    assert ADDED_FIRST.replayed().altered_by(20)
+    assert not BEFORE.replayed().altered_by(10)
     assert not attributes(("z", (20, 0)), ("b", CREATED)).altered_by(20)
 
 

@@ -59,7 +59,24 @@ class Catalog:
         names, count = self.row[6], len(self.row[6])
         xids = [3] * (count - len(self.xids)) + self.xids
         return [
-            (self.snapshot, self.end, COMP, number, name, 25, False, xid, self.command, 3, 0, 3, 0, 3, 1000)
+            (
+                self.snapshot,
+                self.end,
+                "0/0",
+                COMP,
+                number,
+                name,
+                25,
+                False,
+                xid,
+                self.command,
+                3,
+                0,
+                3,
+                0,
+                3,
+                1000,
+            )
             for number, (name, xid) in enumerate(zip(names, xids[-count:], strict=True), 1)
         ]
 

@@ -4,12 +4,14 @@
 changed an attribute last. So it is known whether the type was altered in or after a transaction, and by how many attributes, but
 not which names an altered or dropped attribute had. A value has the number of its attributes. An earlier description is used
 only where this number shows that no other description is possible.
+
+WAL does not have the numbers of commands: a row that was replayed, after a crash or on a standby that was promoted, has the command 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from aiorepl.source.catalog.snapshots import SEEN, precedes
@@ -18,8 +20,9 @@ Fields = tuple[tuple[str, int], ...]
 
 # cmin is the command that wrote the row, unless another transaction tried to change the row: then xmax is set.
 # An xid before relfrozenxid may have been assigned again.
+# The first columns are those of SEEN, and the LSN up to which the server has replayed WAL since it was started; 0/0: none.
 QUERY: Final = f"""
-SELECT {SEEN},
+SELECT {SEEN}, COALESCE(pg_catalog.pg_last_wal_replay_lsn(), '0/0')::pg_catalog.text,
        t.oid, a.attnum, a.attname::pg_catalog.text, a.atttypid, a.attisdropped, a.xmin::text::bigint,
        CASE WHEN a.xmax = '0' THEN a.cmin::text::bigint END, c.xmin::text::bigint, c.cmin::text::bigint,
        t.xmin::text::bigint, t.cmin::text::bigint,
@@ -73,6 +76,26 @@ class CompositeAttributes:
         return any(_pending(each, xid) for each in self.attributes)
 
     @property
+    def only_grew(self) -> bool:
+        """Whether the last attribute was added at a known time, and none was dropped at one.
+
+        Then a value with fewer attributes is of a transaction that overlapped the addition, whichever xid the transaction has.
+        """
+        live = [each for each in self.attributes if not each.dropped]
+        dropped = any(each.dropped and each.xid is not None for each in self.attributes)
+        return bool(live) and live[-1].xid is not None and not dropped
+
+    def replayed(self) -> CompositeAttributes:
+        """Return the attributes as far as they are known if their rows were replayed from WAL."""
+        return replace(
+            self,
+            attributes=tuple(
+                replace(each, command=None if each.command == _FIRST_COMMAND else each.command)
+                for each in self.attributes
+            ),
+        )
+
+    @property
     def xids(self) -> set[int]:
         """The transactions that created or changed attributes."""
         return {each.xid for each in self.attributes if each.xid is not None}
@@ -92,9 +115,9 @@ class CompositeAttributes:
             if _pending(each, xid) and not _same(each, known.get(each.number))
         ]
         dropped = sum(each.dropped for each in pending)
-        added = 0
+        added, only_grew = 0, self.only_grew
         for each in reversed(live):
-            if each not in pending or each.number in known:
+            if not (each in pending or (only_grew and each.xid is not None)) or each.number in known:
                 break
             added += 1
         count = len(live)
@@ -136,7 +159,7 @@ class CompositeAttributes:
 
 
 def parse(rows: Iterable[Sequence[Any]]) -> dict[int, CompositeAttributes]:
-    """Parse the rows of ``QUERY`` without the columns of ``SEEN``, by the oids of the types."""
+    """Parse the rows of ``QUERY`` without the first three columns, by the oids of the types."""
     found: dict[int, tuple[list[Attribute], tuple[int, int]]] = {}
     for (
         oid,

@@ -32,6 +32,7 @@ from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.retyping import by, reread
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 from aiorepl.values import catalog
 from aiorepl.values.registry import Types
 from aiorepl.values.types import COMPOSITE, TypeInfo
@@ -76,12 +77,34 @@ class _Altered:
 
     :param before: the type's attributes at the previous look-up, if there was one.
     :param end: an LSN after every commit that was visible to the look-up of ``attributes``.
+    :param replayed: the LSN up to which the server had replayed WAL.
+    :param now: the look-up of ``attributes``.
     """
 
     oid: int
     attributes: CompositeAttributes
     before: CompositeAttributes | None
     end: LSN
+    replayed: LSN
+    now: Snapshot
+
+    def known(self, commit_lsn: LSN) -> CompositeAttributes:
+        """Return the attributes as far as they are known for a transaction with this commit."""
+        return self.attributes if commit_lsn > self.replayed else self.attributes.replayed()
+
+    def unsettles(self, transaction: Transaction, *, is_before: bool) -> bool:
+        """Whether the type had several descriptions, or an unknown one, in a transaction.
+
+        :param is_before: whether another look-up shows that the transaction came before the alteration.
+        """
+        known = self.known(transaction.commit_lsn)
+        if known.altered_by(transaction.xid):
+            return True
+        if self.before is not None or is_before:
+            return False
+        # Of the transactions that had begun before the look-up, any may have overlapped the alteration.
+        overlaps = known.only_grew and precedes(transaction.xid, self.now.xmax)
+        return overlaps or known.altered_since(transaction.xid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +165,7 @@ class TypeWatch:
         if altered or new:
             described = sorted({info.oid for info in (*altered, *new)})
             rows = await self._fetch(composites.QUERY, described)
-            found = composites.parse(row[2:] for row in rows)
+            found = composites.parse(row[3:] for row in rows)
             if any(info.oid in found and found[info.oid].fields != info.fields for info in infos):
                 # A type was altered between the two queries.
                 await self._look_up(assembler, oids)
@@ -151,7 +174,8 @@ class TypeWatch:
             looked_up |= dict.fromkeys(found, now)
             for oid, attributes in found.items():
                 if attributes.xids:
-                    self._altered.append(_Altered(oid, attributes, self._attributes.get(oid), end))
+                    known, replayed = self._attributes.get(oid), LSN.parse(rows[0][2])
+                    self._altered.append(_Altered(oid, attributes, known, end, replayed, now))
             if altered:
                 altered_oids = [info.oid for info in altered]
                 before = self._oldest_look_up(altered_oids)
@@ -178,14 +202,9 @@ class TypeWatch:
             # Snapshots do not have the order of commits: of two commits, a look-up may see only the later one.
             self._alterations = [each for each in self._alterations if header.commit_lsn < each.end]
             self._altered = [each for each in self._altered if header.commit_lsn < each.end]
-        unsettled = [
-            each
-            for each in self._altered
-            if each.attributes.altered_by(xid)
-            or (each.before is None and not is_before and each.attributes.altered_since(xid))
-        ]
+        unsettled = [each for each in self._altered if each.unsettles(header, is_before=is_before)]
         if unsettled:
-            found = self._candidates_of(xid, likely, unsettled)
+            found = self._candidates_of(header, likely, unsettled)
             return reread(part, found.layouts, found.refusing, found.refusing)
         if likely is other:
             return [part]
@@ -198,11 +217,14 @@ class TypeWatch:
         ]
         return reread(part, (likely, other), _refusing(likely, differing, xid), likely)
 
-    def _candidates_of(self, xid: int, likely: Layouts, unsettled: Sequence[_Altered]) -> _Candidates:
+    def _candidates_of(
+        self, header: Transaction, likely: Layouts, unsettled: Sequence[_Altered]
+    ) -> _Candidates:
         """Return the layouts that the rows of a transaction may have.
 
         :param unsettled: types that had several descriptions, or an unknown one, in that transaction.
         """
+        xid = header.xid
         key = (xid, id(likely), tuple(map(id, unsettled)))
         if self._candidates is None or self._candidates[0] != key:
             types = likely.types
@@ -210,7 +232,7 @@ class TypeWatch:
             variants = [
                 [
                     replace(info, fields=fields)
-                    for fields in each.attributes.variants(xid, each.before).values()
+                    for fields in each.known(header.commit_lsn).variants(xid, each.before).values()
                 ]
                 for each, info in altered
             ]
