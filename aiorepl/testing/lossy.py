@@ -70,6 +70,14 @@ class LossyProxy:
         finally:
             self._losing = False
 
+    def cut(self) -> int:
+        """Close every open connection, and return their number. New ones are still accepted."""
+        with self._lock:
+            sockets = list(self._sockets)
+        for one in sockets:
+            _shut(one)
+        return len(sockets) // 2
+
     def close(self) -> None:
         """Stop accepting connections, and close all."""
         # shutdown wakes a thread that waits in accept(); close does not.

@@ -192,6 +192,12 @@ def _nats(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
     return NatsSink(**plan["brokers"][name])
 
 
+def _kafka(name: str, options: dict[str, Any], plan: dict[str, Any]) -> Sink:
+    from aiorepl_sinks.kafka import KafkaSink
+
+    return KafkaSink(**plan["brokers"][name])
+
+
 _MAKERS = {
     "jsonl": _jsonl,
     "s3": _s3,
@@ -199,6 +205,7 @@ _MAKERS = {
     "webhook": _webhook,
     "redis": _redis,
     "nats": _nats,
+    "kafka": _kafka,
 }
 
 

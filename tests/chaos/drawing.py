@@ -10,7 +10,7 @@ import mirrored
 from aftermath import DAMAGES, REMEDIES
 from hooks import ERRORS
 from program import QUIET, RENAMED, Program, Run
-from strikes import BROKERS, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
+from strikes import BROKERS, KAFKA, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
 
 VERSIONS = (13, 14, 15, 16, 17, 18)
 _PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
@@ -88,6 +88,7 @@ def draw(
     named = _reached(source, pipeline, sinks, signals=signals)
     writes = {sink["type"] for sink in sinks.values()} & {*brokers}
     kinds = _kinds(pipeline, signals=signals) | (BROKERS if writes else {})
+    kinds |= KAFKA if "kafka" in writes else {}
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
         for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
@@ -207,9 +208,14 @@ def _published(program: Program) -> Program:
         mixture |= {"pause": 0.15, "largest": 20, "streamed": 0.0, "child_weight": 3}
         place = int(mixture["early"])
         runs = (*runs[:place], QUIET, *runs[place:])
+    pipeline = dict(program.pipeline)
+    if mixture["early"]:
+        # Without a limit, nothing but the limits of the chunks' own locks keeps the snapshot and its clients from waiting for each other.
+        pipeline["lock_timeout"] = chance.choice([None, None, 10.0, 30.0])
     return replace(
         program,
         mixture=mixture,
+        pipeline=pipeline,
         source=source,
         publication=publication,
         role=chance.random() < 0.3,
@@ -347,6 +353,13 @@ def _sink(chance: random.Random, brokers: tuple[str, ...], *, power: bool) -> di
             options["faulty"] = chance.randrange(1 << 30)
     elif kind == "s3":
         options["object_bytes"] = chance.choice([2_000, 1_000_000])
+    elif kind == "kafka":
+        options |= {
+            "partitions": chance.choice([1, 3]),
+            "exactly_once": chance.random() < 0.5,
+            "tombstones": chance.random() < 0.3,
+            "compression": chance.choice([None, "gzip"]),
+        }
     elif kind == "webhook":
         options |= {"request_events": chance.choice([5, 20, 500]), "concurrency": chance.choice([1, 4])}
     if chance.random() < 0.3:

@@ -11,8 +11,10 @@ from typing import Any
 import asyncpg
 from destinations import letters, redelivered
 from mirrored import MirrorLives, operations
+from places import misread
 from program import Program
 from report import Outcome
+from strikes import PROMOTE
 from watch import FolderWatch, TableWatch, Watch
 
 from aiorepl import LSN, DeadLetters, Delivery
@@ -130,7 +132,8 @@ class Judge:
                 self._outcome.violations.append(
                     f"compaction ended with an error that is not of aiorepl: {last}"
                 )
-            self._outcome.violations += await asyncio.to_thread(uncompacted, store, watch)
+            replayed = bool({"crash", PROMOTE} & self._outcome.faults.keys())
+            self._outcome.violations += await asyncio.to_thread(uncompacted, store, watch, replayed=replayed)
 
     async def _compare_target(self, name: str, history: History) -> None:
         """Compare the target's tables with the source's; the sink's position may be after the last transaction only."""
@@ -153,8 +156,11 @@ class Judge:
         self._outcome.transactions += len(final["ledger"])
 
 
-def uncompacted(store: Store, watch: Watch) -> list[str]:
-    """Compact the rest of a journal, and compare the history with what a reader of the journal has read."""
+def uncompacted(store: Store, watch: Watch, *, replayed: bool) -> list[str]:
+    """Compact the rest of a journal, and compare the history with what a reader of the journal has read.
+
+    :param replayed: whether the server has replayed its WAL.
+    """
     # Imported here, because they import pyarrow.
     import pyarrow.parquet as pq
 
@@ -169,21 +175,21 @@ def uncompacted(store: Store, watch: Watch) -> list[str]:
             for table in change.tables:
                 rows = {(*change.identity, kind) for kind in operations(change)}
                 wanted.setdefault(table, set()).update(rows)
+    texts = {
+        change.identity: change.new["place"]
+        for change in watch.log
+        if isinstance(change, Delivered) and change.tables == ("items",) and change.new is not None
+    }
     violations = [f"the history: {problem}" for problem in verification.problems(store)]
     for schema, table in sorted({*listed_tables(store), *((SCHEMA, name) for name in wanted)}):
         listed, found = files(store, schema, table), list[tuple[int, int, str]]()
         for file in () if listed is None else listed.files:
             data = io.BytesIO(read_file(store, file))
-            read = ["_commit_lsn", "_ordinal", "_op", *(["place"] if table == "items" else ())]
-            columns = pq.read_table(data, columns=read).to_pydict()
-            found += zip(*(columns[name] for name in read[:3]), strict=True)
-            # Every item has one; a value that does not fit the described type is read as null.
-            null = sum(
-                place is None and op != "delete" and op != "truncate"
-                for place, op in zip(columns.get("place", ()), columns["_op"], strict=False)
-            )
-            if null:
-                violations.append(f"the history of items has no place in {null} rows")
+            places = ["place", "_unrepresentable"] if table == "items" else []
+            rows = pq.read_table(data, columns=["_commit_lsn", "_ordinal", "_op", *places]).to_pylist()
+            found += [(row["_commit_lsn"], row["_ordinal"], row["_op"]) for row in rows]
+            if places and (wrong := misread(rows, texts, replayed=replayed)):
+                violations.append(f"the history of items has other places than the journal in {wrong} rows")
         there = wanted.get(table, set())
         lost, invented, twice = len(there - {*found}), len({*found} - there), len(found) - len({*found})
         if lost or invented or twice:
@@ -219,17 +225,21 @@ def promised(options: dict[str, Any], program: Program) -> Promise:
     for column in options.get("mask", ()):
         table, _, name = column.partition(".")
         masked.setdefault(table, set()).add(name.removesuffix("?"))
+    # Records of several partitions have an order only by key.
+    partitioned = options.get("partitions", 1) > 1
     return Promise(
-        exactly_once=not options or options["type"] in ("s3", "redis", "nats"),
+        exactly_once=not options
+        or options["type"] in ("s3", "redis", "nats")
+        or options.get("exactly_once", False),
         repeats="faulty" in options or options.get("type") == "webhook",
-        order="key" if options.get("concurrency", 1) > 1 else "commit",
+        order="event key" if partitioned else "key" if options.get("concurrency", 1) > 1 else "commit",
         expected=expected,
         optional=optional,
         masked={table: frozenset(names) for table, names in masked.items()},
         snapshot=bool(program.pipeline.get("snapshot")),
         notices=program.mixture.get("notices", False),
         # A prepared transaction is described at its PREPARE, and its log has it at its commit.
-        described=bool(options.get("schema_changes")) and not options.get("prepared"),
+        described=bool(options.get("schema_changes")) and not options.get("prepared") and not partitioned,
     )
 
 

@@ -13,18 +13,16 @@ from typing import Any
 
 import asyncpg
 from aftermath import Aftermath
-from brokers import Broker
+from broker import AWAY, Broker
 from bucket import FailingLayer
 from cluster import Cluster
 from drawing import masks_notes
 from ends import Ends
 from judge import Judge
 from mirrored import MirrorLives
-from nats.errors import Error as NatsError
 from processes import Process, Processes
 from program import RENAMED, Program, Run
 from receiver import Receiver
-from redis.exceptions import RedisError
 from renamed import RenamedColumn
 from report import Outcome
 from sabotage import OF_MIRRORS
@@ -55,6 +53,8 @@ _STARTED = 10.0
 _STAYS = 120.0
 # Seconds in which the state of one table of a snapshot must change, on a loaded machine.
 _STANDSTILL = 60.0
+# Seconds until a broker that was started again answers.
+_ANSWERS = 120.0
 # How often the process may fail to start without a fault.
 _STARTS = 3
 # In the last life, the writers go on for at most this many seconds while tables are read again. Some chunks are delayed after they
@@ -301,6 +301,9 @@ class Round:
         async with contextlib.AsyncExitStack() as stack:
             for broker in self._brokers.values():
                 await stack.enter_async_context(broker)
+            for name, sink in self._program.sinks.items():
+                if sink["type"] in self._brokers:
+                    await self._brokers[sink["type"]].prepare(name, sink)
             yield
 
     @contextlib.asynccontextmanager
@@ -394,7 +397,7 @@ class Round:
         """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
         while True:
-            with contextlib.suppress(*UNAVAILABLE, RedisError, NatsError, TimeoutError):
+            with contextlib.suppress(*UNAVAILABLE, *self._away):
                 async with self._striker.restarting:
                     text = await (await self._connected(self._dsn)).fetchval(query, self._slot)
                     self._confirmed = None if text is None else LSN.parse(text)
@@ -406,6 +409,11 @@ class Round:
                         elif isinstance(watch, BrokerWatch) and self._looking:
                             await watch.poll()
             await asyncio.sleep(0.03)
+
+    @property
+    def _away(self) -> tuple[type[Exception], ...]:
+        """The errors of the suite's own calls while a broker is away."""
+        return (*AWAY, *(error for broker in self._brokers.values() for error in broker.away))
 
     async def _connected(self, dsn: str) -> Any:
         connection = self._connections.get(dsn)
@@ -433,7 +441,7 @@ class Round:
         fired = self._folder / "fired"
         before = fired.stat().st_size if fired.exists() else 0
         (self._folder / "told.json").unlink(missing_ok=True)
-        process = await self._starter.start(run)
+        process = await self._start(run)
         # Programs that lock tables during the snapshot do so once the writers may write.
         early = self._program.mixture.get("early") and run is self._program.runs[0]
         awaited, seconds = ("stays", _STAYS) if early else ("started", _STARTED)
@@ -458,12 +466,30 @@ class Round:
         await self._note_restart()
         await self._verify_journal()
 
+    async def _start(self, run: Run) -> Process:
+        """Start the process. What its predecessor had sent to a broker may have arrived since the predecessor ended."""
+        await self._starter.free()
+        for watch in self._watches.values():
+            if isinstance(watch, BrokerWatch):
+                await self._poll_again(watch)
+                watch.restarted()
+        return await self._starter.start(run)
+
     async def _note_restart(self) -> None:
         """Tell the logs that the process has ended."""
         for watch in self._watches.values():
-            if isinstance(watch, BrokerWatch) and self._looking:
-                await watch.poll()
+            if isinstance(watch, BrokerWatch):
+                await self._poll_again(watch)
             watch.restarted()
+
+    async def _poll_again(self, watch: BrokerWatch) -> None:
+        """Read all that a broker has stored; it may just have been started."""
+        async with asyncio.timeout(_ANSWERS):
+            while True:
+                with contextlib.suppress(*self._away):
+                    await watch.poll()
+                    return
+                await asyncio.sleep(0.1)
 
     async def _require_progress(self, process: Process) -> None:
         """Wait until all tables of a snapshot were read. Clients wait for locks of them, and must not make the snapshot wait for ever."""
@@ -521,7 +547,7 @@ class Round:
             ]
         last = (0, 0)
         for _ in range(_STARTS):
-            process = await self._starter.start(_OVERTAKEN)
+            process = await self._start(_OVERTAKEN)
             try:
                 async with asyncio.timeout(DEADLINE + self._longer):
                     while not workload.running and process.returncode is None:

@@ -311,6 +311,11 @@ def _has(option: str) -> Callable[[Program], bool]:
     return lambda program: any(option in sink for sink in program.sinks.values())
 
 
+def _writes_to(kind: str) -> Callable[[Program], bool]:
+    """Whether a program has a sink of this kind."""
+    return lambda program: any(kind == sink["type"] for sink in program.sinks.values())
+
+
 def _writes_lines(program: Program) -> bool:
     return not program.pipeline.get("connect") and any(
         sink["type"] == "jsonl" for sink in program.sinks.values()
@@ -387,10 +392,28 @@ def trust_key_constants() -> None:
 
 
 def wait_behind_locks() -> None:
-    """A chunk of an initial snapshot waits behind a session that waits for the snapshot's own lock."""
+    """A chunk of an initial snapshot waits behind a session that waits for the snapshot's own lock, without a limit.
+
+    It shows only if such sessions may wait without a limit, too: otherwise the snapshot ends for them.
+    """
     from aiorepl.snapshot import chunk_reader
 
     chunk_reader._LOCK_SECONDS = 0.0
+
+
+def acknowledge_early() -> None:
+    """A ``kafka`` sink does not wait for the brokers' acknowledgement of the last batch."""
+    import asyncio
+
+    from aiorepl_sinks.kafka.sink import KafkaSink
+
+    async def early(self: Any, batch: Any, end_lsn: Any) -> None:
+        earlier = self._delivery
+        if earlier is not None:
+            await earlier
+        self._batch, self._delivery = batch, asyncio.create_task(self._deliver(batch, end_lsn))
+
+    KafkaSink._attempt = early
 
 
 def type_by_first_row() -> None:
@@ -535,9 +558,15 @@ SHOWS: dict[str, Callable[[Program], bool]] = {
     "trust key constants": lambda program: bool(
         program.mixture.get("traps") and program.publication.get("roots") and program.pipeline.get("snapshot")
     ),
-    "wait behind locks": lambda program: bool(program.mixture.get("early")),
-    "type by first row": lambda program: bool(
-        program.mixture.get("composites") and program.pipeline.get("compact")
+    "wait behind locks": lambda program: (
+        bool(program.mixture.get("early")) and program.pipeline.get("lock_timeout", 0) is None
+    ),
+    "acknowledge early": _writes_to("kafka"),
+    # After a crash, some values are unknown anyway.
+    "type by first row": lambda program: (
+        bool(program.mixture.get("composites") and program.pipeline.get("compact"))
+        and not _strikes("crash")(program)
+        and not program.promotes
     ),
     "forget masks": lambda program: RENAMED in program.aftermath,
     "announce late": _announces,
@@ -583,6 +612,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         release_all_holds,
         trust_key_constants,
         wait_behind_locks,
+        acknowledge_early,
         type_by_first_row,
         forget_masks,
         announce_late,

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
-from brokers import Broker
+from broker import Broker
 from bucket import FailingLayer
 from cluster import Cluster
 from ends import Ends
@@ -113,7 +113,7 @@ class Starter:
             "target": self._target(),
             "receiver": self._receiver.listener.port,
             "brokers": {
-                name: self._brokers[options["type"]].options(name)
+                name: self._brokers[options["type"]].options(name, options)
                 for name, options in self._program.sinks.items()
                 if options["type"] in self._brokers
             },

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import asyncpg
-from brokers import Broker
+from broker import CUT, RESTARTED, Broker
 from bucket import FailingLayer
 from cluster import Cluster
+from kafka_broker import FROZEN, LOST, WIDENED
 from processes import Process
 
 from aiorepl.testing.verify.tables import SCHEMA
@@ -35,7 +36,9 @@ KINDS = {
 # Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
 PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
 # Only in programs that write to a broker.
-BROKERS = {"broker restarted": 2, "broker cut": 3}
+BROKERS = {RESTARTED: 2, CUT: 3}
+# Only in programs that write to Kafka.
+KAFKA = {FROZEN: 2, LOST: 2, WIDENED: 2}
 # From this size on, a target's standby receives nothing for some time before it is promoted.
 _BEHIND = 0.3
 # The time within which a commit should begin to wait for the synchronous standby, in seconds.
@@ -102,12 +105,9 @@ class Striker:
             self._proxy.drip(int(size * 5_000))
         elif kind == "resnapshot":
             await self._resnapshot(self._tables[min(int(size * len(self._tables)), len(self._tables) - 1)])
-        elif kind in BROKERS:
+        elif kind in BROKERS or kind in KAFKA:
             for broker in self._brokers:
-                if kind == "broker cut":
-                    broker.proxy.cut()
-                else:
-                    await broker.restart(size)
+                await broker.strike(kind, size)
         elif kind == SECOND:
             await self._run_second(size, process)
         elif kind == OUTAGE:

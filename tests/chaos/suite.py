@@ -266,7 +266,9 @@ def _options() -> argparse.Namespace:
 
 def _programs(options: argparse.Namespace) -> Iterator[Program]:
     """Draw the programs that the options ask for."""
-    drawn = partial(draw, versions=available(), brokers=brokers.available(), short=options.short)
+    drawn = partial(
+        draw, versions=available(), brokers=brokers.available(quick=options.short), short=options.short
+    )
     if options.program is not None:
         yield Program.from_json(options.program.read_text())
     elif options.replay is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from brokers import Broker
+from broker import Broker
 from destinations import letters
 from program import Program
 
@@ -230,10 +230,10 @@ class BrokerWatch(Watch):
         """
         async with self._reading:
             confirmed = self._confirmed()
-            lines, self._place = await self._broker.read(self._stream, self._place)
+            lines, self._place, whole = await self._broker.read(self._stream, self._place)
             for change in of_native(lines):
                 self._add(change)
-            if confirmed is not None and confirmed:
+            if whole and confirmed is not None and confirmed:
                 self.log.append(Confirmed(confirmed))
 
 

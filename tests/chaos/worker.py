@@ -271,6 +271,8 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     options.pop("store", None)
     journal = location(plan) if options.pop("journal", False) else None
     chunks = {"chunk_bytes": 8192, "connections": options.pop("connections", 1)}
+    if "lock_timeout" in options:
+        chunks["lock_timeout"] = options.pop("lock_timeout")
     return Pipeline(
         replace(source, create_slot=create_slot),
         {name: delivery(name, its, plan, arms.note) for name, its in program["sinks"].items()},

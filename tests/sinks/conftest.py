@@ -177,6 +177,17 @@ def _write(folder: Path, name: str, leaf: trustme.LeafCert, password: bytes = b"
     )
 
 
+def write_certificates(folder: Path) -> None:
+    """Write the files of the fixture ``certificates``."""
+    ours, strangers = trustme.CA(), trustme.CA()
+    ours.cert_pem.write_to_path(folder / "ca.pem")
+    strangers.cert_pem.write_to_path(folder / "strangers.pem")
+    _write(folder, "server", ours.issue_cert("localhost", common_name="localhost"))
+    _write(folder, "client", ours.issue_cert("client@localhost", common_name="client"))
+    _write(folder, "locked", ours.issue_cert("client@localhost", common_name="client"), b"open")
+    _write(folder, "stranger", strangers.issue_cert("client@localhost", common_name="client"))
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with certificates and their keys.
@@ -185,13 +196,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key has the password "open"; ``strangers.pem`` is another, which has signed ``stranger.pem``.
     """
     folder = tmp_path_factory.mktemp("certificates")
-    ours, strangers = trustme.CA(), trustme.CA()
-    ours.cert_pem.write_to_path(folder / "ca.pem")
-    strangers.cert_pem.write_to_path(folder / "strangers.pem")
-    _write(folder, "server", ours.issue_cert("localhost", common_name="localhost"))
-    _write(folder, "client", ours.issue_cert("client@localhost", common_name="client"))
-    _write(folder, "locked", ours.issue_cert("client@localhost", common_name="client"), b"open")
-    _write(folder, "stranger", strangers.issue_cert("client@localhost", common_name="client"))
+    write_certificates(folder)
     return folder
 
 

@@ -43,6 +43,14 @@ async def test_actions(scope, action):
     assert done or action.__name__ in WITHOUT_ROWS
 
 
+async def test_items_are_written_after_their_type_was_widened(scope):
+    """Items are inserted and updated although the composite type has one more attribute."""
+    await actions.widen_place(scope)
+    done = [operation.kind for _ in range(40) for operation in await actions.write_item(scope)]
+
+    assert {"insert", "update"} <= {*done}
+
+
 async def test_parents_are_renamed_and_moved(scope):
     """Children find their parents under each of their names."""
     names = set()

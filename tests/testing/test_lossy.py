@@ -49,3 +49,19 @@ async def test_answers_are_lost_when_told_so(server):
         writer.close()
     assert [b"heard\n", b"unheard\n", b"again\n"] == lines
     assert 1 == proxy.lost
+
+
+async def test_connections_are_cut(server):
+    """Open connections end, and new ones work."""
+    proxy, _ = server
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"heard\n")
+        assert await reader.readline() == b"done\n"
+        assert proxy.cut() == 1
+        assert await reader.read() == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"again\n")
+        assert await reader.readline() == b"done\n"
+        writer.close()

@@ -342,6 +342,15 @@ def test_order_by_key():
     )
 
 
+def test_order_by_the_key_of_events():
+    """An update that changes a key has an order among the changes of the old key, and none among those of the new one."""
+    later = replace(UPDATE, key={"id": 2}, commit_lsn=LSN(135), new={"id": 2}, old=None)
+
+    assert not any("later change" in found for found in violations([later, *GOOD], order="event key"))
+    assert any("later change" in found for found in violations([later, *GOOD], order="key"))
+    assert any("later change" in found for found in violations([MOVE, *GOOD], order="event key"))
+
+
 def test_rows_of_a_snapshot():
     """Rows that are as new as the stream is where they come are right, and a consumer may begin with them."""
     initial = change(90, 0, 0, "read", "accounts", new=INITIAL)

@@ -197,11 +197,15 @@ async def write_item(scope: Scope) -> list[Operation]:
     this = f"id = {number} AND tag = {tag}"
     kind = scope.chance.choice(["insert", "update", "update", "move", "delete"])
     if kind == "insert":
-        statement = f"INSERT INTO {{t}} VALUES ({number}, {tag}, 1, $2, 'happy', 2.5, ROW($1, 'new')) ON CONFLICT DO NOTHING {{returning}}"
+        # By names: the composite type may have got another attribute.
+        statement = (
+            "INSERT INTO {t} (id, tag, version, stamp, mood, price, place.x, place.label) "
+            f"VALUES ({number}, {tag}, 1, $2, 'happy', 2.5, $1, 'new') ON CONFLICT DO NOTHING {{returning}}"
+        )
     elif kind == "update":
         statement = (
             "UPDATE {t} SET version = version + 1, stamp = $2, mood = 'sad', price = price + 0.01, "
-            f"place = ROW(version, stamp) WHERE {this} {{returning}}"
+            f"place.x = version, place.label = stamp WHERE {this} {{returning}}"
         )
     elif kind == "move":
         statement = (

@@ -27,7 +27,8 @@ class Promise:
 
     :param exactly_once: no change comes twice, even after a restart.
     :param repeats: changes may be repeated at any time, because calls whose answers were lost are retried.
-    :param order: whether all changes come in commit order, or only the changes of each key.
+    :param order: whether all changes come in commit order, or only the changes of each key. With ``event key``, an update that changes
+        a key has an order only among the changes of its old key, as in partitions of Kafka.
     :param expected: returns an operation as the consumer gets it, after selection, masks and transform; ``None`` if it gets
         nothing.
     :param optional: returns whether the consumer may lack an operation: if the consumer selects by parent, an operation of a
@@ -42,7 +43,7 @@ class Promise:
 
     exactly_once: bool = False
     repeats: bool = False
-    order: Literal["commit", "key"] = "commit"
+    order: Literal["commit", "key", "event key"] = "commit"
     expected: Callable[[Operation], Operation | None] = everything
     optional: Callable[[Operation], bool] = nothing
     masked: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -129,11 +129,17 @@ class _KeyOrder(_Judge):
                 self._verdict.add(f"{name(change)} came again without a restart")
             self._repeat(change, place)
             return
-        for key in change.keys(self._keys):
+        for key in self._ordered(change):
             if self._last.get(key, change.identity) > change.identity:
                 self._verdict.add(f"{name(change)} came after a later change of its key")
             self._last[key] = change.identity
         self._append(change)
+
+    def _ordered(self, change: Delivered) -> Iterable[tuple[str, Key]]:
+        """Return the table and the keys among whose changes this one has an order."""
+        if self._promise.order == "key":
+            return change.keys(self._keys)
+        return [] if change.key is None else [(change.tables[0], tuple(change.key.items()))]
 
 
 def name(change: Delivered) -> str:

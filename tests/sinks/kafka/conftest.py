@@ -109,7 +109,13 @@ class Broker(ServerProcess):
 
     At ``urls["SASL_…"]`` it wants user ``u`` with password ``right``, or ``s`` with ``salted`` under SCRAM; at
     ``urls["MUTUAL"]`` a certificate. ``urls["LOSSY"]`` is behind ``proxy``, which loses answers when it is told to.
+
+    :cvar first: options of the first start.
+    :cvar later: options of every later start.
     """
+
+    first: tuple[str, ...] = NEVER_FENCED
+    later: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -157,16 +163,26 @@ class Broker(ServerProcess):
             formatting += ["--add-scram", f"{mechanism}=[name=s,password=salted]"]
         formatted = subprocess.run(formatting, check=False, capture_output=True, text=True)
         assert formatted.returncode == 0, formatted.stderr[-2000:]
-        self._start(*NEVER_FENCED)
+        self._launch(self.first)
+        self.await_start()
 
     def start(self) -> None:
         """Start it again, and wait until it answers."""
-        self._start()
+        self.launch()
+        self.await_start()
 
-    def _start(self, *options: str) -> None:
+    def launch(self) -> None:
+        """Start its process again."""
+        self._launch(self.later)
+
+    def _launch(self, options: tuple[str, ...]) -> None:
         with (self.folder / "out").open("wb") as out:
             command = [*self._java, "kafka.Kafka", str(self.folder / "server.properties"), *options]
             self._process = self._spawn(command, stdout=out, stderr=out)
+
+    def await_start(self) -> None:
+        """Wait until it accepts connections."""
+        assert self._process is not None
         deadline = time.monotonic() + 200
         while True:
             try:
