@@ -495,8 +495,8 @@ class Round:
         """Wait until all tables of a snapshot were read. Clients wait for locks of them, and must not make the snapshot wait for ever."""
         states, since = dict[str, str](), time.monotonic()
         while process.returncode is None and not (states and set(states.values()) <= {"complete"}):
-            found = self._told().get("tables", {})
-            if found != states:
+            # Nothing is told while the file is being written.
+            if (found := self._told().get("tables", states)) != states:
                 states, since = found, time.monotonic()
             elif time.monotonic() > since + _STANDSTILL:
                 self._outcome.violations.append(

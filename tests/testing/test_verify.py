@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -611,3 +612,24 @@ def test_composites_that_become_wider():
     assert '(1,"a b")' == shown("items", "place", '(1,"a b",)') == shown("items", "place", '(1,"a b")')
     assert "(1,b)" != shown("items", "place", "(1,a,b)")
     assert "(1,a,b)" == shown("accounts", "note", "(1,a,b)")
+
+
+@pytest.mark.server
+async def test_an_error_ends_writers_that_wait_for_locks(database):
+    """Writers that wait for locks as long as it takes do not delay an error."""
+    workload = Workload(
+        database, seed=1, mixture=Mixture(keys=2, schema_changes=False, early=True), schema="verify_locked"
+    )
+    await workload.create()
+    holder = await asyncpg.connect(database)
+    tables = await holder.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'verify_locked'")
+    await holder.execute("BEGIN")
+    for table in tables:
+        await holder.execute(f"LOCK TABLE verify_locked.{table['tablename']} IN ACCESS SHARE MODE")
+
+    with pytest.raises(KeyError):
+        async with asyncio.timeout(40), workload:
+            while not await holder.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.02)
+            raise KeyError
+    await holder.close()

@@ -202,6 +202,12 @@ class Workload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is not None:
+            # A writer may wait for a lock for a long time.
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
         await self._stop()
         for writer in self._writers:
             writer.close()
