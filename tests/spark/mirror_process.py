@@ -116,7 +116,8 @@ def skip_by_number(target: Any) -> None:
     """Skip a batch if the table has one with its number, or a later one, whatever changes that one had."""
     from aiorepl.spark.mirroring import table_batch
 
-    table_batch._is_written = lambda newest, commit, files: True
+    # Only asked if the table has a batch with this number, or a later one.
+    table_batch.reached = lambda target, application: (2**64, 0)
 
 
 SABOTAGES = {
