@@ -16,7 +16,7 @@ function bytes(count) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let unit = 0;
   while (count >= 1024 && unit < units.length - 1) { count /= 1024; unit++; }
-  return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
+  return count === 1 && !unit ? "1 byte" : `${unit ? count.toFixed(1) : count} ${units[unit]}`;
 }
 function duration(seconds) {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]])
