@@ -1,8 +1,8 @@
 """The source as one unbroken sequence of slices over all of its connections.
 
-After a lost connection it reconnects, checks that the stream is the same one (the slot, its cluster, the server's history,
-and ``continuity``), and resumes after the last transaction that was received whole. It drops the changes of an unfinished
-transaction that it has already returned. So consumers get no duplicates within a process, unless one calls ``rewind``.
+After a lost connection it reconnects, checks that the stream is the same one (``same_stream``), and resumes after the last
+transaction that was received whole. It drops the changes of an unfinished transaction that it has already returned. So consumers
+get no duplicates within a process, unless one calls ``rewind``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Final, Literal
 from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.position import Position, Timelines
+from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
-from aiorepl.source.continuity import Claim, Continuity, refutation, require_history
+from aiorepl.source.continuity import Claim
 from aiorepl.source.interruptions import Interruptions
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult, preflight
-from aiorepl.source.progress import HOLDER, CaptureProgress
+from aiorepl.source.progress import CaptureProgress
+from aiorepl.source.same_stream import Refuted, SameStream, raise_refuted
 from aiorepl.source.server.slots import drop_created, make_failover
 from aiorepl.source.server.standby import StandbyWatch, TimelineChanged
 from aiorepl.source.session import Session, TransactionBufferStatistics
@@ -107,10 +108,9 @@ class Capture:
         self._visibility = Visibility(source, self._waits)
         # Set by ``begin``, once the beginning of the stream is known.
         self._progress: CaptureProgress
-        self._claims: list[Claim] = []
-        self._on_refuted: Callable[[Claim, LSN], Awaitable[None]] = _raise_refuted
-        self._continuity: Continuity | None = None
-        self._refuted: list[tuple[Claim, LSN]] = []
+        self._same: SameStream
+        # Whether the stream has not proven all claims yet.
+        self._comparing = False
         # Slices that were received and not returned yet.
         self._received: list[Slice] | None = None
         self._rewinding = False
@@ -192,7 +192,7 @@ class Capture:
         *,
         start: LSN | None = None,
         claims: Iterable[Claim] = (),
-        refuted: Callable[[Claim, LSN], Awaitable[None]] | None = None,
+        refuted: Refuted | None = None,
     ) -> Ledger:
         """Start streaming after ``after``.
 
@@ -212,10 +212,10 @@ class Capture:
             # the server sends their PREPARE again, so nothing more is confirmed before that.
             start = min(start, result.position.lsn)
         ledger = self.ledger = Ledger(start, sinks, result.position.lsn)
-        self._claims = list(claims)
-        lasts = [claim.position.last for claim in self._claims if claim.position.lsn == after]
+        claims = list(claims)
+        lasts = [claim.position.last for claim in claims if claim.position.lsn == after]
         self._progress = CaptureProgress(after, next(iter(lasts), None))
-        self._on_refuted = refuted or _raise_refuted
+        self._same = SameStream(self.source, self._progress, claims, refuted or raise_refuted)
         await self._start(connection, result, ledger)
         return ledger
 
@@ -254,17 +254,19 @@ class Capture:
             received = await session.receive()
             if received is None:
                 return None
-            self._received = self._new(received)
+            self._received = self._same.new(received)
         if self._standby_watch is not None and self._received:
             await self._standby_watch.require_same_timeline()
-        while self._refuted:
-            claim, begins = self._refuted[0]
-            await (_raise_refuted if claim.holder == HOLDER else self._on_refuted)(claim, begins)
-            self._claims.remove(claim)
-            del self._refuted[0]
-        if self._continuity is not None and not self._continuity.open:
+        settled = await self._same.settle(self._received)
+        if settled is None:
+            # The slot must be free for the look-up, so the next call reconnects.
+            self._rewinding = True
+            await self._abandon()
+            return []
+        self._received = settled
+        if self._comparing and not self._same.open:
             assert self.ledger is not None
-            self._continuity, self._claims = None, []
+            self._comparing = False
             self.ledger.confirm_at_most(None)
         count = len(self._received)
         if self.source.visible:
@@ -290,7 +292,7 @@ class Capture:
             self.last_error = str(error)
         session, self._session = self._session, None
         standby_watch, self._standby_watch = self._standby_watch, None
-        self._received, self._refuted = None, []
+        self._received = None
         self._visibility.close()
         if standby_watch is not None:
             standby_watch.abort()
@@ -356,10 +358,11 @@ class Capture:
         if result.make_failover:
             # Altered only now, when every sink's position is known to belong to this slot.
             await make_failover(connection, self.source.slot)
-        continuity = Continuity(self._claims, result.position.lsn)
-        # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the
-        # claims against them.
-        ledger.confirm_at_most(result.position.lsn if continuity.open else None)
+        since = self._same.begin(result.position.lsn)
+        # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the claims
+        # against them.
+        self._comparing = self._same.open
+        ledger.confirm_at_most(result.position.lsn if self._comparing else None)
         if self._columns is not None:
             self._columns.begin(result.catalog_xmin)
         session = Session(
@@ -367,7 +370,7 @@ class Capture:
             self.source,
             self.types,
             ledger,
-            resume=self._progress.resume(continuity.since(self._progress.after)),
+            resume=self._progress.resume(since),
             part=self._progress.part,
             tables=self.tables,
             columns=self._columns,
@@ -381,9 +384,6 @@ class Capture:
         timelines = result.position.timelines
         if result.standby_pid is not None and timelines is not None:
             self._standby_watch = StandbyWatch(self.source, result.standby_pid, timelines.current)
-        self._continuity = continuity if continuity.open else None
-        if self._continuity is None:
-            self._claims = []
 
     async def _reconnect(self) -> None:
         _, previous = self._connected()
@@ -413,7 +413,8 @@ class Capture:
                     deliver_prepared=self._deliver_prepared,
                     control_messages=self._control_messages,
                 )
-                result = self._require_same_stream(previous, result, self.ledger)
+                result = self._same.reconnected(previous, result, self.ledger)
+                await self._same.look_up(result.started)
                 await self._start(connection, result, self.ledger)
             except BaseException:
                 connection.abort()
@@ -422,65 +423,6 @@ class Capture:
             self.last_error = str(error)
             raise
         return connection, result
-
-    def _require_same_stream(
-        self, previous: PreflightResult, result: PreflightResult, ledger: Ledger
-    ) -> PreflightResult:
-        """Check that the server continues the received stream, and update the stream's timelines after a promotion.
-
-        :raises SlotError: the server has another history, or the stream would have a gap.
-        """
-        found, position = result.position, previous.position
-        timelines, server_timelines = position.timelines, found.timelines
-        assert timelines is not None
-        assert server_timelines is not None
-        position.require_same_source(found, "this pipeline")
-        furthest = self._progress.furthest
-        require_history(position.at(furthest), server_timelines, self._progress.partial)
-        if furthest > result.wal_end:
-            raise SlotError(
-                f"the server's WAL ends at {result.wal_end}, but this pipeline has received up to {furthest}: the "
-                "server lost its last transactions, by a failover or a restore; start with empty sinks"
-            )
-        known = max(self._progress.after, ledger.flushed, position.lsn)
-        if ledger.resend_from is not None:
-            known = min(known, ledger.resend_from)
-        if found.lsn > known:
-            raise SlotError(
-                f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known}, the position of "
-                "this pipeline, so the transactions between them would be missing; start again with resnapshot=True "
-                "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
-            )
-        if result.started != previous.started:
-            # A server that was not restarted still has the same WAL.
-            own = self._progress.claim(position)
-            others = [claim for claim in self._claims if claim.holder != HOLDER]
-            self._claims = others if own is None else [*others, own]
-        current = server_timelines.current
-        if current > timelines.current:
-            _log.warning("the source was promoted: timeline %s after %s", current, timelines.current)
-        if server_timelines.history(current) is not None:
-            timelines.grow(server_timelines)
-        elif current > timelines.current:
-            # The history is unknown, so all later positions count as positions on the new timeline.
-            timelines.grow(Timelines(current, [(timelines.current, furthest)], known=False))
-        return replace(result, position=replace(found, timelines=timelines))
-
-    def _new(self, slices: list[Slice]) -> list[Slice]:
-        """Return the slices without received changes; open claims make the server resend known transactions."""
-        continuity = self._continuity
-        if continuity is None:
-            return slices
-        new = []
-        for part in slices:
-            self._refuted += [(claim, continuity.begins) for claim in continuity.take(part)]
-            if (fresh := self._progress.new(part)) is not None:
-                new.append(fresh)
-        return new
-
-
-async def _raise_refuted(claim: Claim, begins: LSN) -> None:
-    raise SlotError(refutation(claim, begins))
 
 
 def _checked(until: LSN | Literal["now"] | None) -> LSN | Literal["now"] | None:

@@ -8,7 +8,8 @@ position is compared in three steps:
 2. The slot and the end of WAL: the slot must not be past the position, and the server's WAL must reach it.
 3. The last transaction with changes before the position: the server still has every transaction that the slot has not
    confirmed, so this transaction is requested again and must be identical (``Continuity``). If the slot has confirmed it, no
-   transaction may come between the slot's position and the claimed one.
+   transaction may come between the slot's position and the claimed one. A server that decodes the transaction again may find
+   no changes in it and send nothing; then its commit must be in the WAL (``server.logged``).
 
 A position that fails a step is a gap. ``GapPolicy`` rejects gaps, or accepts them if the user has asked for that.
 
@@ -131,10 +132,12 @@ class Continuity:
     """Compares the received slices with the claims.
 
     :param begins: where the server begins to send; earlier transactions cannot be compared.
+    :param logged: transactions that are in the server's WAL, although the server may not send them.
     """
 
-    def __init__(self, claims: Iterable[Claim], begins: LSN) -> None:
+    def __init__(self, claims: Iterable[Claim], begins: LSN, logged: Iterable[Commit] = ()) -> None:
         self.begins = begins
+        self._logged = frozenset(logged)
         self._open = sorted(
             (claim for claim in claims if claim.position.last is not None and claim.position.lsn > begins),
             key=lambda claim: claim.position.lsn,
@@ -160,13 +163,22 @@ class Continuity:
             claim = self._open.pop(0)
             if not self._proven(claim.position):
                 refuted.append(claim)
-        if header is not None and identifies(part, header):
+        if header is not None and (identifies(part, header) or self._is_claimed(header)):
             self._last = Commit.of(header)
         return refuted
 
+    def _is_claimed(self, header: Transaction) -> bool:
+        """Whether this is the last transaction of an open claim, which may have no changes this time."""
+        lasts = (claim.position.last for claim in self._open)
+        return not header.prepared and any(last is not None and last == Commit.of(header) for last in lasts)
+
     def _proven(self, position: Position) -> bool:
-        assert position.last is not None
-        return self._last == (position.last if position.last.commit_lsn >= self.begins else None)
+        last, found = position.last, self._last
+        assert last is not None
+        if last.commit_lsn < self.begins:
+            return found is None
+        skipped = last in self._logged and (found is None or found.commit_lsn < last.commit_lsn)
+        return found == last or skipped
 
 
 def identifies(part: Slice, header: Transaction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aiorepl.errors import SlotError
@@ -12,6 +12,7 @@ from aiorepl.position import Commit, Header, Position
 from aiorepl.source.continuity import GAP_ADVICE, Claim, identifies
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import Transaction
 
 HOLDER = "this pipeline"
 
@@ -31,6 +32,8 @@ class CaptureProgress:
         self._end = after
         self._last: Header | None = last
         self._last_commit = LSN(0)
+        # The last transaction that was received, in part or whole.
+        self._transaction: Transaction | None = None
 
     @property
     def after(self) -> LSN:
@@ -71,18 +74,11 @@ class CaptureProgress:
         """Record slices that ``Capture`` returns.
 
         :param received: the received part of the plain transaction within which these slices end.
-        :raises SlotError: a transaction follows another one that has not ended.
         """
         for part in slices:
             header, end = part.transaction, part.end_lsn
             if header is not None:
-                partial = self._replay.commit_lsn
-                if partial is not None and partial != header.commit_lsn:
-                    raise SlotError(
-                        f"the server continues with the transaction that commits at {header.commit_lsn}, but only a part of "
-                        f"the one at {partial} was received: the server lost it, by a failover or a restore; "
-                        f"{GAP_ADVICE}"
-                    )
+                self._transaction = header
                 if end is None or header.commit_lsn < end:
                     # A ROLLBACK PREPARED is identified by the end of its record.
                     self._last_commit = max(self._last_commit, header.commit_lsn)
@@ -93,6 +89,45 @@ class CaptureProgress:
             self._replay.add(part)
         if received is not None and received.commit_lsn == self._replay.commit_lsn:
             self._part = received
+
+    def passed(self, slices: Sequence[Slice]) -> tuple[int, Transaction] | None:
+        """Return the transaction that was received in part, if these slices continue after its commit without its rest.
+
+        :returns: the index of the first slice after its commit, and the transaction.
+        """
+        partial = self._replay.commit_lsn
+        if partial is None:
+            return None
+        for index, part in enumerate(slices):
+            header = part.transaction
+            lsn = part.end_lsn if header is None else header.commit_lsn
+            if header is not None and lsn == partial:
+                return None
+            if lsn is not None and lsn > partial:
+                assert self._transaction is not None
+                return index, self._transaction
+        return None
+
+    @staticmethod
+    def end_of(partial: Transaction) -> Slice:
+        """Return a slice that ends a transaction without more changes. The LSN where its commit record ends is unknown."""
+        return Slice(partial, (), False, LSN(partial.commit_lsn + 1), 0)
+
+    def lost(self, later: Slice) -> SlotError:
+        """Return the error for a transaction that was received in part, and that the server has lost.
+
+        :param later: the slice that the server sends instead of its rest.
+        """
+        header = later.transaction
+        continues = (
+            f"after {later.end_lsn}"
+            if header is None
+            else f"with the transaction that commits at {header.commit_lsn}"
+        )
+        return SlotError(
+            f"the server continues {continues}, but only a part of the one at {self._replay.commit_lsn} was received: the server lost "
+            f"it, by a failover or a restore; {GAP_ADVICE}"
+        )
 
     def rewind(self, lsn: LSN) -> None:
         """Receive everything after ``lsn`` again."""

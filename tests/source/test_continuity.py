@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -181,10 +182,14 @@ def test_a_partial_transaction_must_be_continued():
     begun = whole(SECOND)
     received.remember([replace(begun, end_lsn=None)])
     assert (LSN(250), LSN(251)) == (received.partial, received.furthest)
-    with pytest.raises(SlotError, match=r"only a part of the one at 0/FA was received"):
-        received.remember([whole(THIRD)])
-    received.remember([replace(begun, first=False)])
-    assert (None, LSN(260)) == (received.partial, received.furthest)
+    assert None is received.passed([mark(250), replace(begun, end_lsn=None, first=False), mark(300)])
+    for later in (mark(260), whole(THIRD)):
+        index, partial = received.passed([mark(250), later])
+        assert (1, begun.transaction) == (index, partial)
+        assert re.search("only a part of the one at 0/FA was received", str(received.lost(later)))
+    received.remember([received.end_of(partial)])
+    assert None is received.passed([whole(THIRD)])
+    assert (None, LSN(251), LSN(251)) == (received.partial, received.furthest, received.after)
 
 
 def test_the_end_of_a_rollback_prepared():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import BatchPolicy, Pipeline, Source
+from aiorepl import LSN, BatchPolicy, Pipeline, Source
 from aiorepl.retry import RetryPolicy
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
-from aiorepl.testing.walsender import AwaitStatus, Cut, Data, ScriptedWalsender
+from aiorepl.testing.walsender import AwaitStatus, Cut, Data, Keepalive, ScriptedWalsender
 from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
 
 SOON_FLUSHED = BatchPolicy(flush_seconds=0.01)
@@ -73,7 +73,10 @@ async def deliver(*connections: list[Data], **options) -> list[tuple[int, str]]:
         source = Source(server.dsn, slot="s", publication="p", streaming="on", **options)
         async with Pipeline(source, [sink], reconnect=SOON, batches=SOON_FLUSHED) as pipeline:
             await server.status(lambda status: status.flushed >= 0x308)
+            await sink.wait_until_durable(LSN(0x308))
             assert len(scripts) == pipeline.statistics().reconnects
+    parts = [part for batch in sink.batches for part in batch.slices if part.transaction]
+    assert [part.last for part in parts[:-1]] == [part.first for part in parts[1:]]
     return [
         (
             change.ordinal,
@@ -106,6 +109,17 @@ async def test_decoded_differently(cut, again, expected, form):
     found = await deliver(plain(cut)[:-1], sent)
 
     assert list(enumerate(expected.split())) == found
+
+
+@pytest.mark.parametrize("keepalive", [True, False])
+async def test_not_sent_again(keepalive):
+    """A server that was not restarted has no more changes of a transaction if it sends later WAL: the transaction ends."""
+    cut = [*plain("a1@32 a2@40"), *plain("a3@304 a4@312", commit_lsn=0x180, xid=4)[:-1]]
+    later = [Keepalive(0x200)] if keepalive else []
+
+    found = await deliver(cut, later)
+
+    assert [(0, "a1"), (1, "a2"), (0, "a3"), (1, "a4")] == found
 
 
 @pytest.mark.parametrize(
