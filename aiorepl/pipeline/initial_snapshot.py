@@ -26,7 +26,7 @@ from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger.store import LedgerStore, MemoryLedger, persisted
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.reading_transaction import SnapshotGone
+from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.source.capture import Capture
 from aiorepl.source.preflight import PreflightResult
@@ -174,7 +174,7 @@ class InitialPhase:
                     "read: start without a snapshot"
                 )
             self._ledger = (
-                await everything(self._capture.source, result.position, truncates=bool(self._intended))
+                await self._everything(result.position, truncates=bool(self._intended))
                 if missed or self._intended is not None
                 else known
             )
@@ -199,12 +199,18 @@ class InitialPhase:
                 binary=source.binary,
             )
             cleanup.push_async_callback(self._initial.close)
-            await self._initial.begin(created.snapshot_name, self._capture)
-            plan = await self._initial.plan()
-            self._ledger = initial_ledger(
-                result.position, plan, point, previous=previous, truncates=self._resnapshot
-            )
-            self.loads = True
+            try:
+                await self._initial.begin(created.snapshot_name, self._capture)
+                plan = await self._initial.plan()
+            except TableLocked as error:
+                # Nothing of the snapshot has been delivered.
+                _log.warning("all tables are read while the stream runs: %s", error)
+                self._ledger = await self._everything(result.position, truncates=self._resnapshot)
+            else:
+                self._ledger = initial_ledger(
+                    result.position, plan, point, previous=previous, truncates=self._resnapshot
+                )
+                self.loads = True
         return result.position if self.start is None else result.position.at(self.start)
 
     async def write_plan(self) -> None:
@@ -374,6 +380,11 @@ class InitialPhase:
         if self._file is not None and self.loads:
             await self._file.forget()
 
+    async def _everything(self, position: Position, *, truncates: bool) -> ChunkLedger:
+        return await everything(
+            self._capture.source, position, truncates=truncates, lock_timeout=self.options.lock_timeout
+        )
+
     async def _left_out(self, table: TablePlan, error: Exception) -> None:
         assert self._file is not None
         reason = None if isinstance(error, AlteredWhileRead) else str(error)
@@ -388,6 +399,10 @@ class InitialPhase:
         :raises Exception: ``error``, if a part of a chunk was delivered: the next start delivers it again.
         """
         if self._partial:
+            if isinstance(error, TableLocked):
+                raise TableLocked(
+                    f"{error}. A part of a chunk was delivered: start again, and the rest is read while the stream runs"
+                ) from None
             raise error
         # Sessions that are going to alter a table wait for these locks.
         await self.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import asyncpg
+
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
@@ -11,23 +13,27 @@ from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.initial.snapshot import truncation
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
+from aiorepl.snapshot.reading_transaction import not_locked
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.source.source import Source
 from aiorepl.transactions.slices import Slice
 from aiorepl.wire.opening import translated
 
 
-async def everything(source: Source, position: Position, *, truncates: bool) -> ChunkLedger:
+async def everything(
+    source: Source, position: Position, *, truncates: bool, lock_timeout: float | None
+) -> ChunkLedger:
     """Return a ledger in which all tables are to be read while the stream runs.
 
     :param position: the slot's position.
     :param truncates: whether all tables are truncated first.
+    :param lock_timeout: the most seconds to wait for the lock of a table; ``None``: no limit.
+    :raises SlotError: a table was not locked in time.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
     ledger = initial_ledger(position, SnapshotPlan(()), position.lsn, truncates=truncates)
-    for table in await _published(source):
-        ledger = ledger.with_table(table.oid, table.schema, table.name)
-    return ledger
+    tables = await _published(source, lock_timeout)
+    return ledger.with_tables([(table.oid, table.schema, table.name) for table in tables])
 
 
 async def truncation_of_all(source: Source, base: LSN) -> Slice:
@@ -44,10 +50,14 @@ async def truncation_of_all(source: Source, base: LSN) -> Slice:
     return truncation(relations, base, 0)
 
 
-async def _published(source: Source) -> Sequence[PublishedTable]:
+async def _published(source: Source, lock_timeout: float | None = None) -> Sequence[PublishedTable]:
     connection = await source.connect_sql()
     try:
+        # The catalog's functions lock the tables.
+        await connection.execute(f"SET lock_timeout = {round((lock_timeout or 0) * 1000)}")
         return list(await published_tables(connection, source.options().publications))
+    except asyncpg.LockNotAvailableError:
+        raise not_locked("a published table", lock_timeout) from None
     except Exception as error:  # noqa: BLE001 - translated or raised as it is
         raise translated(error) from None
     finally:

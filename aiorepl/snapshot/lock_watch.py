@@ -8,6 +8,7 @@ to end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
@@ -33,13 +34,24 @@ SELECT DISTINCT w.pid, c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) A
 """
 
 
+# A server process that runs a command does not notice that its client is gone, and would keep its locks until the command ends.
+_END: Final = """
+SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l
+ WHERE l.pid = ANY ($1) AND l.relation = $2 AND l.granted
+   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+"""
+
+
 async def watch_waiters(
     connect: Callable[[], Awaitable[Any]],
     holders: Callable[[], Collection[int]],
     seconds: float | None,
     blocked: Callable[[TableLocked], Awaitable[bool]],
+    *,
+    remedy: str = "",
 ) -> None:
-    """Call ``blocked`` whenever another session has waited too long for a lock of a snapshot. Return once ``blocked`` returns true.
+    """Call ``blocked`` whenever another session has waited too long for a lock of a snapshot. Once ``blocked`` returns true, end the
+    server processes that still hold the lock, and return.
 
     An error of the server, or of ``connect``, is logged, and the watch goes on.
 
@@ -47,6 +59,7 @@ async def watch_waiters(
     :param holders: returns the server processes that hold the locks.
     :param seconds: how long a session may wait; ``None``: no limit, so this returns at once.
     :param blocked: gets the error that names the process and the table. Returns false if the snapshot cannot end yet.
+    :param remedy: what the user can do; the end of the error's message.
     """
     if seconds is None:
         return
@@ -56,8 +69,9 @@ async def watch_waiters(
     try:
         while True:
             await asyncio.sleep(min(_LOOK_SECONDS, seconds))
+            holding = list(holders())
             try:
-                rows = await connection.fetch(_WAITING, list(holders()))
+                rows = await connection.fetch(_WAITING, holding)
                 failing = False
             except Exception as failed:  # noqa: BLE001 - the snapshot does not depend on it
                 if not failing:
@@ -71,9 +85,11 @@ async def watch_waiters(
                 if now - since[row["pid"], row["oid"]] >= seconds:
                     error = TableLocked(
                         f"process {row['pid']} has waited for {seconds:g} s to alter or truncate table {printable(row['name'])}, which "
-                        "the snapshot has locked"
+                        f"the snapshot has locked{f': {remedy}' if remedy else ''}"
                     )
                     if await blocked(error):
+                        with contextlib.suppress(Exception):
+                            await connection.fetch(_END, holding, row["oid"])
                         return
                     break
     finally:

@@ -12,6 +12,7 @@ from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selecti
 from aiorepl.errors import AioreplError, TransientError
 from aiorepl.journal import JournalSink
 from aiorepl.snapshot import chunk_reader
+from aiorepl.snapshot.initial import exported
 from aiorepl.snapshot.initial.exported import ExportedSnapshot
 from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot
@@ -444,6 +445,46 @@ async def test_a_table_is_altered_while_the_sinks_stand_still(filled, options, t
         await filled.until(lambda: asyncio.sleep(0, {key for _, key in rows(sink)}), lambda keys: 100 in keys)
         await pipeline.snapshots.completed()
     assert {*range(1, ROWS + 1), 100} == {key for _, key in rows(sink)}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
+async def test_a_table_is_altered_while_the_snapshot_is_planned(
+    filled, options, monkeypatch, tmp_path, journal, again
+):
+    """The start gives way to the ALTER TABLE, and all rows are read while the stream runs."""
+    sink, altering = MemorySink(keeps_position=True), []
+    if journal:
+        options |= {"journal": tmp_path / "journal", "snapshot": replace(options["snapshot"], state=None)}
+    if again:
+        await Pipeline(filled.source(), [sink], until="now", **options).run()
+        await filled.execute("DELETE FROM items WHERE id > 2")
+
+    async def plan(connection, *_):
+        altering.append(asyncio.create_task(filled.execute("ALTER TABLE items ADD extra int")))
+        await connection.fetchval("SELECT pg_sleep(600)")
+
+    options["snapshot"] = replace(options["snapshot"], lock_timeout=0.5)
+    async with asyncio.timeout(60):
+        with monkeypatch.context() as patch:
+            patch.setattr(exported, "plan_tables", plan)
+            pipeline = Pipeline(filled.source(), [sink], resnapshot=again, **options)
+            work = asyncio.create_task(pipeline.run())
+            await pipeline.started()
+        await altering[0]
+        await pipeline.snapshots.completed()
+        await filled.execute("INSERT INTO items VALUES (100, 'new')")
+        await filled.until(
+            lambda: asyncio.sleep(0, [_of(change) for change in sink.changes]),
+            lambda found: ("insert", 100) in found,
+        )
+        pipeline.stop()
+        await work
+    expected = [*READ[:2], ("insert", 100)] if again else [*READ, ("insert", 100)]
+    found = [_of(change) for change in sink.changes]
+    if again:
+        found = found[found.index(("truncate", None)) + 1 :]
+    assert expected == found
 
 
 async def test_a_snapshot_again_that_ends_before_its_first_chunk(filled, options, monkeypatch):

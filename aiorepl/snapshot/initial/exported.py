@@ -105,9 +105,10 @@ class ExportedSnapshot:
     async def plan(self) -> SnapshotPlan:
         """Cut the tables into chunks.
 
+        :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.
         """
-        with translating():
+        with self._until_ended():
             return SnapshotPlan(
                 await plan_tables(self._connection, self.tables, self._publications, self._options)
             )
@@ -117,9 +118,10 @@ class ExportedSnapshot:
 
         :param types: the known types; the tables' types are added.
         :param binary: whether the stream is binary.
+        :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.
         """
-        with translating():
+        with self._until_ended():
             return await describe(self._connection, self.tables, types, binary=binary)
 
     async def verify(self, tables: Iterable[PublishedTable]) -> None:
@@ -140,13 +142,24 @@ class ExportedSnapshot:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
 
     async def end(self, reason: SnapshotGone) -> None:
-        """End the snapshot early, and release the locks. From then on, ``verify`` raises ``reason``."""
+        """End the snapshot early, and release the locks. From then on, all other methods raise ``reason``."""
         self._ended = reason
         await self.close()
 
     async def close(self) -> None:
         """End the snapshot, and release the locks."""
         self._connection.terminate()
+
+    @contextlib.contextmanager
+    def _until_ended(self) -> Iterator[None]:
+        """Translate the errors of a query. If ``end`` has closed the connection meanwhile, raise its reason."""
+        try:
+            with translating():
+                yield
+        except AioreplError:
+            if self._ended is not None:
+                raise self._ended from None
+            raise
 
     async def _lock(self) -> None:
         """Lock all tables, many at a time; if that fails, one by one, to name each table that cannot be read."""

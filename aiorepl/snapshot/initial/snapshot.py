@@ -103,19 +103,21 @@ class InitialSnapshot:
         :param snapshot: the snapshot's name.
         :param exporter: the connection that exported it.
         :raises ConfigurationError: the role cannot read all rows of some tables; the message names each.
+        :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises SlotError: a table was altered after the snapshot was taken, or cannot be locked.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
         exported = ExportedSnapshot(await self._connect(), self._publications, self._options)
         self._exported = exported
         await exported.begin(snapshot, exporter)
-        self._tables = await exported.describe(self._types, binary=self._binary)
         watching = watch_waiters(self._connect, self._holders, self._options.lock_timeout, self._give_way)
         self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
+        self._tables = await exported.describe(self._types, binary=self._binary)
 
     async def plan(self) -> SnapshotPlan:
         """Cut the tables into chunks.
 
+        :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises ConnectionLost, ServerError: the server failed.
         """
         return await self._begun().plan()

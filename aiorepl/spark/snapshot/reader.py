@@ -24,13 +24,18 @@ from aiorepl.snapshot.chunk_query import copy_statement
 from aiorepl.snapshot.chunk_reader import ChunkReader
 from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.described import DescribedTable, require_same_types
-from aiorepl.snapshot.reading_transaction import translating
+from aiorepl.snapshot.reading_transaction import TableLocked, translating
 from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.spark.reading.columns import unfit
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.opening import connect_sql
+
+LOCKED_REMEDY: Final = (
+    "take the snapshot again once that session has ended its transaction, or set a longer lock_timeout"
+)
+"""What to do after another session has waited too long for a lock of the snapshot."""
 
 # The ordinals of a chunk begin at the chunk's number, shifted by this many bits.
 ROW_BITS: Final = 32
@@ -70,7 +75,7 @@ class SnapshotTable:
         """Read a chunk.
 
         :param number: the chunk's number within the table, from 0.
-        :raises SnapshotGone: the snapshot was closed.
+        :raises SnapshotGone: the snapshot was closed, or has to end for another session.
         :raises DataError: a value does not fit into the column's type.
         :raises SlotError: a type was altered since the snapshot was taken.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
@@ -92,6 +97,8 @@ class SnapshotTable:
                     ordinal += count
                 if self.types:
                     run(self._require_same_types(layout))
+            except TableLocked as error:
+                raise TableLocked(f"{error}: {LOCKED_REMEDY}") from None
             finally:
                 run(parts.aclose())
                 reader.abort()

@@ -46,7 +46,7 @@ from aiorepl.source.source import Source
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
 from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
-from aiorepl.spark.snapshot.reader import SnapshotTable
+from aiorepl.spark.snapshot.reader import LOCKED_REMEDY, SnapshotTable
 from aiorepl.spark.snapshot.tasks import MirroredTable, write_chunks
 from aiorepl.values.registry import Types
 
@@ -117,7 +117,7 @@ class Snapshot:
         """Take the snapshot, and lock the tables against alterations.
 
         :raises ConfigurationError: the role cannot read all rows of some tables; the message names each.
-        :raises SlotError: the slot cannot be created or used, or a table was altered meanwhile.
+        :raises SlotError: the slot cannot be created or used, or a table was altered meanwhile, or another session waits for its lock.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
         self._thread = thread = _LoopThread()
@@ -238,25 +238,31 @@ class Snapshot:
             names = source.options().publications
             exported = ExportedSnapshot(await source.connect_sql(), names, self._options)
             await exported.begin(result.created.snapshot_name, capture)
+            self._watch(exported)
             self._plan = await exported.plan()
             self._tables = await exported.describe(Types())
         except BaseException:
             if exported is not None:
-                await exported.close()
+                await self._end(exported)
             await capture.roll_back()
             raise
         self._exported, self._position = exported, result.created.consistent_point
-        watching = watch_waiters(
-            source.connect_sql, lambda: [exported.pid], self._options.lock_timeout, self._give_way
-        )
-        self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
         await capture.stop()
 
-    async def _give_way(self, error: TableLocked) -> bool:
-        _log.warning("the snapshot has ended, and jobs that read it fail: %s", error)
-        assert self._exported is not None
-        await self._exported.end(error)
-        return True
+    def _watch(self, exported: ExportedSnapshot) -> None:
+        async def give_way(error: TableLocked) -> bool:
+            _log.warning("the snapshot has ended, and jobs that read it fail: %s", error)
+            await exported.end(error)
+            return True
+
+        watching = watch_waiters(
+            self._source.connect_sql,
+            lambda: [exported.pid],
+            self._options.lock_timeout,
+            give_way,
+            remedy=LOCKED_REMEDY,
+        )
+        self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
 
     async def _end(self, exported: ExportedSnapshot) -> None:
         if self._watching is not None:

@@ -45,6 +45,9 @@ SELECT bool_or(p.pubdelete) AND bool_or(p.pubtruncate) FROM pg_catalog.pg_public
   JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
  WHERE t.pubname = ANY ($1) AND t.schemaname = $2 AND t.tablename = $3
 """
+_LOCKED_REMEDY: Final = (
+    "verify again once that process has ended its transaction; the mirror and the pipeline go on meanwhile"
+)
 _FETCHED: Final = 10_000
 _CURSOR: Final = "aiorepl_verify"
 
@@ -121,7 +124,7 @@ class SourceSnapshot:
         with translating():
             pid = await self._connection.fetchval(BACKEND)
         watching = asyncio.create_task(
-            watch_waiters(self._connect, lambda: [pid], LOCK_TIMEOUT, blocked),
+            watch_waiters(self._connect, lambda: [pid], LOCK_TIMEOUT, blocked, remedy=_LOCKED_REMEDY),
             name="aiorepl locks of the snapshot",
         )
         try:
