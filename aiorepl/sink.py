@@ -258,6 +258,9 @@ class Sink:
     flush_bytes: int | None = None
     """How many bytes to accept before a flush. Precedence as for ``flush_seconds``."""
 
+    waiting_for: str | None = None
+    """What a call waits for in the target, such as a lock, and what to do; ``None``: nothing. The pipeline's status shows it."""
+
     @property
     def durable_on_write(self) -> bool:
         """Whether a batch is durable when ``write`` returns: true unless ``flush`` is overridden."""
@@ -330,6 +333,7 @@ class SyncSink:
     concurrent: bool = False
     flush_seconds: float | None = None
     flush_bytes: int | None = None
+    waiting_for: str | None = None
 
     @property
     def durable_on_write(self) -> bool:

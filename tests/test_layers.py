@@ -39,6 +39,7 @@ ORDER = (
         "durations",
         "option_fields",
         "suggestions",
+        "waits",
     },
     {"objects"},
     {"wire"},
@@ -117,6 +118,7 @@ CONTRACT = {
     "aiorepl.objects.client",
     "aiorepl.objects.location",
     "aiorepl.loggers",  # authors log names from outside as well
+    "aiorepl.waits",
     "aiorepl.cancellation",  # clients that swallow cancellations: authors of other sinks meet them as well
 }
 

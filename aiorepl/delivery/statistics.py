@@ -36,6 +36,7 @@ class SinkStatistics:
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
     :param next_attempt: the approximate time of the next attempt, an aware datetime; ``None`` while ``retrying`` is ``None``.
     :param failed: the error that stopped the sink; ``None`` while it works.
+    :param waiting_for: what a call of the sink waits for in its target, such as a lock; ``None`` if it does not wait, or does not say.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SinkStatistics:
     retrying: str | None = None
     next_attempt: datetime | None = None
     failed: str | None = None
+    waiting_for: str | None = None
 
     def waits(self, seconds: float) -> None:
         """Record how long a repeated call waits."""

@@ -38,6 +38,11 @@ class ThreadedSink(Sink):
         """Whether the synchronous sink can be checked."""
         return self._sink.checks
 
+    @property
+    def waiting_for(self) -> str | None:  # type: ignore[override]  # a sink's own attribute
+        """What a call of the synchronous sink waits for."""
+        return self._sink.waiting_for
+
     async def open(self, context: SinkContext) -> Position | None:
         return await _call(self._sink.open, context)
 

@@ -117,13 +117,15 @@ def _slowest(statistics: PipelineStatistics) -> str | None:
 
 
 def _retries(statistics: PipelineStatistics, now: datetime) -> list[str]:
-    """Describe the repeated calls. The page shows them as problems; they do not make the pipeline unready."""
+    """Describe the calls that are repeated, or wait. The page shows them as problems; they do not make the pipeline unready."""
     found = []
     for name, sink in statistics.sinks.items():
         if sink.retrying is not None and sink.failed is None:
             seconds = 0.0 if sink.next_attempt is None else (sink.next_attempt - now).total_seconds()
             when = f"the next attempt is in {seconds:.0f} s" if seconds >= 1 else "the next attempt begins"
             found.append(f"sink {name} repeats a call, and {when}: {sink.retrying}")
+        elif sink.waiting_for is not None:
+            found.append(f"sink {name} waits for {sink.waiting_for}")
     return found
 
 
@@ -138,6 +140,7 @@ def _sink(name: str, statistics: PipelineStatistics, now: datetime, trends: Tren
         "name": name,
         "state": "stopped" if sink.failed else "retrying" if sink.retrying else "running",
         "error": sink.failed or sink.retrying,
+        "waiting_for": sink.waiting_for,
         "changes": sink.changes,
         "batches": sink.batches,
         "retries": sink.retries,

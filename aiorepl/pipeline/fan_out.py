@@ -110,6 +110,12 @@ class FanOut(ABC):
         """Return how far every sink is behind the server."""
         return {name: lag(self.received, statistics) for name, statistics in self.statistics.items()}
 
+    def sink_statistics(self) -> dict[str, SinkStatistics]:
+        """Return the statistics by sink, and by the journal's name those of the journal."""
+        for name, delivery in self._sinks.items():
+            self.statistics[name].waiting_for = delivery.sink.waiting_for
+        return dict(self.statistics)
+
     def stop_reading(self) -> None:
         """Stop reading. Slices in the buffers are still delivered."""
         self._stopped.set()

@@ -358,7 +358,7 @@ class Pipeline:
             tables=tuple(self._capture.counts.tables()),
             transaction_rows=self._capture.counts.transactions,
             buffers={name: buffer.statistics() for name, buffer in fan_out.buffers.items()},
-            sinks=dict(fan_out.statistics),
+            sinks=fan_out.sink_statistics(),
             lags=fan_out.lags(),
             gaps=tuple(fan_out.gaps.accepted),
             snapshot=self._monitor.statistics(),

@@ -1,4 +1,4 @@
-"""Distinguishes a slow target from a dead one, and closes the connection to a target that no longer answers.
+"""Distinguishes a slow target from a dead one, and closes the connection to a target that no longer answers. Names awaited locks.
 
 Keepalives detect a lost host. A proxy or a frozen server keeps the connection open without answering. So if an answer takes
 long, the sink looks up the state of the connection's backend over another connection.
@@ -10,16 +10,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
 from aiorepl import ConnectionFailed
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.loggers import logger
+from aiorepl.waits import telling
 from aiorepl_sinks.postgres.errors import ERRORS
+from aiorepl_sinks.postgres.lock_wait import blocking
 
 _log = logger("aiorepl.sink")
+
+
+LOCK_SECONDS: Final = 10.0
+"""How long a call may wait for a lock before that is told, and how often."""
 
 
 class BackendState(NamedTuple):
@@ -38,6 +44,8 @@ class Liveness:
     :param connection: the connection.
     :param backend: the process ID and start time of the connection's backend.
     :param timeout: seconds that an answer may take before the backend's state is looked up.
+    :param own: the prefix of the GIDs of the sink's prepared transactions.
+    :param waits: called with what a call waits for, every ten seconds, and with ``None`` at its end.
     :ivar problem: why the connection was terminated; ``None`` before.
     """
 
@@ -48,12 +56,16 @@ class Liveness:
         connection: Any,
         backend: tuple[int, datetime],
         timeout: float,
+        own: str,
+        waits: Callable[[str | None], None],
     ) -> None:
         self._connect = connect
         self._name = name
         self._connection = connection
         self._backend = backend
         self._timeout = timeout
+        self._own = own
+        self._waits = waits
         self.problem: str | None = None
 
     @contextlib.asynccontextmanager
@@ -63,11 +75,31 @@ class Liveness:
         tasks: list[asyncio.Task[None]] = []
         # Most calls take less than the timeout, and a timer costs less than a task.
         timer = loop.call_later(self._timeout, lambda: tasks.append(loop.create_task(self._check())))
+        waiting = telling(
+            self._blocking,
+            self._tell,
+            f"aiorepl locks of {self._name}",
+            first=LOCK_SECONDS,
+            seconds=LOCK_SECONDS,
+        )
         try:
-            yield
+            with waiting:
+                yield
         finally:
             timer.cancel()
             await cancel_and_wait(*tasks)
+
+    async def _blocking(self) -> str | None:
+        connection = await self._connect()
+        try:
+            return await blocking(connection, self._backend[0], self._own)
+        finally:
+            connection.terminate()
+
+    def _tell(self, found: str | None) -> None:
+        self._waits(found)
+        if found is not None:
+            _log.warning("sink %s waits for %s", self._name, found)
 
     async def _check(self) -> None:
         previous: BackendState | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -133,11 +133,16 @@ class Session:
 
     @classmethod
     async def open(
-        cls, options: ConnectionOptions, context: SinkContext, predecessor: tuple[int, datetime] | None = None
+        cls,
+        options: ConnectionOptions,
+        context: SinkContext,
+        predecessor: tuple[int, datetime] | None = None,
+        waits: Callable[[str | None], None] = lambda _: None,
     ) -> tuple[Session, Position]:
         """Connect, and return the session and the target's position.
 
         :param predecessor: the backend of this sink's lost connection, which may still be running; it is terminated.
+        :param waits: called with the lock that a call waits for, and with ``None`` at the end of the call.
         :raises TransientError: the target cannot be reached, or another connection holds the lock.
         :raises PermanentError: the target's version or configuration does not allow the options.
         """
@@ -157,7 +162,7 @@ class Session:
         session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
         try:
             async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):
-                await session._set_up(options, context, predecessor)
+                await session._set_up(options, context, predecessor, waits)
             position = await session._watched_position()
         except TimeoutError:
             connection.terminate()
@@ -179,7 +184,11 @@ class Session:
             )
 
     async def _set_up(
-        self, options: ConnectionOptions, context: SinkContext, predecessor: tuple[int, datetime] | None
+        self,
+        options: ConnectionOptions,
+        context: SinkContext,
+        predecessor: tuple[int, datetime] | None,
+        waits: Callable[[str | None], None],
     ) -> None:
         connection = self.connection
         if connection.get_server_version().major < 13:
@@ -213,7 +222,13 @@ class Session:
         )
         self.backend = backend
         self.liveness = Liveness(
-            partial(options.open, SEARCH_PATH), context.name, connection, backend, options.timeout
+            partial(options.open, SEARCH_PATH),
+            context.name,
+            connection,
+            backend,
+            options.timeout,
+            self.state.gid_prefix,
+            waits,
         )
 
     async def _watched_position(self) -> Position:

@@ -173,12 +173,17 @@ class PostgresSink(Sink):
     async def _connect(self, context: SinkContext) -> Position:
         self._drop()
         try:
-            session, position = await Session.open(self._connection_options, context, self._backend)
+            session, position = await Session.open(
+                self._connection_options, context, self._backend, self._waits
+            )
         except ERRORS as error:
             raise translate(error, f"opening sink {context.name}") from None
         self._backend = session.backend
         self._writer = Writer(session, context.name, self._apply_options)
         return position
+
+    def _waits(self, found: str | None) -> None:
+        self.waiting_for = found
 
     async def _reconnect(self, context: SinkContext) -> None:
         position = await self._connect(context)

@@ -138,9 +138,14 @@ class MirrorState:
         """
         return f"{self._gid_prefix(xid)}{prepare_lsn:X}"
 
-    def _gid_prefix(self, xid: int) -> str:
+    @property
+    def gid_prefix(self) -> str:
+        """The beginning of the GIDs of this sink and slot."""
         identity = "\0".join((self._source.system_identifier, *self._key))
-        return f"aiorepl_{sha256(identity.encode()).hexdigest()[:16]}_{xid}_"
+        return f"aiorepl_{sha256(identity.encode()).hexdigest()[:16]}_"
+
+    def _gid_prefix(self, xid: int) -> str:
+        return f"{self.gid_prefix}{xid}_"
 
     async def is_prepared(self, xid: int, prepare_lsn: LSN) -> bool:
         """Whether the transaction is already prepared on the target. Deletes the records of earlier ones with the same xid.
