@@ -80,7 +80,6 @@ class Feeder:
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
-            cursor.skip_all()
             cursor.skipping = False
             try:
                 await self._rewind(lsn)

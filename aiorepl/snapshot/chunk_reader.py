@@ -30,6 +30,22 @@ _NOT_LOCKED: Final = "55P03"
 _LOCK_SECONDS: Final = 1.0
 
 
+async def connect_for_rows(connect: Connect) -> Any:
+    """Open a connection for COPY. The text of an SQL_ASCII database may be any bytes, so it is not converted.
+
+    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+    """
+    connection = await connect()
+    if is_sql_ascii(connection):
+        try:
+            with translating():
+                await connection.execute(NO_CONVERSION)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
+
+
 class RowTaker(Protocol[T_co]):
     """Takes rows out of the data of a COPY. ``RowSplitter`` is one."""
 
@@ -88,13 +104,11 @@ class ChunkReader:
         if self._connection is not None and not self._connection.is_closed():
             return
         self._connection = None
-        connection = await self._connect()
+        connection = await connect_for_rows(self._connect)
         try:
             with translating():
                 await begin_reading(connection, self._snapshot, _LOCK_SECONDS)
                 self.pid = await connection.fetchval(BACKEND)
-                if is_sql_ascii(connection):
-                    await connection.execute(NO_CONVERSION)
         except BaseException:
             connection.terminate()
             raise

@@ -603,11 +603,8 @@ class Connection:
 class Chunks:
     """Stands for FreshChunks."""
 
-    def __init__(self, _source: object, _connections: object, control: Connection, _counters: object) -> None:
+    def __init__(self, _source: object, _reader: object, control: Connection, _counters: object) -> None:
         self._world = control.world
-
-    def close(self) -> None:
-        """Close the connection."""
 
     @contextlib.asynccontextmanager
     async def begun(self) -> AsyncIterator[Chunk]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiorepl.snapshot.chunk_reader import connect_for_rows
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.watermarks import require_messages
-from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
 
 class ReadingConnections:
@@ -39,20 +39,12 @@ class ReadingConnections:
         :raises ConnectionFailed: no connection can be opened.
         """
         if self._reader is None or self._reader.is_closed():
-            self._reader = await self._source.connect()
-            if is_sql_ascii(self._reader):
-                await self._reader.execute(NO_CONVERSION)
+            self._reader = await connect_for_rows(self._source.connect)
         return self._reader
-
-    def close_reader(self) -> None:
-        """Drop the connection that reads rows."""
-        if self._reader is not None:
-            self._reader.terminate()
-            self._reader = None
 
     def close(self) -> None:
         """Drop both connections."""
-        self.close_reader()
-        if self._control is not None:
-            self._control.terminate()
-            self._control = None
+        for connection in (self._reader, self._control):
+            if connection is not None:
+                connection.terminate()
+        self._reader = self._control = None

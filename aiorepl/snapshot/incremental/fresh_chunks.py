@@ -13,12 +13,11 @@ import asyncpg
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.chunk_query import keys_condition
-from aiorepl.snapshot.chunk_reader import TIMED_OUT, copied_rows
+from aiorepl.snapshot.chunk_reader import TIMED_OUT, Connect, copied_rows
 from aiorepl.snapshot.chunks import Range
 from aiorepl.snapshot.conditions import condition
 from aiorepl.snapshot.copy_rows import RowSplitter
 from aiorepl.snapshot.described import DescribedTable, require_same_types
-from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.chunk_rows import ChunkRows
 from aiorepl.snapshot.merging.overtaken import Key
@@ -148,15 +147,16 @@ class FreshTransaction:
 class FreshChunks:
     """Reads chunks of one table.
 
+    :param reader: returns the connection that reads rows; another one if it was closed.
     :param control: the connection without a snapshot, which reads the catalog.
     :param counters: count the rows that are read.
     """
 
     def __init__(
-        self, source: SnapshotSource, connections: ReadingConnections, control: Any, counters: TableCounters
+        self, source: SnapshotSource, reader: Connect, control: Any, counters: TableCounters
     ) -> None:
         self._source = source
-        self._connections = connections
+        self._reader = reader
         self._control = control
         self._counters = counters
 
@@ -166,7 +166,7 @@ class FreshChunks:
 
         :param snapshot: an exported snapshot; ``None``: the transaction takes its own.
         """
-        connection = await self._connections.reader()
+        connection = await self._reader()
         try:
             await begin_reading(connection, snapshot, self._source.options.lock_timeout)
             (row,) = await connection.fetch(_SNAPSHOT)
@@ -177,7 +177,3 @@ class FreshChunks:
             # A cancelled query may still run.
             connection.terminate()
             raise
-
-    def close(self) -> None:
-        """Drop the connection that reads rows."""
-        self._connections.close_reader()

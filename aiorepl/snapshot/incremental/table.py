@@ -46,7 +46,7 @@ async def read_table(
 
     :param connections: stay open for the next table; they are closed if this call fails or is cancelled.
     :param progress: the ledger's entry of the table.
-    :param update: changes the ledger's entry, durably.
+    :param update: changes the ledger's entry.
     :param record: tries once to change the ledger's entry, because the stream waits meanwhile.
     :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
     :param counters: count the rows that are read.
@@ -57,7 +57,7 @@ async def read_table(
     with translating(), translating_locked(f"table {progress}", source.options.lock_timeout):
         try:
             control = await connections.control()
-            chunks = FreshChunks(source, connections, control, counters)
+            chunks = FreshChunks(source, connections.reader, control, counters)
             await _read(TableReading(source, control, chunks, progress, update, record, ends_snapshot))
         except BaseException:
             # A cancelled query may still run.
@@ -79,7 +79,6 @@ async def _read(reading: TableReading) -> None:
             # Read the table's description again: only the catalog knows whether the table still exists.
             reason = error if isinstance(error, (Altered, ReadAgain)) else "it was altered or dropped"
             _log.warning("table %s is read again from the beginning: %s", reading.progress, reason)
-            reading.chunks.close()
             await reading.update(lambda table: replace(table, plan=None))
             reading.source.merge.abandon()
         else:
