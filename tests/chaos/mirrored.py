@@ -61,10 +61,12 @@ FAILS = "EIO"
 _DISK_BYTES = 200_000_000
 _FULL = (2.0, 2.0, 4.0)
 _ROOM = 1.0
-# Seconds for the start of Java, for a kill at a point, and for the last life.
+# Seconds for the start of Java, for a kill at a point, for a query after its workers were killed, for the batches of a life whose state
+# is put back, and for the last life.
 _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
+_PUT_BACK = 200.0
 _ENDS = 600.0
 _MAX_BYTES = (5_000, 100_000, 2**28)
 _STATE = ("_checkpoint", "_aiorepl")
@@ -125,6 +127,8 @@ def _put_back(chance: random.Random, loss: str) -> dict[str, Any]:
         "load": 0,
         "max_bytes": _MAX_BYTES[0],
         "later": chance.choice([1, 2, 3]),
+        # On a loaded machine, a batch takes long.
+        "seconds": _PUT_BACK,
     }
 
 
