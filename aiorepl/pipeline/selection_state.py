@@ -79,11 +79,12 @@ class SelectionState:
             write = None if self._store is None else partial(self._persist, name)
             self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
 
-    async def begin(self, catalog: TableCatalog, source: str, read: bool) -> None:
+    async def begin(self, catalog: TableCatalog, source: str, read: bool) -> set[int]:
         """Check the selections against the published tables, and against their own earlier results.
 
         :param source: the cluster and database.
         :param read: whether the slot may have been read before.
+        :returns: the oids of the tables that the selections remember.
         :raises ConfigurationError: a pattern matches nothing, or a selection hides less than before, or may do so.
         :raises JournalError: a memory is damaged, or cannot be read.
         :raises SinkError, PermanentError: the file cannot be written, or another process has written it.
@@ -110,6 +111,7 @@ class SelectionState:
                 # Write the file even without tables, because later starts require it. An existing file is replaced only once the
                 # slot is acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
+        return {oid for memory in self.memories.values() for oid in memory.oids}
 
     def _written(self, sink: str) -> int:
         return self._writes.get(sink, 0)

@@ -23,8 +23,9 @@ from aiorepl.transforms.selection import KINDS, Selection
 
 Own = tuple[int, str, str, tuple[Column, ...], tuple[int | None, ...]]
 """Oid, schema, name and columns of a Relation message, and the columns' numbers in the catalog, as far as they are known."""
-Description = tuple[Own, tuple[Name, ...], tuple[Name, ...]]
-"""Everything that a selection depends on: the description, and the names of the table's ancestors and possible former parents."""
+Description = tuple[Own, tuple[Name, ...], tuple[Name, ...], tuple[int, ...]]
+"""Everything that a selection depends on: the description, the names of the table's ancestors and possible former parents, and the
+partitions whose rows arrive under its name."""
 
 
 class _Table:
@@ -180,7 +181,8 @@ class StreamFilter:
 
     def _description(self, relation: Relation) -> Description:
         oid, catalog = relation.oid, self._catalog
-        return _own(relation), catalog.ancestors(oid), catalog.former_parents(oid, relation.names)
+        partitions = tuple([table.oid for table in catalog.descendants(oid)])
+        return _own(relation), catalog.ancestors(oid), catalog.former_parents(oid, relation.names), partitions
 
     def _table(self, relation: Relation) -> _Table:
         if self._version != self._catalog.version:

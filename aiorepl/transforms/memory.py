@@ -88,6 +88,11 @@ class SelectionMemory:
         self._changed |= hides or bool(table.missing or self._rules.tables)
 
     @property
+    def oids(self) -> set[int]:
+        """The oids of the tables that are remembered."""
+        return set(self._tables)
+
+    @property
     def kept(self) -> bool:
         """Whether the memory survives a restart."""
         return self._write is not None

@@ -48,12 +48,14 @@ class TableLookups:
     """Looks tables up in the catalog for the sinks that need it, and keeps the results in ``catalog``.
 
     :param verify: called with the published tables at the start, with the names of the cluster and database, and with whether
-        the slot may have been read before; raises ConfigurationError to reject them. ``None``: published tables are not loaded
-        at the start.
+        the slot may have been read before; returns the oids of tables that are remembered from earlier starts, and raises
+        ConfigurationError to reject the tables. ``None``: published tables are not loaded at the start.
     """
 
     def __init__(
-        self, source: Source, verify: Callable[[TableCatalog, str, bool], Awaitable[None]] | None = None
+        self,
+        source: Source,
+        verify: Callable[[TableCatalog, str, bool], Awaitable[Iterable[int]]] | None = None,
     ) -> None:
         self.catalog = TableCatalog()
         self._source = source
@@ -62,6 +64,7 @@ class TableLookups:
         # The stream and all readers of a journal share the connection.
         self._querying = asyncio.Lock()
         self._known: dict[int, _Known] = {}
+        self._remembered: set[int] = set()
         # Each table as it was at its last look-up. ``catalog`` has each table as it was at its first look-up.
         self._latest: dict[int, CatalogTable] = {}
 
@@ -75,7 +78,7 @@ class TableLookups:
         """
         if self._verify is not None:
             self.catalog.add(await self._source.published_tables(), ())
-            await self._verify(self.catalog, source, read)
+            self._remembered.update(await self._verify(self.catalog, source, read))
 
     async def refresh(self, described: Iterable[tuple[Relation, int]]) -> None:
         """Look up tables that the stream has described, each with the xid of the transaction that described it.
@@ -143,12 +146,24 @@ class TableLookups:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _look_up(self, oids: set[int]) -> Snapshot:
-        (row,) = await self._fetch(LOOK_UP, sorted(oids))
+        alone = self._alone() if any(map(self._may_have_partitions, oids)) else set()
+        (row,) = await self._fetch(LOOK_UP, sorted(oids), sorted(alone))
         now, tables = Snapshot(row["snapshot"]), parse(row["tables"])
         self._latest.update((table.oid, table) for table in tables)
-        self._known.update((oid, _Known(now)) for oid in oids)
+        found = {table.oid for table in tables}
+        self._known.update((oid, _Known(now)) for oid in oids | (alone & found))
         self.catalog.add(tables, oids)
         return now
+
+    def _may_have_partitions(self, oid: int) -> bool:
+        table = self.catalog.find(oid)
+        return table is None or table.partitioned
+
+    def _alone(self) -> set[int]:
+        """The tables that were no partitions. They may have become some, whose rows arrive under the name of the partitioned table."""
+        catalog = self.catalog
+        known = self._remembered.union(table.oid for table in catalog if not table.partitioned)
+        return {oid for oid in known if not catalog.has_parents(oid)}
 
     def _judge(self, found: Described) -> None:
         """Compare each description with the look-up that its rows are judged by."""

@@ -44,7 +44,10 @@ _PUBLISHED: Final = """published AS (
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
    WHERE t.pubname IN ({names})),
 """
-_SELECT_OIDS: Final = "SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid"
+_SELECT_OIDS: Final = """
+  SELECT pg_catalog.unnest($1::pg_catalog.oid[]) AS oid
+   UNION
+  SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhrelid = ANY ($2::pg_catalog.oid[])"""
 # The result is JSON, because the replication protocol returns text only. attgenerated exists since PostgreSQL 12, so it is
 # read through to_jsonb.
 _FAMILIES: Final = """
@@ -76,7 +79,8 @@ LOOK_UP: Final = f"""
 SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
        ARRAY(SELECT f.description FROM ({_FAMILIES.format(published="", tables=_SELECT_OIDS)}) f) AS tables
 """
-"""The query for the tables with these oids and their ancestors, and for the snapshot that the query sees; one row."""
+"""The query for the tables with the first oids, for those with the second oids that have parents, and for the ancestors of both; and for
+the snapshot that the query sees; one row."""
 # The query that selects, from the given transactions, those that hold a lock as ALTER TABLE takes it. A prepared transaction
 # keeps its locks, and so does one whose commit waits for a synchronous standby. The locks are listed once, so that all locks of a
 # transaction are of the same moment.
