@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Update,
     )
     from aiorepl.transactions.lazy_changes import TableRows
+    from aiorepl.transactions.publication_changes import PublicationChange
     from aiorepl.transactions.rows import Row
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
@@ -113,6 +114,7 @@ _NAMES = {
         "Update",
     ),
     "aiorepl.transactions.lazy_changes": ("TableRows",),
+    "aiorepl.transactions.publication_changes": ("PublicationChange",),
     "aiorepl.transactions.rows": ("Row",),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
@@ -158,6 +160,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Truncate",
     "Message",
     "SchemaChange",
+    "PublicationChange",
     "SchemaChanged",
     "event_id",
     "Relation",

@@ -16,6 +16,9 @@ does not override ``flush``, a batch must be durable when ``write`` returns.
 **Order.** Transactions arrive in commit order, and the changes of a transaction in the order in which they were made.
 ``(transaction.commit_lsn, ordinal)`` increases from change to change. Transactions are never interleaved.
 
+**Beside the stream.** A sink with ``publication_changes`` also gets ``PublicationChange`` objects, between transactions, in batches of
+their own with ``transaction`` ``None`` and an ``end_lsn`` that was accepted before. They are delivered again until a flush has succeeded.
+
 **Duplicates.** Delivery is at least once. After a failure the engine delivers all unflushed changes again, and possibly the last
 flushed changes. The changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity
 of the row change that follows it.
@@ -251,6 +254,9 @@ class Sink:
     concurrent: bool = False
     """Whether ``write`` may be called while other calls of ``write`` are in progress."""
 
+    takes_publication_changes: bool = True
+    """Whether the sink can be configured with ``publication_changes``. Their LSNs do not ascend with those of the rows."""
+
     flush_seconds: float | None = None
     """How long accepted data may stay unflushed, in seconds, for targets where each flush creates files. The user's batch
     policy for this sink takes precedence. ``None``: use the pipeline's policy."""
@@ -331,6 +337,7 @@ class SyncSink:
 
     supports_prepared: bool = False
     concurrent: bool = False
+    takes_publication_changes: bool = True
     flush_seconds: float | None = None
     flush_bytes: int | None = None
     waiting_for: str | None = None

@@ -52,7 +52,16 @@ THEMES = {
             "Truncate",
             "Message",
         ),
-        *("SchemaChange", "event_id", "Slice", "Transaction", "SnapshotChunk", "TableRows", "Relation"),
+        *(
+            "SchemaChange",
+            "PublicationChange",
+            "event_id",
+            "Slice",
+            "Transaction",
+            "SnapshotChunk",
+            "TableRows",
+            "Relation",
+        ),
         *("Prepare", "StreamPrepare", "CommitPrepared", "RollbackPrepared", "LSN", "Position"),
     ],
     "Errors": [

@@ -37,6 +37,9 @@ create_slot = true
 # buffer_bytes = "16MiB"        # between the source and the sinks
 # reconnect = true              # false: exit with code 3 when the connection is lost
 # wait_for_slot = true          # while another instance reads the slot, wait to take over
+# publication_interval = 60     # how often to look for partitions and tables that came or went, which the stream does not have
+# on_new_table = "snapshot"     # read the rows of a table that is added to the publication; "warn" (the default), or "ignore"
+# on_partition_change = "resnapshot"    # read a partitioned table again; "warn" (the default)
 # Without a journal, state_dir is a folder for what a restart must not forget, such as the names of masked columns.
 # [pipeline.batches]
 # max_bytes = "1MiB"
@@ -61,6 +64,7 @@ path = "events"
 # transform = "mine:transform"  # function transform in mine.py beside this file: change -> change or None; may be async
 # routing_key = "{new.tenant}"  # for sinks that route by key
 # schema_changes = true         # also write an event when the columns of a table change
+# publication_changes = true    # also write an event for what publication_interval notices
 # Concurrent sinks such as webhook also have: concurrency (batches at a time) and order ("key" or "table").
 # [sinks.batches]               # default: [pipeline.batches]; [sinks.retry] likewise
 # flush_seconds = 5

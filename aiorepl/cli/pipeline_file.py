@@ -77,6 +77,7 @@ def _pipeline(
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.journal.retention import Retention
     from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
+    from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange
     from aiorepl.retry import RetryPolicy
     from aiorepl.snapshot.options import SnapshotOptions
 
@@ -116,6 +117,9 @@ def _pipeline(
         "reconnect": bool,
         "wait_for_slot": bool,
         "state_dir": str,
+        "publication_interval": float,
+        "on_new_table": OnNewTable,
+        "on_partition_change": OnPartitionChange,
         "batches": BatchPolicy,
         "retry": RetryPolicy,
     }

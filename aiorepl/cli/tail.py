@@ -160,6 +160,7 @@ def tail(
         [Delivery(sink, schema_changes=schema_changes)],
         until=until,
         reconnect=None if no_reconnect else FOR_EVER,
+        publication_interval=None,
     )
     try:
         return 130 if run_async(run_pipeline(pipeline)) else 0

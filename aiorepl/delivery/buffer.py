@@ -189,6 +189,10 @@ class Cursor:
             self._changed.clear()
             await self._changed.wait()
 
+    def wake(self) -> None:
+        """End ``wait``."""
+        self._changed.set()
+
     def release(self, count: int) -> None:
         """Release the oldest ``count`` slices that were taken and not yet released."""
         self._released += count

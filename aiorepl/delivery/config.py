@@ -34,6 +34,8 @@ class Delivery:
         change, and returns the change, the result of ``change.with_columns``, or ``None`` to drop the change. If it raises
         ``TransientError``, it is called again.
     :param schema_changes: whether the sink gets a ``SchemaChange`` before the first row of a changed table.
+    :param publication_changes: whether the sink gets a ``PublicationChange`` for each change of the publications, of their tables and
+        of partitions that the stream does not have.
     :param routing_key: a template (see ``Routing``) or a function, for sinks that route by key.
     :param concurrency: how many batches may be written at once. More than 1 requires a sink that is ``concurrent``.
     :param order: which changes stay in order under concurrency: those of one ``"key"``, ``"table"`` or ``"routing_key"``.
@@ -49,6 +51,7 @@ class Delivery:
     selection: Selection | None = None
     transform: Transform | str | None = None
     schema_changes: bool = False
+    publication_changes: bool = False
     routing_key: RoutingKey | str | None = None
     concurrency: int = 1
     order: Literal["key", "table", "routing_key"] = "key"
@@ -71,6 +74,10 @@ class Delivery:
             raise ConfigurationError(
                 f"{type(self.sink).__name__} does not support concurrent writes: remove concurrency"
             )
+        if self.publication_changes and not self.sink.takes_publication_changes:
+            raise ConfigurationError(
+                f"{type(self.sink).__name__} does not support changes of the publication: remove publication_changes"
+            )
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency is {self.concurrency}, but must be at least 1")
         if isinstance(self.transform, str):
@@ -90,6 +97,7 @@ class ResolvedDelivery:
     selection: Selection | None = None
     transform: Transform | None = None
     schema_changes: bool = False
+    publication_changes: bool = False
     routing_key: RoutingKey | None = None
     concurrency: int = 1
     order: Order = by_key
@@ -170,6 +178,7 @@ def _resolve(spec: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> Resolv
         selection=options.selection,
         transform=transform,
         schema_changes=options.schema_changes,
+        publication_changes=options.publication_changes,
         routing_key=routing_key,
         concurrency=options.concurrency,
         order=order(options.order, routing_key),

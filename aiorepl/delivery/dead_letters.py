@@ -37,6 +37,7 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, SinkContext, SyncSink
 from aiorepl.transactions import changes as c
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -82,8 +83,9 @@ class DeadLetters(SyncSink):
         """
         try:
             for part in batch.slices:
-                # Each letter contains the descriptions of its tables.
-                changes = [change for change in part.changes if not isinstance(change, SchemaChange)]
+                # Each letter contains the descriptions of its tables, and changes of publications are not replayed.
+                left_out = (SchemaChange, PublicationChange)
+                changes = [change for change in part.changes if not isinstance(change, left_out)]
                 if changes:
                     self._write(part, changes, batch.rejection)
         except OSError as error:

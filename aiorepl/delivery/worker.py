@@ -12,6 +12,7 @@ from aiorepl.delivery.buffer import Cursor
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.data_errors import locate_error
 from aiorepl.delivery.feeder import Feeder
+from aiorepl.delivery.notices import Notices
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
@@ -56,6 +57,7 @@ class SinkWorker:
     :param keeps_position: whether the sink stores its position, and so gets batches without changes as well.
     :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
     :param memory: the selection's memory of earlier descriptions of tables; empty by default.
+    :param notices: changes from beside the stream; ``None`` if the sink gets none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class SinkWorker:
         keeps_position: bool,
         catalog: TableCatalog | None = None,
         memory: SelectionMemory | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self.statistics = statistics
         statistics.accepted = statistics.durable = after
@@ -88,6 +91,9 @@ class SinkWorker:
         self._policy = delivery.batches
         self._backoff = Backoff(delivery.retry)
         self._durable_on_write = delivery.sink.durable_on_write
+        self._notices = notices
+        if notices is not None:
+            notices.arrived = cursor.wake
         self._reset(after)
 
     def _reset(self, after: LSN) -> None:
@@ -108,6 +114,10 @@ class SinkWorker:
         self._committed: datetime | None = None
         # The error that prevents delivery of the next slice; raised once everything before it is durable.
         self._pending_error: AioreplError | None = None
+        # Whether the last batch ended with a transaction.
+        self._between = True
+        if self._notices is not None:
+            self._notices.rewind()
 
     async def run(self, feeder: Feeder | None = None) -> None:
         """Write and flush until the buffer is closed and empty; the last flush is included.
@@ -131,6 +141,8 @@ class SinkWorker:
     async def _deliver(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
+            if self._notices is not None and self._between:
+                await self._write_notices(self._notices)
             batch = self._next_batch()
             if batch is not None:
                 await self._write(batch)
@@ -243,6 +255,7 @@ class SinkWorker:
         statistics.changes += len(batch)
         self._unflushed_bytes += batch.size
         await self._accept(batch)
+        self._between = batch.slices[-1].last
 
     async def _write_separately(self, batch: Batch) -> None:
         """Write each transaction as a batch, so that transactions before a value that cannot be decoded are delivered.
@@ -260,6 +273,17 @@ class SinkWorker:
                 raise locate_error(error, slices) from None
             await self._accept(part)
 
+    async def _write_notices(self, notices: Notices) -> None:
+        """Write the changes from beside the stream, between two transactions. They do not move the position."""
+        if not (changes := notices.unwritten):
+            return
+        await self._writer.write(Batch((Slice(None, tuple(changes), True, self.statistics.accepted, 0),)))
+        notices.write(len(changes))
+        self.statistics.batches += 1
+        self.statistics.changes += len(changes)
+        if self._flush_at is None:
+            self._flush_at = asyncio.get_running_loop().time() + self._policy.flush_seconds
+
     async def _accept(self, batch: Batch) -> None:
         end_lsn = batch.end_lsn
         if end_lsn is not None:
@@ -275,6 +299,8 @@ class SinkWorker:
         await self._writer.flush()
         self._unflushed_bytes, self._flush_at = 0, None
         self.statistics.flushes += 1
+        if self._notices is not None:
+            self._notices.flush()
         if self._accepted is not None:
             await self._remember()
             end_lsn, self._accepted = self._accepted, None

@@ -22,6 +22,7 @@ from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.pieces import joined
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -87,6 +88,8 @@ class CloudEventsFormat(Format):
             attributes["subject"] = str(change.relation)
         elif isinstance(change, Truncate):
             attributes["subject"] = ",".join(map(str, change.relations))
+        elif isinstance(change, PublicationChange):
+            attributes["subject"] = f"{change.schema}.{change.table}" if change.schema else change.table
         elif isinstance(change, Message) and change.prefix:
             attributes["subject"] = change.prefix
         return attributes

@@ -26,6 +26,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -80,9 +81,9 @@ class DebeziumFormat(Format):
     def split(self, change: Change) -> tuple[Change, ...]:
         """Split a truncate by table, and an update of the key into a delete and an insert.
 
-        Schema changes are dropped, because Debezium's PostgreSQL connector does not report them.
+        Changes of schemas and publications are dropped, because Debezium's PostgreSQL connector does not report them.
         """
-        if isinstance(change, SchemaChange):
+        if isinstance(change, (SchemaChange, PublicationChange)):
             return ()
         if isinstance(change, Truncate):
             return by_table(change)

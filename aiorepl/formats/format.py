@@ -11,6 +11,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change, Message, Truncate
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction, to_datetime
@@ -135,13 +136,16 @@ def event_id(change: Change) -> str:
 
     It is unique within a slot. A schema change has the ordinal of the row after it: ``"<commit LSN>-<ordinal>-schema"``. A
     message between transactions has ``"<LSN>-message"``, with the LSN of its end, at which a commit record may begin. A
-    transaction that is delivered at PREPARE has the LSN of the PREPARE.
+    transaction that is delivered at PREPARE has the LSN of the PREPARE. A change of a publication has
+    ``"<LSN>-<ordinal>-publication"``, with the LSN at which it was noticed.
     """
     if change.transaction is not None:
         identity = f"{change.transaction.commit_lsn}-{change.ordinal}"
         return f"{identity}-schema" if isinstance(change, SchemaChange) else identity
     if isinstance(change, Message):
         return f"{change.lsn}-message"
+    if isinstance(change, PublicationChange):
+        return f"{change.lsn}-{change.ordinal}-publication"
     raise TypeError("a row change outside a transaction")
 
 
@@ -149,7 +153,7 @@ def commit_lsn(change: Change) -> LSN:
     """Return the LSN with which ``event_id`` begins."""
     if change.transaction is not None:
         return change.transaction.commit_lsn
-    if isinstance(change, Message):
+    if isinstance(change, (Message, PublicationChange)):
         return change.lsn
     raise TypeError("a row change outside a transaction")
 

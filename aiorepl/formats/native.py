@@ -20,10 +20,12 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.format import Format, iso_time
 from aiorepl.formats.native_rows import NativeRows, transaction_fields
 from aiorepl.formats.pieces import Piece, Pieces, joined
+from aiorepl.formats.publication import publication_event
 from aiorepl.formats.schema import schema_event
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -77,6 +79,8 @@ class NativeFormat(Format):
             return self._message(change)
         if isinstance(change, SchemaChange):
             return schema_event(change)
+        if isinstance(change, PublicationChange):
+            return publication_event(change)
         raise TypeError(f"no native event for {type(change).__name__}")
 
     def event_pieces(self, change: Change) -> Iterable[Piece]:

@@ -15,6 +15,7 @@ from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, Update
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -30,6 +31,7 @@ _COLOURS: Final = {
     "truncate": "red",
     "message": "cyan",
     "schema": "magenta",
+    "publication": "magenta",
 }
 _BARE: Final = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool")
 _ENDS: Final = {
@@ -71,6 +73,8 @@ class PrettyFormat(Format):
             rest = f" {self._quoted(change.content.decode('utf-8', 'backslashreplace'))}"
         elif isinstance(change, SchemaChange):
             name, rest = str(change.relation), _altered(change)
+        elif isinstance(change, PublicationChange):
+            name, rest = str(change.difference), f" {change.what}{'' if change.certain else '?'}"
         else:
             raise TypeError(f"no line for {type(change).__name__}")
         verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)

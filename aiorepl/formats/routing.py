@@ -15,6 +15,7 @@ from typing import Final
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.schema_changes import SchemaChange
 
@@ -46,7 +47,9 @@ class Routing:
 
         :raises DataError: the bytes of a column do not match its type.
         """
-        if isinstance(change, (RowChange, SchemaChange)):
+        if isinstance(change, PublicationChange) and not change.schema:
+            return (self._fill(change, "publication", change.table),)
+        if isinstance(change, (RowChange, SchemaChange, PublicationChange)):
             return (self._fill(change, change.schema, change.table),)
         if isinstance(change, Truncate):
             return tuple(self._fill(change, relation.schema, relation.name) for relation in change.relations)

@@ -18,6 +18,7 @@ from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Delete, Message, RowChange, Truncate, Update
+from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -74,8 +75,8 @@ class Wal2JsonFormat(Format):
         self._native = NativeFormat()
 
     def split(self, change: Change) -> tuple[Change, ...]:
-        """Split a truncate by table, and drop schema changes, which wal2json does not report."""
-        if isinstance(change, SchemaChange):
+        """Split a truncate by table, and drop changes of schemas and publications, which wal2json does not report."""
+        if isinstance(change, (SchemaChange, PublicationChange)):
             return ()
         return by_table(change) if isinstance(change, Truncate) else (change,)
 

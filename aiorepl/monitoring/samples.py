@@ -15,6 +15,7 @@ from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.histogram import Histogram
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
+from aiorepl.transactions.publication_changes import WHATS
 from aiorepl.transactions.row_counts import MOST_TABLES, OTHER
 
 
@@ -95,6 +96,15 @@ SNAPSHOT_DONE: Final = Metric(
 SNAPSHOT_TABLES: Final = Metric(
     "aiorepl_snapshot_tables", "gauge", "Tables of snapshots by state.", ("state",)
 )
+PUBLICATION_CHANGES: Final = Metric(
+    "aiorepl_publication_changes_total",
+    "counter",
+    "Changes of the publications, of their tables and of partitions, which the stream does not have.",
+    ("change",),
+)
+PUBLICATION_UNKNOWN: Final = Metric(
+    "aiorepl_publication_unknown", "gauge", "1 while the publications cannot be watched."
+)
 HEARTBEATS: Final = Metric(
     "aiorepl_heartbeats_total", "counter", "Heartbeats that were sent, skipped or failed.", ("result",)
 )
@@ -163,6 +173,7 @@ METRICS: Final = (
     *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
     *(WRITE_SECONDS, FLUSH_SECONDS, JOURNAL_BYTES, JOURNAL_PREPARED, CONSUMER_BYTES, JOURNAL_UNKNOWN),
     *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, HEARTBEATS),
+    *(PUBLICATION_CHANGES, PUBLICATION_UNKNOWN),
     *(
         SLOT_RETAINED,
         SLOT_SAFE,
@@ -264,6 +275,10 @@ def _of_snapshots(statistics: PipelineStatistics) -> Iterator[Sample]:
         for state in dict.fromkeys(table.state for table in snapshot.tables):
             count = sum(table.state == state for table in snapshot.tables)
             yield SNAPSHOT_TABLES, (state,), float(count)
+    if (publication := statistics.publication) is not None:
+        for what in WHATS:
+            yield PUBLICATION_CHANGES, (what,), float(publication.changes.get(what, 0))
+        yield PUBLICATION_UNKNOWN, (), float(publication.error is not None)
     if heartbeat is not None:
         for result in ("sent", "skipped", "failed"):
             yield HEARTBEATS, (result,), float(getattr(heartbeat, result))

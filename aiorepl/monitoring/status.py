@@ -71,12 +71,20 @@ def status(
             "disk": statistics.transaction_buffer.spooled,
         },
         "gaps": len(statistics.gaps),
+        "publication": _publication(statistics),
         "rows": _rows(statistics),
         "snapshots": _snapshots(statistics),
         "snapshot": _snapshot(statistics),
         "slot": None if slot is None else _slot(slot),
         "journal": None if journal is None else _journal(journal),
     }
+
+
+def _publication(statistics: PipelineStatistics) -> dict[str, Any] | None:
+    """Describe the watch on the publications."""
+    if (watch := statistics.publication) is None:
+        return None
+    return {"changes": dict(watch.changes), "error": watch.error}
 
 
 def _slot(slot: SlotStatus) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from aiorepl.cancellation import run_until_set, uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
+from aiorepl.delivery.notices import Notices
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
@@ -56,6 +57,7 @@ class FanOut(ABC):
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
     :param memories: the memories of the sinks' selections, by sink name.
+    :ivar notices: changes from beside the stream, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
     :ivar started: set once the stream has started.
     :ivar ending: set when the pipeline has to end, because reading failed or all sinks have failed.
@@ -78,6 +80,7 @@ class FanOut(ABC):
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
         self.failure: Exception | None = None
+        self.notices: Mapping[str, Notices] = {}
         self.gaps = gaps
         self._capture = capture
         self.snapshots = snapshots
@@ -248,6 +251,7 @@ class FanOut(ABC):
             keeps_position=stored is not None,
             catalog=None if self._capture.tables is None else self._capture.tables.catalog,
             memory=self._memories.get(name),
+            notices=self.notices.get(name),
         )
 
     async def _run_workers(

@@ -28,6 +28,9 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.pipeline.fan_out import FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, PublicationPolicy
+from aiorepl.pipeline.publication_state import PublicationState
+from aiorepl.pipeline.publication_watch import PublicationWatch
 from aiorepl.pipeline.selection_state import SelectionState
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
@@ -78,8 +81,16 @@ class Pipeline:
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
     :param shutdown_timeout: the time that sinks have to finish after ``stop``, before they are cancelled.
-    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, and
-        the plans of snapshots. Needed if a selection hides anything by a pattern with ``*`` or ``?``.
+    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, the
+        plans of snapshots, and the last picture of the publications. Needed if a selection hides anything by a pattern with ``*`` or
+        ``?``.
+    :param publication_interval: how often the publications in the catalog are compared with their last picture, to notice what the
+        stream does not have: partitions that were attached, detached or truncated, and tables that were added or dropped. ``None``:
+        never.
+    :param on_new_table: what to do when a table is added to the publications: ``"snapshot"``: read its rows while the stream runs,
+        ``"warn"``: log a warning, ``"ignore"``: log nothing.
+    :param on_partition_change: what to do when rows came or went with a partition: ``"resnapshot"``: read the partitioned table while
+        the stream runs, after a TRUNCATE if rows went, ``"warn"``: log a warning.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
     :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """
@@ -102,6 +113,9 @@ class Pipeline:
         retry: RetryPolicy | None = None,
         shutdown_timeout: Duration = 10.0,
         state_dir: str | os.PathLike[str] | None = None,
+        publication_interval: Duration | None = 60.0,
+        on_new_table: OnNewTable = "warn",
+        on_partition_change: OnPartitionChange = "warn",
         buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
         if not isinstance(source, Source):
@@ -139,11 +153,16 @@ class Pipeline:
             raise ConfigurationError(
                 "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
             )
+        if publication_interval is not None:
+            publication_interval = seconds_of("publication_interval", publication_interval)
+        policy = PublicationPolicy(publication_interval, on_new_table, on_partition_change)
         self._source = source
         self._wait_for_slot = wait_for_slot
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
+        if policy.interval is None and any(each.publication_changes for each in deliveries.values()):
+            raise ConfigurationError("publication_changes needs publication_interval")
         announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
         journaled = journal is not None
         selections = (
@@ -196,6 +215,18 @@ class Pipeline:
             source, phase, self._snapshots, options.max_wal_bytes, lambda: self._flushed
         )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
+        self._watch: PublicationWatch | None = None
+        if source.has_catalog and policy.interval is not None:
+            self._watch = PublicationWatch(
+                source,
+                policy,
+                deliveries,
+                PublicationState(folder, source.slot),
+                self._snapshots,
+                self._capture.counts,
+                lambda: self._fan_out.received,
+            )
+            self._fan_out.notices = self._watch.notices
         self._stopping = asyncio.Event()
         self._started = False
         self._began: float | None = None
@@ -363,6 +394,7 @@ class Pipeline:
             gaps=tuple(fan_out.gaps.accepted),
             snapshot=self._monitor.statistics(),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
+            publication=None if self._watch is None else self._watch.statistics,
         )
 
     def __repr__(self) -> str:
@@ -410,6 +442,11 @@ class Pipeline:
                     self._run_heartbeat(), name=f"aiorepl heartbeat {self._source.slot}"
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
+            if self._watch is not None:
+                task = asyncio.create_task(
+                    self._run_watch(), name=f"aiorepl publications {self._source.slot}"
+                )
+                cleanup.push_async_callback(cancel_and_wait, task)
             monitor = asyncio.create_task(
                 self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
             )
@@ -424,6 +461,11 @@ class Pipeline:
         await self.started()
         assert self._heartbeat is not None
         await self._heartbeat.run()
+
+    async def _run_watch(self) -> None:
+        await self.started()
+        assert self._watch is not None
+        await self._watch.run(self._capture.position, fresh=self._capture.created is not None)
 
 
 def _table_lookups(

@@ -10,6 +10,7 @@ from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
+from aiorepl.pipeline.publication_policy import PublicationStatistics
 from aiorepl.snapshot.statistics import SnapshotStatistics
 from aiorepl.source.continuity import Gap
 from aiorepl.source.heartbeat import HeartbeatStatistics
@@ -71,6 +72,7 @@ class PipelineStatistics:
     :param gaps: the gaps that were accepted.
     :param snapshot: the progress of the snapshots; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
+    :param publication: the watch on the publications so far; ``None`` if there is none.
     :param uptime_seconds: seconds since ``run`` was called; ``None`` before.
     :param waiting_for: the transaction that the pipeline waits for: at a start, the server can create the slot only once the
         transaction has ended; with ``visible``, the transaction is delivered only once it is visible.
@@ -95,3 +97,4 @@ class PipelineStatistics:
     heartbeat: HeartbeatStatistics | None
     waiting_for: str | None = None
     uptime_seconds: float | None = None
+    publication: PublicationStatistics | None = None

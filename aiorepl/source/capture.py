@@ -343,6 +343,12 @@ class Capture:
                 await drop_created(self.source, self.created)
 
     @property
+    def position(self) -> Position:
+        """The slot's position at the last connection, with its cluster and database."""
+        _, result = self._connected()
+        return result.position
+
+    @property
     def created(self) -> CreatedSlot | None:
         """The slot that ``connect`` created; ``None`` for an existing slot or a temporary one."""
         return None if self._preflight is None or self.source.temporary else self._preflight.created

@@ -106,7 +106,7 @@ class Assembler:
             m.Begin: self._enter,
             m.Commit: self._commit,
             m.Origin: self._set_origin,
-            m.Truncate: self._content,
+            m.Truncate: self._truncate,
             m.Message: self._message,
             Relation: self._describe_relation,
             Type: self._describe,
@@ -427,10 +427,18 @@ class Assembler:
         """Emit a step of two-phase commit that delivers no changes."""
         self._slices.append(Slice(None, (), True, end_lsn, 0, two_phase))
 
-    def _describe_relation(self, relation: Relation) -> None:
+    def _truncate(self, message: m.Truncate) -> None:
+        # In a stream, a message has the xid of its subtransaction, as the catalog has.
+        self._counts.truncated(message.relations, message.xid or self._xid())
+        self._content(message)
+
+    def _xid(self) -> int:
         begin = self._begin
-        xid = self._pending.xid if self._pending is not None else begin.xid if begin is not None else 0
-        self._relations.append((relation, xid))
+        return self._pending.xid if self._pending is not None else begin.xid if begin is not None else 0
+
+    def _describe_relation(self, relation: Relation) -> None:
+        self._counts.described()
+        self._relations.append((relation, self._xid()))
         self._describe(relation)
 
     def _describe(self, described: Relation | Type) -> None:

@@ -26,7 +26,7 @@ _MOST_KEPT: Final = 1 << 20
 _LARGE_COLUMN: Final = 256 * 1024
 
 
-Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema"]
+Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema", "publication"]
 
 
 class Change:

@@ -16,7 +16,8 @@ cdef class RowCounts:
     cdef Py_ssize_t _most
     cdef dict _by_oid
     cdef TableCount _other
-    cdef readonly object transactions
+    cdef readonly object transactions, truncates
+    cdef public object altered
 
     @cython.locals(count=TableCount)
     cpdef TableCount of(self, object relation)

@@ -4,7 +4,8 @@ compiled form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiorepl.histogram import Histogram
@@ -15,6 +16,7 @@ from aiorepl.pgoutput.rows import RowMessage
 # bounded number of series.
 MOST_TABLES: Final = 200
 OTHER: Final = "other"
+_MOST_TRUNCATES: Final = 1000
 _TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
 
 
@@ -70,15 +72,19 @@ class RowCounts:
 
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
     :ivar transactions: a histogram of the number of changes in a received transaction.
+    :ivar truncates: table and transaction of the last truncates, which their reader removes.
+    :ivar altered: called when a table was described or truncated.
     """
 
-    __slots__ = ("_by_oid", "_most", "_other", "transactions")
+    __slots__ = ("_by_oid", "_most", "_other", "altered", "transactions", "truncates")
 
     def __init__(self, most: int = MOST_TABLES) -> None:
         self._most = most
         self._by_oid: dict[int, TableCount] = {}
         self._other = TableCount(None, OTHER)
         self.transactions = Histogram(_TRANSACTION_ROWS)
+        self.truncates: deque[tuple[int, int]] = deque(maxlen=_MOST_TRUNCATES)
+        self.altered: Callable[[], None] | None = None
 
     def of(self, relation: Relation) -> TableCount:
         """Return the counts of a table."""
@@ -90,6 +96,16 @@ class RowCounts:
         elif count.relation is not relation:
             count.relation, count.table = relation, str(relation)
         return count
+
+    def truncated(self, relations: Iterable[Relation], xid: int) -> None:
+        """Remember a truncate."""
+        self.truncates.extend((relation.oid, xid) for relation in relations)
+        self.described()
+
+    def described(self) -> None:
+        """Tell the listener that a table was described."""
+        if self.altered is not None:
+            self.altered()
 
     def tables(self) -> list[TableCount]:
         """Return the counts of all tables with rows, in the order of their first rows; the sum of further tables is

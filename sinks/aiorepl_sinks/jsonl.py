@@ -20,7 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from aiorepl import Batch, ConfigurationError, Message, Position, Sink, SinkContext, durable
+from aiorepl import (
+    Batch,
+    ConfigurationError,
+    Message,
+    Position,
+    PublicationChange,
+    Sink,
+    SinkContext,
+    durable,
+)
 from aiorepl.formats import named
 from aiorepl.formats.pieces import Piece
 from aiorepl.sizes import Size, size_of
@@ -177,6 +186,9 @@ def _begin(batch: Batch) -> int:
         for change in part.changes:
             if isinstance(change, Message):
                 return change.lsn
+            if isinstance(change, PublicationChange):
+                assert part.end_lsn is not None
+                return part.end_lsn
     raise AssertionError("a batch without events has no lines")
 
 

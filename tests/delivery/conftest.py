@@ -12,6 +12,7 @@ import pytest
 from aiorepl import LSN, BatchPolicy, RetryPolicy, Sink, SinkContext
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.delivery.notices import Notices
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.worker import SinkWorker
 from aiorepl.pgoutput.decoder import Decoder
@@ -42,6 +43,7 @@ class WorkerHarness:
         after: LSN | None = None,
         keeps_position: bool = False,
         limit: int = 1024 * 1024,
+        notices: Notices | None = None,
         **choices,
     ) -> None:
         self.stream = Stream()
@@ -58,6 +60,7 @@ class WorkerHarness:
             SinkContext("s", self.stream.position),
             after=after or begin,
             keeps_position=keeps_position,
+            notices=notices,
         )
         self.task: asyncio.Task[None] | None = None
 

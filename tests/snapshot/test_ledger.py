@@ -162,6 +162,7 @@ async def test_it_is_kept_in_a_private_file(ledger, tmp_path):
     file = LedgerFile(tmp_path / "state", "s")
     assert await file.read(SOURCE) is None
     await file.write(ledger)
+    await file.update(lambda ledger: ledger.with_tables([(7, "public", "t7")], replaces=True))
     left_out = await file.update(lambda ledger: ledger.left_out(A, "x"))
     again = LedgerFile(tmp_path / "state", "s")
     assert left_out == await again.read(SOURCE)

@@ -72,6 +72,10 @@ async def test_names(queue):
     queue.counters[1].state = "reading"
     assert {6} == await queue.add([A], None, LSN(7))
     assert (6, LSN(7)) == (queue.ledger.last_id, queue.ledger.signal_lsn)
+    assert {7} == await queue.add([B], None, replaces=True)
+    assert queue.ledger.table(7).replaces
+    await queue.replace([queue.ledger.table(7)], {B: [SimpleNamespace(oid=9, schema="public", name="b1")]})
+    assert (9, True) == (queue.ledger.table(8).oid, queue.ledger.table(8).replaces)
 
 
 async def test_completion(queue):

@@ -1,4 +1,8 @@
-"""Reads a table without a key at one point of the stream, because its rows cannot be compared with those of the stream."""
+"""Reads a table at one point of the stream, after a truncate of it.
+
+So a table without a key is read, because its rows cannot be compared with those of the stream, and a table that the sinks have rows
+of that it no longer has.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from aiorepl.transactions.transaction import Transaction
 async def read_at_one_point(reading: TableReading, described: DescribedTable) -> None:
     """Read a table as one transaction, with the stream held back at exactly the point where it is read.
 
-    Without a key sinks cannot replace rows, so the transaction begins with a truncate of the table.
+    The transaction begins with a truncate of the table, because sinks cannot replace rows without a key, nor find rows that are gone.
 
     :raises Altered, ReadAgain: the table has to be read again.
     :raises ConfigurationError: the table cannot be read; says what to do.
@@ -41,7 +45,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
                 transaction = await stack.enter_async_context(reading.chunks.begun(snapshot))
         except TimeoutError:
             raise SlotError(
-                f"table {table} has no key, and the transactions in progress did not end within the lock_timeout of "
+                f"table {table} is read as a whole, and the transactions in progress did not end within the lock_timeout of "
                 f"{source.options.lock_timeout:g} s: end them, or set a longer one"
             ) from None
         source.merge.hold(point, reached.set)

@@ -118,9 +118,13 @@ class Snapshots:
         """
         await self._queue.completion.wait_for(await self._add([_request(table, where)], where))
 
-    async def add(self, table: str, where: str | None = None) -> None:
-        """Queue a table; see ``request``. On return the ledger has the table."""
-        await self._add([_request(table, where)], where)
+    async def add(self, table: str, where: str | None = None, *, replaces: bool = False) -> None:
+        """Queue a table; see ``request``. On return the ledger has the table.
+
+        :param replaces: whether a truncate precedes the rows, because the sinks have rows that the table no longer has. Then the
+            table is read at one point, with the stream held back.
+        """
+        await self._add([_request(table, where)], where, replaces=replaces)
 
     async def completed(self) -> None:
         """Wait until every table is complete that was requested, or left by an earlier process, except for failed ones.
@@ -246,11 +250,18 @@ class Snapshots:
             self._pause_or_go_on()
         self._turns.wake()
 
-    async def _add(self, names: list[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
+    async def _add(
+        self,
+        names: list[Name],
+        where: str | None,
+        signal_lsn: LSN | None = None,
+        *,
+        replaces: bool = False,
+    ) -> set[int]:
         await self._begun.wait()
         if self._end is not None:
             raise AioreplError(self._end)
-        added = await self._queue.add(names, where, signal_lsn)
+        added = await self._queue.add(names, where, signal_lsn, replaces=replaces)
         assert self._turns is not None
         self._turns.wake()
         return added

@@ -1,4 +1,4 @@
-"""Reads one table while the stream runs: in a window if it has a key, else at one point.
+"""Reads one table while the stream runs: in a window if it has a key and no truncate precedes its rows, else at one point.
 
 If the table was truncated, rewritten or altered meanwhile, blocks no longer hold the rows that they held when the table was cut
 into chunks, so it is read again from the beginning. Whole chunks arrive twice then; they are idempotent, like all rows with a key.
@@ -71,7 +71,7 @@ async def _read(reading: TableReading) -> None:
     for _ in range(_ATTEMPTS):
         described = await _describe(reading)
         try:
-            if described.table.key:
+            if described.table.key and not reading.progress.replaces:
                 await WindowReader(reading, described).read()
             else:
                 await read_at_one_point(reading, described)

@@ -110,11 +110,19 @@ class TableQueue:
 
     # Changes of the tables.
 
-    async def add(self, names: Sequence[Name], where: str | None, signal_lsn: LSN | None = None) -> set[int]:
+    async def add(
+        self,
+        names: Sequence[Name],
+        where: str | None,
+        signal_lsn: LSN | None = None,
+        *,
+        replaces: bool = False,
+    ) -> set[int]:
         """Queue tables by their names. Return their ids in the ledger. A queued table whose reading has not begun keeps its id.
 
         :param signal_lsn: the LSN of the signal that requests the tables, so that a restart does not carry the signal out
             again.
+        :param replaces: whether a truncate precedes the rows.
         """
         ids: set[int] = set()
 
@@ -122,10 +130,12 @@ class TableQueue:
             waiting = {
                 (table.schema, table.name): table.id
                 for table in ledger.unfinished
-                if table.where == where and table.plan is None and self._waits(table.id)
+                if (table.where, table.replaces) == (where, replaces)
+                and table.plan is None
+                and self._waits(table.id)
             }
             new = [(0, *name) for name in dict.fromkeys(names) if name not in waiting]
-            changed = ledger.with_tables(new, where)
+            changed = ledger.with_tables(new, where, replaces=replaces)
             ids.update(waiting[name] for name in names if name in waiting)
             ids.update(range(ledger.last_id + 1, changed.last_id + 1))
             return changed if signal_lsn is None else replace(changed, signal_lsn=signal_lsn)
@@ -145,7 +155,7 @@ class TableQueue:
                 if ledger.table(table.id) is None or self.is_cancelled(table.id):
                     continue
                 parts = [(part.oid, part.schema, part.name) for part in found[table.schema, table.name]]
-                after = ledger.with_tables(parts, table.where).without(table)
+                after = ledger.with_tables(parts, table.where, replaces=table.replaces).without(table)
                 replaced[table.id] = set(range(ledger.last_id + 1, after.last_id + 1))
                 ledger = after
             return ledger

@@ -62,6 +62,7 @@ class TableProgress:
     :param done: the chunks that are durable, by their numbers in the table, from 1.
     :param delivered: the LSN of each chunk that was delivered and is not known to be durable, by number.
     :param error: why a failed table could not be read.
+    :param replaces: whether a truncate precedes its rows, because the sinks have rows that the table no longer has.
     """
 
     id: int
@@ -74,6 +75,7 @@ class TableProgress:
     delivered: Mapping[int, LSN] | None = None
     status: Status = "reading"
     error: str | None = None
+    replaces: bool = False
     # The table in the ledger's file, once it was written: a write encodes only the tables that changed.
     _encoded: orjson.Fragment | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -238,12 +240,14 @@ class ChunkLedger:
         """Add a table that is to be read; it is the last of ``tables``. A failed one of the same oid is replaced."""
         return self.with_tables([(oid, schema, name)], where)
 
-    def with_tables(self, tables: Sequence[tuple[int, str, str]], where: str | None = None) -> ChunkLedger:
+    def with_tables(
+        self, tables: Sequence[tuple[int, str, str]], where: str | None = None, *, replaces: bool = False
+    ) -> ChunkLedger:
         """Add tables that are to be read, by oid, schema and name; failed ones of the same oid are replaced."""
         oids = {oid for oid, _, _ in tables}
         kept = [table for table in self.tables if table.oid not in oids or table.status != "failed"]
         new = [
-            TableProgress(number, *table, where)
+            TableProgress(number, *table, where, replaces=replaces)
             for number, table in enumerate(tables, start=self.last_id + 1)
         ]
         return replace(self, tables=(*kept, *new), last_id=self.last_id + len(new))
@@ -355,6 +359,7 @@ def _dump_table(table: TableProgress) -> dict[str, Any]:
         "delivered": [[part, str(commit_lsn)] for part, commit_lsn in (table.delivered or {}).items()],
         "status": table.status,
         "error": table.error,
+        "replaces": table.replaces,
     }
 
 
@@ -374,6 +379,8 @@ def _load_table(fields: Mapping[str, Any]) -> TableProgress:
         delivered or None,
         fields["status"],
         None if fields["error"] is None else text(fields, "error"),
+        # Earlier versions have no such tables.
+        "replaces" in fields and boolean(fields, "replaces"),
     )
 
 

@@ -43,6 +43,7 @@ class ObjectSink(SyncSink):
     :param spill_dir: the spool's folder.
     """
 
+    takes_publication_changes = False
     flush_seconds = 60.0
     flush_bytes = 256 * 1024 * 1024
 

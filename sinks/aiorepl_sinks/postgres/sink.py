@@ -60,6 +60,7 @@ class PostgresSink(Sink):
         working. If not, the connection counts as lost.
     """
 
+    takes_publication_changes = False
     reads_dsn_file: ClassVar[bool] = True
     """Whether this class reads ``dsn = "file:…"`` itself, so that a pipeline's file passes the text on."""
 

@@ -70,6 +70,9 @@ class RedisSink(Sink):
     :param position_key: the key of the hash that holds the position; ``{slot}`` and ``{name}`` (the sink's) are replaced.
     """
 
+    # The IDs of entries are LSNs, which must ascend.
+    takes_publication_changes = False
+
     def __init__(
         self,
         url: str = "redis://localhost:6379/0",

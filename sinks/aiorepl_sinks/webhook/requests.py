@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 from typing import Final
 
-from aiorepl import Change, ConfigurationError, Message, SinkContext
+from aiorepl import Change, ConfigurationError, Message, PublicationChange, SinkContext
 
 _PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
@@ -64,14 +64,16 @@ class Request:
 def identity(change: Change, part: int = 0) -> str:
     """Return an event's identity: the change's LSN as 16 hexadecimal digits, and its ordinal.
 
-    A message outside transactions and a schema change share a row's LSN or ordinal, so their identities have a letter.
+    A message outside transactions, a change of the publication and a schema change may share a row's LSN or ordinal, so their
+    identities have a letter.
 
     :param part: the index of the event, if the format makes several of the change.
     """
     rest = f"_{part}" if part else ""
     if change.transaction is None:
-        assert isinstance(change, Message)
-        return f"{change.lsn:016X}_{change.ordinal}m{rest}"
+        assert isinstance(change, (Message, PublicationChange))
+        letter = "m" if isinstance(change, Message) else "p"
+        return f"{change.lsn:016X}_{change.ordinal}{letter}{rest}"
     mark = "s" if change.kind == "schema" else ""
     return f"{change.transaction.commit_lsn:016X}_{change.ordinal}{mark}{rest}"
 

@@ -1,0 +1,82 @@
+"""Reads the publications from the catalog, on a connection of its own, and compares them with an earlier picture."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
+
+from aiorepl.lsn import LSN
+from aiorepl.source.publication.differences import Details, details, differences, examined
+from aiorepl.source.publication.picture import Picture, picture
+from aiorepl.source.publication.queries import facts_query, fetch_details
+from aiorepl.source.source import Source
+from aiorepl.transactions.publication_changes import Difference
+from aiorepl.wire.kept_connection import KeptConnection
+
+_SHARED_STATISTICS: Final = 15
+_LATE_SECONDS: Final = 1.0
+
+
+class Comparison:
+    """Two pictures, and what the catalog has about the tables in which they differ.
+
+    :ivar now: the later picture; equal to the earlier one, except for its LSN and time, if nothing has changed.
+    """
+
+    def __init__(self, before: Picture, now: Picture, found: dict[int, Details], version: int) -> None:
+        self.now = now
+        self._before = before
+        self._found = found
+        self._version = version
+
+    @property
+    def xids(self) -> set[int]:
+        """The transactions that wrote the rows of these tables in ``pg_class``."""
+        return {each.xid for each in self._found.values()}
+
+    def differences(self, truncated: AbstractSet[tuple[int, int]]) -> list[Difference]:
+        """Return the differences.
+
+        :param truncated: table and transaction of each truncate that the stream has had since the earlier picture.
+        """
+        if self._before.hash == self.now.hash:
+            return []
+        return differences(self._before, self.now, self._found, self._version, truncated)
+
+
+class PublicationReader:
+    """Reads the publications of a source."""
+
+    def __init__(self, source: Source) -> None:
+        self._names = list(source.options().publications)
+        self._connection = KeptConnection(source.connect_sql)
+
+    async def compare(self, before: Picture | None) -> Comparison:
+        """Read the publications.
+
+        :param before: the earlier picture; ``None``: there is none, and nothing differs.
+        :raises Exception: the server failed.
+        """
+        version = await self._connection.server_version()
+        known = None if before is None else before.hash
+        row = await self._connection.fetchrow(facts_query(version), self._names, known)
+        lsn, time = LSN.parse(row["lsn"]), row["time"]
+        if row["facts"] is None:
+            assert before is not None
+            now = replace(before, lsn=lsn, time=time)
+            return Comparison(now, now, {}, version)
+        now = picture(row["facts"], row["hash"], lsn, time)
+        if before is None:
+            return Comparison(now, now, {}, version)
+        oids = examined(before, now)
+        if oids and version < _SHARED_STATISTICS:
+            # The collector of statistics may be this late.
+            await asyncio.sleep(_LATE_SECONDS)
+        found = details(await fetch_details(self._connection, oids)) if oids else {}
+        return Comparison(before, now, found, version)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.drop()

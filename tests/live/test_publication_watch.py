@@ -1,0 +1,535 @@
+"""The watch on the publications, on real servers: it notices what the stream does not have, and acts by the policies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from aiorepl import (
+    BatchPolicy,
+    ConfigurationError,
+    Delivery,
+    PermanentError,
+    Pipeline,
+    PublicationChange,
+    Selection,
+    Source,
+)
+from aiorepl.pipeline.publication_state import PublicationState
+from aiorepl.testing.faults import MemorySink
+
+EVERY_SERVER = pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
+SOME_SERVERS = pytest.mark.parametrize("server", [16, 18], indirect=True)
+TABLES = (
+    "CREATE TABLE m (id int, part int, v text, PRIMARY KEY (id, part)) PARTITION BY LIST (part)",
+    "CREATE TABLE m1 PARTITION OF m FOR VALUES IN (1)",
+    "CREATE TABLE m2 PARTITION OF m FOR VALUES IN (2)",
+    "CREATE TABLE loose (id int, part int, v text, PRIMARY KEY (id, part))",
+    "CREATE TABLE plain (id int PRIMARY KEY, v text)",
+    "INSERT INTO m SELECT i, 1 + i % 2, 'old' FROM generate_series(1, 10) i",
+    "INSERT INTO loose SELECT i, 3, 'loose' FROM generate_series(101, 105) i",
+    "CREATE PUBLICATION w FOR TABLE m, plain WITH (publish_via_partition_root = true)",
+)
+
+
+class Watched:
+    """A database with a partitioned table that is published under its own name."""
+
+    def __init__(self, published: Any, options: dict[str, Any]) -> None:
+        self.published = published
+        self.options = options
+
+    def source(self) -> Source:
+        return Source(self.published.dsn, slot=self.published.slot, publication="w", create_slot=True)
+
+    def pipeline(self, sink: MemorySink, selection: Selection | None = None, **options: Any) -> Pipeline:
+        delivery = Delivery(
+            sink, selection=selection, publication_changes=True, batches=BatchPolicy(flush_seconds=0.02)
+        )
+        given = {"publication_interval": 0.05} | self.options | options
+        return Pipeline(self.source(), {"s": delivery}, **given)
+
+    async def until(self, look: Callable[[], Any], good: Callable[[Any], bool] = bool) -> Any:
+        """Wait until ``good`` accepts the result of ``look``."""
+        return await self.published.until(lambda: asyncio.sleep(0, look()), good)
+
+    async def looked(self, pipeline: Pipeline) -> None:
+        """Wait until the watch has looked at the catalog as it is now."""
+        watch = pipeline.statistics().publication
+        looks = watch.looks
+        await self.until(lambda: watch.looks, lambda now: now > looks + 1)
+
+    async def noticed(self, pipeline: Pipeline, sink: MemorySink, *statements: str) -> list[str]:
+        """Run the statements, and return the differences that the watch notices, as kinds and names."""
+        before = len(items(sink))
+        await self.published.execute(*statements)
+        await self.looked(pipeline)
+        watch = pipeline.statistics().publication
+        assert watch.error is None
+        await self.until(lambda: len(items(sink)), sum(watch.changes.values()).__eq__)
+        return [shown(each) for each in items(sink)[before:]]
+
+
+def items(sink: MemorySink) -> list[PublicationChange]:
+    return [change for change in sink.changes if isinstance(change, PublicationChange)]
+
+
+def shown(change: PublicationChange) -> str:
+    return f"{change.what}{'' if change.certain else '?'} {change.difference}"
+
+
+def rows(sink: MemorySink, table: str) -> dict[int, str]:
+    """The rows of a table as a target has them that merges by key."""
+    found: dict[int, str] = {}
+    for change in sink.changes:
+        if change.kind == "truncate" and any(relation.name == table for relation in change.relations):
+            found.clear()
+        elif change.kind in ("insert", "read", "update") and change.table == table:
+            found[change.new["id"]] = change.new["v"]
+        elif change.kind == "delete" and change.table == table:
+            found.pop(change.key["id"])
+    return found
+
+
+@pytest.fixture(params=["journal", "direct"])
+def kept(request, tmp_path) -> dict[str, Any]:
+    """Where the pipeline keeps its state: in a journal, or in a folder."""
+    return {"journal" if request.param == "journal" else "state_dir": str(tmp_path / "kept")}
+
+
+@pytest.fixture
+async def watched(published, kept) -> Watched:
+    await published.execute("DROP PUBLICATION p", "DROP TABLE items", *TABLES)
+    return Watched(published, kept)
+
+
+def of_partitions() -> Iterator[tuple[list[str], list[str]]]:
+    """Statements, and what they are noticed as."""
+    yield ["CREATE TABLE m4 PARTITION OF m FOR VALUES IN (4)"], ["partition_created public.m4 of public.m"]
+    yield (
+        ["ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)"],
+        ["partition_attached public.loose of public.m"],
+    )
+    yield (
+        [
+            (
+                "BEGIN; CREATE TABLE n (LIKE m); INSERT INTO n VALUES (1, 5, ''); "
+                "ALTER TABLE m ATTACH PARTITION n FOR VALUES IN (5); COMMIT"
+            )
+        ],
+        ["partition_attached public.n of public.m"],
+    )
+    yield ["ALTER TABLE m DETACH PARTITION loose"], ["partition_detached public.loose of public.m"]
+    yield ["DROP TABLE n"], ["partition_dropped public.n of public.m"]
+    yield ["VACUUM FULL m1"], []
+    yield ["CLUSTER m1 USING m1_pkey"], []
+    yield ["REINDEX TABLE m1"], []
+    yield ["ALTER TABLE m ALTER v TYPE varchar(100000), ALTER v SET DEFAULT ''"], []
+    yield ["ALTER TABLE m ADD extra float8 DEFAULT random()"], []
+    yield ["INSERT INTO m VALUES (50, 1, ''); TRUNCATE m"], []
+    yield ["BEGIN; SAVEPOINT s; TRUNCATE m; COMMIT"], []
+
+
+@EVERY_SERVER
+async def test_partitions(watched, server):
+    """Partitions that are attached, detached and dropped are noticed. Rewrites are not, nor a TRUNCATE of the root."""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        for statements, expected in of_partitions():
+            assert expected == await watched.noticed(pipeline, sink, *statements), statements
+
+
+@EVERY_SERVER
+async def test_truncates(watched, server):
+    """A TRUNCATE of a partition is noticed, if need be as uncertain."""
+    doubt = "?" if server.version < 14 else ""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        assert [f"partition_truncated{doubt} public.m1 of public.m"] == await watched.noticed(
+            pipeline, sink, "TRUNCATE m1"
+        )
+        # It may be VACUUM FULL, CLUSTER or REPACK as well.
+        await watched.published.execute("INSERT INTO m VALUES (60, 2, '')")
+        assert ["partition_truncated? public.m2 of public.m"] == await watched.noticed(
+            pipeline, sink, "BEGIN; TRUNCATE m2; INSERT INTO m2 VALUES (61, 2, ''); ANALYZE m2; COMMIT"
+        )
+        # All at once, but not by the root's name.
+        both = await watched.noticed(pipeline, sink, "TRUNCATE m1, m2")
+        assert [f"partition_truncated{doubt} public.{name} of public.m" for name in ("m1", "m2")] == both
+
+
+def of_publications(version: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Statements, and what they are noticed as."""
+    yield ["ALTER PUBLICATION w ADD TABLE loose"], ["table_added public.loose"]
+    yield ["ALTER PUBLICATION w DROP TABLE loose"], ["table_removed public.loose"]
+    yield ["ALTER TABLE plain RENAME TO other"], []
+    yield ["ALTER TABLE other RENAME TO plain"], []
+    yield ["ALTER TABLE plain REPLICA IDENTITY FULL"], []
+    yield ["ALTER TABLE plain REPLICA IDENTITY DEFAULT"], ["replica_identity public.plain"]
+    yield ["ALTER TABLE plain DROP CONSTRAINT plain_pkey"], ["replica_identity public.plain"]
+    yield ["ALTER TABLE plain ADD PRIMARY KEY (id)"], []
+    yield ["ALTER TABLE m1 REPLICA IDENTITY NOTHING"], ["replica_identity public.m1 of public.m"]
+    if version >= 15:
+        yield (
+            ["ALTER PUBLICATION w SET TABLE m, plain (id, v) WHERE (id > 5)"],
+            ["row_filter public.plain", "column_list public.plain"],
+        )
+        yield ["ALTER PUBLICATION w SET TABLE m, plain (id, v) WHERE (id > 6)"], ["row_filter public.plain"]
+        yield ["ALTER TABLE plain RENAME v TO w"], []
+        yield ["ALTER TABLE plain RENAME w TO v"], []
+        yield (
+            ["ALTER PUBLICATION w SET TABLE m, plain, TABLES IN SCHEMA public"],
+            [
+                "table_added public.loose",
+                "row_filter public.plain",
+                "column_list public.plain",
+            ],
+        )
+        yield ["ALTER PUBLICATION w SET TABLE m, plain"], ["table_removed public.loose"]
+    yield (
+        [
+            (
+                "BEGIN; DROP TABLE plain; CREATE TABLE plain (id int PRIMARY KEY, v text); "
+                "ALTER PUBLICATION w ADD TABLE plain; COMMIT"
+            )
+        ],
+        ["table_dropped public.plain", "table_added public.plain"],
+    )
+    yield ["ALTER PUBLICATION w SET (publish = 'insert, update, delete, truncate')"], []
+    yield ["ALTER PUBLICATION w SET (publish = 'insert, truncate')"], ["publication_altered w"]
+    yield (
+        ["ALTER PUBLICATION w DROP TABLE m, plain"],
+        [
+            "publication_emptied w",
+            "table_removed public.m",
+            "table_removed public.plain",
+        ],
+    )
+    yield ["DROP PUBLICATION w"], ["publication_dropped w"]
+
+
+@EVERY_SERVER
+async def test_publications(watched, server):
+    """Changes of the publication, its tables, row filters, column lists and replica identities are noticed."""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        for statements, expected in of_publications(server.version):
+            assert sorted(expected) == sorted(await watched.noticed(pipeline, sink, *statements)), statements
+
+
+@SOME_SERVERS
+async def test_all_tables(watched):
+    """Under FOR ALL TABLES a new table is noticed, and a partition that becomes a table of its own."""
+    await watched.published.execute(
+        "DROP PUBLICATION w", "CREATE PUBLICATION w FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    )
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        assert ["table_added public.new"] == await watched.noticed(
+            pipeline, sink, "CREATE TABLE new (id int)"
+        )
+        assert [
+            "table_added public.m1",
+            "partition_detached public.m1 of public.m",
+        ] == await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION m1")
+        assert [] == await watched.noticed(
+            pipeline, sink, "CREATE TEMP TABLE t1 (id int)", "CREATE UNLOGGED TABLE t2 (id int)"
+        )
+
+
+@SOME_SERVERS
+async def test_restart(watched, caplog):
+    """A change that is made while the pipeline is stopped is noticed at the next start, once."""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+    assert [] == items(sink)
+    await watched.published.execute(
+        "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)", "TRUNCATE m1", "TRUNCATE m2", "TRUNCATE m"
+    )
+    await watched.published.execute("DROP TABLE plain")
+    for expected in (["table_dropped public.plain", "partition_attached public.loose of public.m"], []):
+        sink = MemorySink()
+        with caplog.at_level(logging.WARNING, "aiorepl.publication"):
+            async with watched.pipeline(sink) as pipeline:
+                await watched.looked(pipeline)
+                await watched.until(
+                    partial(items, sink), lambda found, wanted=expected: len(found) >= len(wanted)
+                )
+                await watched.looked(pipeline)
+        assert expected == [shown(each) for each in items(sink)]
+        assert len(expected) == len(caplog.messages)
+        caplog.clear()
+
+
+async def test_without_a_folder(published):
+    """Without a folder changes are noticed within a run only."""
+    await published.execute("DROP PUBLICATION p", *TABLES)
+    watched, sink = Watched(published, {}), MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        assert ["table_removed public.plain"] == await watched.noticed(
+            pipeline, sink, "ALTER PUBLICATION w DROP TABLE plain"
+        )
+    await published.execute("ALTER PUBLICATION w ADD TABLE plain")
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        await watched.looked(pipeline)
+        assert {} == pipeline.statistics().publication.changes
+
+
+class Fails(MemorySink):
+    """A sink whose writes fail while they have changes of the publication."""
+
+    async def write(self, batch: Any) -> None:
+        if any(isinstance(change, PublicationChange) for change in batch.changes):
+            raise ConnectionError
+        await super().write(batch)
+
+
+async def test_a_sink_that_fails(watched):
+    """What a sink has not received is delivered to it after a restart."""
+    pipeline = watched.pipeline(Fails())
+    with pytest.raises(Exception, match="ConnectionError"):
+        async with pipeline:
+            await watched.looked(pipeline)
+            await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
+            await pipeline.wait()
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.until(partial(items, sink), bool)
+        await watched.looked(pipeline)
+    assert ["table_removed public.plain"] == [shown(each) for each in items(sink)]
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+    assert [] == items(sink)
+
+
+async def test_selections(watched):
+    """A sink does not hear of tables that its selection leaves out, nor of their partitions."""
+    sink = MemorySink()
+    async with watched.pipeline(
+        sink, Selection(tables=["public.plain", "!public.m?", "!public.loose?"])
+    ) as pipeline:
+        await watched.looked(pipeline)
+        await watched.published.execute("ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)")
+        await watched.looked(pipeline)
+        await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
+        await watched.until(partial(items, sink), bool)
+        assert {"partition_attached": 1, "table_removed": 1} == pipeline.statistics().publication.changes
+    assert ["table_removed public.plain"] == [shown(each) for each in items(sink)]
+
+
+async def on_server(watched: Watched, table: str) -> dict[int, str]:
+    return {
+        row["id"]: row["v"] for row in await watched.published.connection.fetch(f"SELECT id, v FROM {table}")
+    }
+
+
+async def test_a_new_table_is_read(watched):
+    """With on_new_table = snapshot, the rows of an added table are read."""
+    sink = MemorySink()
+    async with watched.pipeline(sink, on_new_table="snapshot") as pipeline:
+        await watched.looked(pipeline)
+        await watched.published.execute("ALTER PUBLICATION w ADD TABLE loose")
+        expected = await on_server(watched, "loose")
+        await watched.until(partial(rows, sink, "loose"), expected.__eq__)
+
+
+@SOME_SERVERS
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+async def test_partitions_are_read(watched, identity):
+    """With on_partition_change = resnapshot, a mirror of the root is the root again after each change of a partition."""
+    await watched.published.execute(
+        *(f"ALTER TABLE {name} REPLICA IDENTITY {identity}" for name in ("m", "m1", "m2", "loose"))
+    )
+    sink = MemorySink()
+    async with watched.pipeline(sink, on_partition_change="resnapshot") as pipeline:
+        await pipeline.resnapshot("m")
+        await watched.looked(pipeline)
+        for statement in (
+            "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
+            "TRUNCATE m1",
+            "INSERT INTO m VALUES (70, 1, 'new')",
+            "ALTER TABLE m DETACH PARTITION loose",
+            "DROP TABLE m2",
+        ):
+            await watched.published.execute(statement)
+            expected = await on_server(watched, "m")
+            await watched.until(partial(rows, sink, "m"), expected.__eq__)
+        reads = sum(change.kind == "read" for change in sink.changes)
+    if identity == "DEFAULT":
+        # After the first snapshot, only the partition's rows were read, and all of them after each loss.
+        assert reads == 10 + 5 + 10 + 6 + 1 or reads <= 40
+
+
+async def test_masks_hold(watched):
+    """Masked columns stay masked through ATTACH, DETACH, a new table and a new snapshot, by the parent's and the child's name."""
+    for selection in (
+        Selection(mask=["public.m.v", "public.plain.v", "public.fresh.v?"], secret="s"),
+        Selection(mask=["public.m.v", "public.loose.v?", "public.plain.v", "public.fresh.v?"], secret="s"),
+    ):
+        sink = MemorySink()
+        options = {"on_partition_change": "resnapshot", "on_new_table": "snapshot"}
+        async with watched.pipeline(sink, selection, **options) as pipeline:
+            await watched.looked(pipeline)
+            await watched.published.execute(
+                "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
+                "INSERT INTO m VALUES (201, 3, 'secret')",
+            )
+            await watched.until(
+                partial(items, sink), lambda found: "partition_attached" in {each.what for each in found}
+            )
+            await watched.until(partial(rows, sink, "m"), lambda found: {101, 201} <= set(found))
+            await watched.published.execute(
+                "ALTER TABLE m DETACH PARTITION loose",
+                "CREATE TABLE fresh (id int PRIMARY KEY, v text)",
+                "INSERT INTO fresh VALUES (1, 'secret')",
+                "ALTER PUBLICATION w ADD TABLE fresh",
+            )
+            await watched.until(partial(rows, sink, "fresh"), bool)
+            expected = set(await on_server(watched, "m"))
+            await watched.until(
+                partial(rows, sink, "m"), lambda found, expected=expected: expected == set(found)
+            )
+            await pipeline.resnapshot("m")
+        values = {change.new["v"] for change in sink.changes if change.kind in ("insert", "read", "update")}
+        assert not values & {"secret", "loose", "old"}, selection
+        await watched.published.execute("DROP TABLE fresh", "DELETE FROM loose WHERE id = 201")
+
+
+@SOME_SERVERS
+@pytest.mark.parametrize("on_partition_change", ["warn", "resnapshot"])
+@pytest.mark.parametrize(
+    "hides", [{"mask": ["public.loose.v"], "secret": "s"}, {"tables": ["*.*", "!public.loose"]}]
+)
+async def test_a_hidden_child_is_attached(watched, hides, on_partition_change):
+    """If a masked or excluded table becomes a partition of a visible one, the sink stops before its rows are visible."""
+    await watched.published.execute("ALTER PUBLICATION w ADD TABLE loose")
+    sink = MemorySink()
+    pipeline = watched.pipeline(sink, Selection(**hides), on_partition_change=on_partition_change)
+    with pytest.raises(PermanentError, match="loose"):
+        async with pipeline:
+            await watched.published.execute(
+                "INSERT INTO m VALUES (399, 1, 'visible')", "INSERT INTO loose VALUES (400, 3, 'secret')"
+            )
+            await watched.until(partial(rows, sink, "m"))
+            await watched.looked(pipeline)
+            await watched.published.execute(
+                "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
+                "INSERT INTO m VALUES (401, 3, 'secret')",
+            )
+            async with asyncio.timeout(60):
+                await pipeline.wait()
+    values = {change.new["v"] for change in sink.changes if change.kind in ("insert", "read", "update")}
+    assert "visible" in values
+    assert not values & {"secret", "loose"}
+
+
+async def test_a_hidden_child_was_attached(watched):
+    """The same holds if the table becomes a partition while the pipeline is stopped."""
+    await watched.published.execute("ALTER PUBLICATION w ADD TABLE loose")
+    selection, sink = Selection(mask=["public.loose.v"], secret="s"), MemorySink()
+    async with watched.pipeline(sink, selection) as pipeline:
+        await watched.published.execute("INSERT INTO loose VALUES (400, 3, 'secret')")
+        await watched.until(partial(rows, sink, "loose"))
+    await watched.published.execute(
+        "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
+        "INSERT INTO m VALUES (401, 3, 'secret')",
+    )
+    selection, later = Selection(mask=["public.loose.v?"], secret="s"), MemorySink()
+    with pytest.raises(PermanentError, match="loose"):
+        async with asyncio.timeout(60), watched.pipeline(later, selection) as pipeline:
+            await pipeline.wait()
+    values = {change.new["v"] for change in (*sink.changes, *later.changes) if change.kind == "insert"}
+    assert values
+    assert "secret" not in values
+
+
+async def test_privileges_and_lost_connections(watched, caplog):
+    """A watch that may not read the catalog says so once, and goes on once it may."""
+    published = watched.published
+    async with watched.pipeline(MemorySink()) as pipeline:
+        await watched.looked(pipeline)
+        watch = pipeline.statistics().publication
+        for _ in range(3):
+            failed = watch.failed
+            await published.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%published AS%' "
+                "AND pid <> pg_backend_pid() AND datname = current_database()"
+            )
+            await published.until(
+                lambda: asyncio.sleep(0, watch.failed), lambda now, failed=failed: now > failed
+            )
+            await published.until(lambda: asyncio.sleep(0, watch.error), lambda error: error is None)
+        await published.execute("ALTER PUBLICATION w DROP TABLE plain")
+        await published.until(lambda: asyncio.sleep(0, watch.changes), bool)
+    assert "the publications are watched again" in caplog.text or watch.failed
+
+
+async def test_damaged_state(watched, kept):
+    """A damaged file is reported and replaced."""
+    async with watched.pipeline(MemorySink()) as pipeline:
+        await watched.looked(pipeline)
+    state = PublicationState(next(iter(kept.values())), watched.published.slot)
+    state._store.write(state._name, b"damaged")
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        watch = pipeline.statistics().publication
+        await watched.until(lambda: watch.looks, lambda looks: looks > 1)
+        assert (1, None) == (watch.failed, watch.error)
+        assert ["table_removed public.plain"] == await watched.noticed(
+            pipeline, sink, "ALTER PUBLICATION w DROP TABLE plain"
+        )
+
+
+async def test_another_process_has_written(watched, kept, caplog):
+    """A watch whose state another process has written stops; the pipeline does not."""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        state = PublicationState(next(iter(kept.values())), watched.published.slot)
+        state._store.write(state._name, b"other")
+        await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
+        await watched.until(lambda: caplog.text, lambda text: "not watched until the next start" in text)
+        await watched.published.execute("INSERT INTO m VALUES (300, 1, '')")
+        await watched.until(partial(rows, sink, "m"), bool)
+
+
+async def test_a_locked_table(watched):
+    """The watch does not wait for locks of tables."""
+    other = await asyncpg.connect(watched.published.dsn)
+    try:
+        async with watched.pipeline(MemorySink()) as pipeline, other.transaction():
+            await other.execute("LOCK TABLE m, m1, m2, plain IN ACCESS EXCLUSIVE MODE")
+            await watched.looked(pipeline)
+    finally:
+        await other.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"publication_interval": 0}, "publication_interval must be"),
+        ({"publication_interval": None}, "publication_changes needs publication_interval"),
+        ({"on_new_table": "read"}, "on_new_table is 'read', but must be snapshot or warn or ignore"),
+        ({"on_partition_change": "ignore"}, "on_partition_change is"),
+    ],
+)
+def test_options(options, error):
+    """Options that contradict each other are refused."""
+    source = Source("postgresql://", slot="s", publication="w")
+    with pytest.raises(ConfigurationError, match=error):
+        Pipeline(source, [Delivery(MemorySink(), publication_changes=True)], **options)
