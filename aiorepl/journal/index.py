@@ -99,7 +99,7 @@ class SegmentIndex:
     :param binary: whether rows may have columns in binary format.
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
-    :param chunk: the chunk of a snapshot that the segment holds; ``None`` for transactions of the stream.
+    :param chunks: by commit LSN, the chunks of snapshots that this part holds; empty for transactions of the stream.
     :param earlier_types: for a prepared transaction whose types changed within it: block numbers, each with the types of the
         blocks before it. ``types`` has the types of the last blocks.
     :param location: the file, for errors.
@@ -114,7 +114,7 @@ class SegmentIndex:
     descriptions: tuple[Description, ...]
     types: tuple[TypeInfo, ...]
     blocks: tuple[Block, ...] = field(repr=False)
-    chunk: SnapshotChunk | None = None
+    chunks: Mapping[LSN, SnapshotChunk] = field(default_factory=dict)
     earlier_types: tuple[tuple[int, tuple[TypeInfo, ...]], ...] = ()
     location: str = field(default="an index", compare=False, repr=False)
     _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -180,7 +180,7 @@ def dump(index: SegmentIndex) -> bytes:
         "descriptions": [_dump_description(item) for item in index.descriptions],
         "types": [dump_type(info) for info in index.types],
         "blocks": [_dump_block(block) for block in index.blocks],
-        "chunk": None if index.chunk is None else dump_chunk(index.chunk),
+        "chunks": [[str(commit_lsn), dump_chunk(chunk)] for commit_lsn, chunk in index.chunks.items()],
     }
     if index.earlier_types:
         fields["earlier_types"] = [
@@ -206,6 +206,7 @@ def load(data: bytes, offset: int, location: str) -> SegmentIndex:
 
 
 def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentIndex:
+    blocks = tuple(map(_load_block, fields["blocks"]))
     index = SegmentIndex(
         after=lsn(fields, "after"),
         epoch=integer(fields, "epoch", _UINT32),
@@ -215,8 +216,8 @@ def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentInde
         binary=boolean(fields, "binary"),
         descriptions=tuple(map(_load_description, fields["descriptions"])),
         types=tuple(map(load_type, fields["types"])),
-        blocks=tuple(map(_load_block, fields["blocks"])),
-        chunk=None if fields["chunk"] is None else load_chunk(fields["chunk"]),
+        blocks=blocks,
+        chunks=_load_chunks(fields, blocks),
         earlier_types=tuple(
             (_count(end), tuple(map(load_type, types))) for end, types in fields.get("earlier_types", ())
         ),
@@ -245,10 +246,22 @@ def _require_consistent(index: SegmentIndex) -> None:
             raise ValueError(f"the block at {block.offset} has a table without a description")
     if index.offset != offset:
         raise ValueError(f"its blocks end at {offset}, and the index begins at {index.offset}")
-    if index.chunk is not None:
+    if index.chunks:
         commits = {lsn for block in index.blocks for lsn in (block.first_commit_lsn, block.last_commit_lsn)}
-        if len(commits) != 1 or None in commits:
-            raise ValueError("it is not one transaction, as a chunk of a snapshot is")
+        if not commits or not commits <= index.chunks.keys():
+            raise ValueError("it has another transaction beside the chunks of a snapshot")
+
+
+def _load_chunks(fields: Mapping[str, Any], blocks: tuple[Block, ...]) -> dict[LSN, SnapshotChunk]:
+    if "chunks" in fields:
+        return {LSN.parse(commit_lsn): load_chunk(chunk) for commit_lsn, chunk in fields["chunks"]}
+    # An earlier version wrote a segment for each chunk.
+    if fields["chunk"] is None:
+        return {}
+    commit_lsn = blocks[0].first_commit_lsn
+    if commit_lsn is None:
+        raise ValueError("it is not a transaction, as a chunk of a snapshot is")
+    return {commit_lsn: load_chunk(fields["chunk"])}
 
 
 def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Publisher:
         begins: LSN = ZERO,
         prepared: tuple[PreparedTransaction, ...] | None = None,
         completeness: Completeness | None = None,
-        chunk: PublishedChunk | None = None,
+        published: Sequence[PublishedChunk] = (),
     ) -> None:
         """Prepare a commit, which ``finish`` carries out. The previous one must be finished.
 
@@ -214,8 +214,8 @@ class Publisher:
         :param end: the end of the last new segment; ``None`` without one.
         :param begins: where the journal begins, if these are its first segments.
         :param prepared: the undecided prepared transactions; ``None``: as before.
-        :param completeness: the gaps and snapshots; ``None``: as before, with ``chunk``.
-        :param chunk: the chunk of a snapshot that the new segments are.
+        :param completeness: the gaps and snapshots; ``None``: as before, with ``published``.
+        :param published: the chunks of snapshots that the new segments have.
         """
         assert self._pending is None
         assert self.claimed
@@ -226,8 +226,8 @@ class Publisher:
         name, chunks, recorded = state.completeness, state.chunks, self._recorded
         if completeness is not None and completeness == self.completeness:
             completeness = None
-        if chunk is not None and chunk.decisive:
-            chunks = (*chunks, chunk)
+        if decisive := [chunk for chunk in published if chunk.decisive]:
+            chunks = (*chunks, *decisive)
             if len(chunks) >= _CHUNKS:
                 completeness = recorded.with_chunks(chunks)
         if completeness is not None:

@@ -311,11 +311,10 @@ class JournalReader:
         for segment in parts[part:]:
             index = self.index(segment)
             if assembler is None:
-                assembler = Assembler(
-                    Types(index.types), binary=index.binary, resume=ReplayFilter(after), snapshot=index.chunk
-                )
+                assembler = Assembler(Types(index.types), binary=index.binary, resume=ReplayFilter(after))
             else:
                 assembler.retype(Types(index.types), binary=index.binary)
+            assembler.chunks = index.chunks
             read = self._contents(segment, index.blocks[first:])
             while (slices := self._assemble(segment, read, assembler)) is not None:
                 if slices:

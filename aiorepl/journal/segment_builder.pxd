@@ -7,8 +7,9 @@ from aiorepl.transactions.changes cimport Change, RowChange
 cdef class SegmentBuilder:
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t _block_bytes, _ordinal
-    cdef object _chunk, _open, _descriptions
-    cdef list _ready, _blocks, _earlier_types
+    cdef object _open, _descriptions
+    cdef dict _chunks
+    cdef list _ready, _blocks, _earlier_types, _whole_chunks
     cdef bint _binary, _begins_snapshot, _any
     cdef _OpenBlock _block
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from aiorepl import byteops
 from aiorepl.errors import PermanentError
 from aiorepl.journal import segment_format
+from aiorepl.journal.completeness import PublishedChunk
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
@@ -45,7 +46,9 @@ class SegmentBuilder:
         self._binary = False
         self._begins_snapshot = False
         self._any = False
-        self._chunk: SnapshotChunk | None = None
+        # The chunks of this part by commit LSN, and the whole chunks of all parts.
+        self._chunks: dict[LSN, SnapshotChunk] = {}
+        self._whole_chunks: list[PublishedChunk] = []
         self._open: Transaction | None = None
         self._ordinal = 0
         self._block = _OpenBlock()
@@ -56,9 +59,9 @@ class SegmentBuilder:
         return self._open
 
     @property
-    def chunk(self) -> SnapshotChunk | None:
-        """The chunk of a snapshot that the segment holds; no other transaction may be added to the segment."""
-        return self._chunk
+    def chunks(self) -> Sequence[PublishedChunk]:
+        """The whole chunks of snapshots that were added. A segment has either chunks or transactions of the stream."""
+        return self._whole_chunks
 
     def add(self, part: Slice) -> None:
         """Append a slice.
@@ -82,6 +85,8 @@ class SegmentBuilder:
             )
             self._open = None
             self._end(part.end_lsn)
+            if header.snapshot is not None:
+                self._whole_chunks.append(PublishedChunk(header.snapshot, header.commit_lsn, part.end_lsn))
         if len(self._block.data) >= self._block_bytes:
             self._close_block()
 
@@ -120,7 +125,7 @@ class SegmentBuilder:
             descriptions=tuple(self._descriptions.all),
             types=tuple(self._descriptions.types.values()),
             blocks=tuple(self._blocks),
-            chunk=self._chunk,
+            chunks=self._chunks,
             earlier_types=tuple(self._earlier_types),
         )
 
@@ -137,6 +142,10 @@ class SegmentBuilder:
         self._blocks = []
         self._descriptions = _Descriptions()
         self._binary = False
+        header = self._open
+        self._chunks = {}
+        if header is not None and header.snapshot is not None:
+            self._chunks[header.commit_lsn] = header.snapshot
 
     def _enter(self, part: Slice, header: Transaction) -> None:
         before = self._open
@@ -152,7 +161,8 @@ class SegmentBuilder:
         if is_new:
             self._block.append(segment_format.begin(header.commit_lsn, header.commit_timestamp, header.xid))
             self._ordinal = 0
-            self._chunk = header.snapshot
+            if header.snapshot is not None:
+                self._chunks[header.commit_lsn] = header.snapshot
             self._begins_snapshot = self._begins_snapshot or (not self._any and not header.xid)
             self._any = True
         if header.origin is not None and (before is None or before.origin != header.origin):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notifier
@@ -32,7 +33,12 @@ from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import SnapshotChunk, Transaction
+from aiorepl.transactions.transaction import Transaction
+
+# A segment gets no more chunks of snapshots past this size, or with this many: a commit costs the disk more than a small chunk, and
+# readers of one table read the blocks of a segment that have rows of it.
+_SMALL_BYTES: Final = 1024 * 1024
+_SMALL_CHUNKS: Final = 1000
 
 
 class JournalWriter:
@@ -63,9 +69,8 @@ class JournalWriter:
         self._size = 0
         # The uploaded parts of the present segment, whose end is not known yet.
         self._parts: list[Entry] = []
-        # The end of the last uploaded part, the snapshot chunk that the parts hold, and the oids and names of the parts' tables.
+        # The end of the last uploaded part, and the oids and names of the parts' tables.
         self._end: Position | None = None
-        self._chunk: tuple[SnapshotChunk, LSN] | None = None
         self._described: dict[tuple[int, Table], None] = {}
         self._prepared = PreparedStore(store, block_bytes)
         self._cleaned = False
@@ -244,7 +249,7 @@ class JournalWriter:
         part = self._accepted.new(repeated)
         if part is None:
             return
-        self._close_around_chunk(part)
+        self._close_around_chunks(part)
         self._close_at_promotion(part)
         if self._builder is not None and self._builder.redefines(part):
             if self._builder.open is None:
@@ -264,13 +269,15 @@ class JournalWriter:
         if opened is not None and opened.open is not None and opened.size >= self._segment_bytes:
             self._upload_part()
 
-    def _close_around_chunk(self, part: Slice) -> None:
-        """Close the segment before and after a chunk of a snapshot, which has a segment of its own."""
+    def _close_around_chunks(self, part: Slice) -> None:
+        """Close the segment between chunks of snapshots and the stream. Only small chunks share a segment."""
         builder, header = self._builder, part.transaction
-        if builder is not None and builder.open is None:
-            begins = header is not None and header.snapshot is not None
-            if begins or builder.chunk is not None:
-                self._seal()
+        if builder is None or builder.open is not None or (header is None and not part.changes):
+            return
+        begins = header is not None and header.snapshot is not None
+        full = builder.size >= _SMALL_BYTES or len(builder.chunks) >= _SMALL_CHUNKS
+        if (begins and full) or begins != bool(builder.chunks):
+            self._seal()
 
     def _close_at_promotion(self, part: Slice) -> None:
         """Close the segment if ``part`` is on a later timeline: a segment has one timeline."""
@@ -340,8 +347,6 @@ class JournalWriter:
             blocks=len(index.blocks),
             published=int(time.time()),
         )
-        if not self._parts:
-            self._chunk = _chunk(index)
         self._parts.append(Entry(segment, index.tables))
         self._described |= dict.fromkeys((each.oid, each.table) for each in index.descriptions)
         self._end = index.end
@@ -364,20 +369,19 @@ class JournalWriter:
         assert self._end is not None
         self._publisher.finish()
         # From here on, a repeated call repeats the commit only.
-        parts, end, self._parts, self._builder = self._parts, self._end, [], None
+        chunks, end = self._builder.chunks, self._end
+        parts, self._parts, self._builder = self._parts, [], None
         entries = [
             Entry(replace(segment, last_end_lsn=end.lsn, parts=len(parts)), tables)
             for segment, tables in parts
         ]
-        completeness = chunk = None
-        if self._chunk is None:
+        completeness = None
+        if not chunks:
             completeness = self._publisher.completeness.with_rows(
                 self._described, entries[0].segment.after or self._start_lsn, end.lsn
             )
-        else:
-            chunk = PublishedChunk(*self._chunk, end.lsn)
         self._described = {}
-        self._commit(end, entries=entries, begins=begins, completeness=completeness, chunk=chunk)
+        self._commit(end, entries=entries, begins=begins, completeness=completeness, chunks=chunks)
 
     def _commit(
         self,
@@ -386,7 +390,7 @@ class JournalWriter:
         entries: Sequence[Entry] = (),
         begins: LSN = ZERO,
         completeness: Completeness | None = None,
-        chunk: PublishedChunk | None = None,
+        chunks: Sequence[PublishedChunk] = (),
     ) -> None:
         """Make a state durable, then delete the files that are obsolete in it."""
         self._publisher.commit(
@@ -396,7 +400,7 @@ class JournalWriter:
             begins=begins,
             prepared=self._prepared.undecided,
             completeness=completeness,
-            chunk=chunk,
+            published=chunks,
         )
         self._publisher.finish()
         self._committed()
@@ -404,12 +408,3 @@ class JournalWriter:
     def _committed(self) -> None:
         self._prepared.forget()
         notifier.notify(self._store.url)
-
-
-def _chunk(first: SegmentIndex) -> tuple[SnapshotChunk, LSN] | None:
-    """Return the chunk that a segment holds, with the chunk's commit LSN."""
-    if first.chunk is None:
-        return None
-    commit_lsn = first.blocks[0].first_commit_lsn
-    assert commit_lsn is not None  # a chunk is one transaction
-    return first.chunk, commit_lsn

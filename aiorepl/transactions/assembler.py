@@ -6,7 +6,7 @@ transaction passes through; streamed and prepared transactions are kept in ``InP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
@@ -51,7 +51,7 @@ class Assembler:
     :param budget: bytes in memory for all transactions in progress.
     :param spool: the spool for content that does not fit in memory; a new one by default.
     :param slice_bytes: the approximate size of a slice, and of a chunk in the spool.
-    :param snapshot: the chunk of a snapshot that each plain transaction is; ``None`` for transactions of a server.
+    :param chunks: by commit LSN, the chunks of snapshots that plain transactions are; none for transactions of a server.
     :param counts: counts the rows as they are received; new ones by default.
     """
 
@@ -68,7 +68,7 @@ class Assembler:
         budget: int = TRANSACTION_BUFFER_BYTES,
         spool: Spool | None = None,
         slice_bytes: int = SLICE_BYTES,
-        snapshot: SnapshotChunk | None = None,
+        chunks: Mapping[LSN, SnapshotChunk] | None = None,
         counts: RowCounts | None = None,
     ) -> None:
         self.in_progress = InProgress(budget, Spool() if spool is None else spool, slice_bytes)
@@ -81,7 +81,8 @@ class Assembler:
         self._part_xid = part_xid
         self._begins = self._resume.after if begins is None else begins
         self._deliver_prepared = deliver_prepared
-        self._snapshot = snapshot
+        self.chunks = chunks
+        """As the parameter; a reader replaces it between two parts of a segment."""
         self._user_messages = messages
         self._counts = RowCounts() if counts is None else counts
         self._state = State.BETWEEN
@@ -215,12 +216,13 @@ class Assembler:
         if self._transaction is None:
             begin = self._begin
             assert begin is not None  # TRANSITIONS allows content only after Begin
+            commit_lsn = LSN(begin.final_lsn)
             self._transaction = Transaction(
                 begin.xid,
-                LSN(begin.final_lsn),
+                commit_lsn,
                 begin.commit_time,
                 self._origin,
-                snapshot=self._snapshot,
+                snapshot=None if self.chunks is None else self.chunks.get(commit_lsn),
                 trace=self._trace,
             )
         return self._transaction

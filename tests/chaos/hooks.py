@@ -45,7 +45,7 @@ NAMED = {
     "spool": "aiorepl.transactions.spool:Spool.write",
     "chunk read": "aiorepl.snapshot.incremental.fresh_chunks:FreshTransaction.copy",
     "initial chunk": "aiorepl.snapshot.chunk_reader:ChunkReader.open",
-    "chunk ledger": "aiorepl.snapshot.ledger.file:LedgerFile.update",
+    "chunk ledger": "aiorepl.snapshot.ledger.file:LedgerFile._write",
     "dead letter": "aiorepl.delivery.dead_letters:DeadLetters.write",
     "prune": "aiorepl.journal.retention:_new_start",
     "compaction": "aiorepl.history.compaction:Compaction._commit",

@@ -1,11 +1,14 @@
-"""Chunks of a snapshot in the journal: segments of their own, and the record of which tables are complete."""
+"""Chunks of a snapshot in the journal: their segments, and the record of which tables are complete."""
 
 from __future__ import annotations
 
 import pytest
 
 from aiorepl.errors import JournalError
-from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal import Cursors, JournalReader, prune, writer
+from aiorepl.journal.checked_json import seal, unseal
+from aiorepl.journal.index import load
+from aiorepl.journal.segment_format import FOOTER_BYTES, footer
 from aiorepl.journal.sink import JournalSink
 from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
@@ -33,7 +36,7 @@ def chunk(lsn, table, number, rows=1, *, snapshot_lsn=START, at_once=None, **fla
         build.commit(commit_lsn=lsn, end_lsn=lsn + 1, commit_time=1),
     ]
     header = SnapshotChunk(snapshot_lsn, oid, "public", table, number, **flags)
-    decoder, assembler = Decoder(), Assembler(Types(), snapshot=header)
+    decoder, assembler = Decoder(), Assembler(Types(), chunks={lsn: header})
     step = at_once or len(payloads)
     return [
         part
@@ -59,8 +62,19 @@ def tables(folder):
     }
 
 
-async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
-    """However batches are cut, each chunk is one segment, of several blocks if it is large, and readers get its header."""
+def headers(slices):
+    """Return commit LSN, end and chunk of each transaction."""
+    return [
+        (part.transaction.commit_lsn, part.end_lsn, part.transaction.snapshot)
+        for part in slices
+        if part.transaction and part.end_lsn is not None
+    ]
+
+
+@pytest.mark.parametrize("small", [writer._SMALL_BYTES, 1], ids=["small", "large"])
+async def test_segments_of_chunks(tmp_path, tools, monkeypatch, small):
+    """However batches are cut, small chunks share a segment, and a large one has its own. Readers get the headers, from any end on."""
+    monkeypatch.setattr(writer, "_SMALL_BYTES", small)
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     large = chunk(BASE, "a", 1, 50, at_once=7)
@@ -75,16 +89,64 @@ async def test_a_chunk_has_a_segment_of_its_own(tmp_path, tools):
 
     reader = JournalReader(tmp_path)
     indexes = [reader.index(segment) for segment in reader.segments()]
-    headers = [part.transaction.snapshot for part in written if part.end_lsn is not None]
-    assert headers == [index.chunk for index in indexes]
-    assert [BASE + 1, BASE + 2, BASE + 3, end] == [index.end.lsn for index in indexes]
+    expected = headers(written)
+    chunks = [[BASE], [BASE + 1], [BASE + 2]] if small == 1 else [[BASE, BASE + 1, BASE + 2]]
+    assert [*chunks, []] == [list(index.chunks) for index in indexes]
+    assert [*(lsns[-1] + 1 for lsns in chunks), end] == [index.end.lsn for index in indexes]
     assert len(indexes[0].blocks) > 2
     read = await tools.read(reader, 0, end)
     assert tools.flat(written) == tools.flat(read)
-    assert {(part.transaction.commit_lsn, part.transaction.snapshot) for part in written} == {
-        (part.transaction.commit_lsn, part.transaction.snapshot) for part in read
-    }
+    assert expected == headers(read)
     assert {"read", "insert"} == {change.kind for part in read for change in part.changes}
+    for number in range(3):
+        assert expected[number + 1 :] == headers(await tools.read(reader, BASE + number + 1, end))
+    assert {"public.a": (BASE, BASE + 2), "public.b": (BASE + 2, BASE + 3)} == tables(tmp_path)
+
+
+async def test_many_small_chunks(tmp_path, tools, monkeypatch):
+    """The number of chunks in a segment is limited, so that the index is small."""
+    monkeypatch.setattr(writer, "_SMALL_CHUNKS", 10)
+    store = CountingStore(tmp_path)
+    chunks = [
+        part for number in range(95) for part in chunk(BASE + number, f"t{number}", 1, last_of_table=True)
+    ]
+    await tools.write(store, Stream().position.at(BASE), chunks)
+    reader = JournalReader(tmp_path)
+    assert [10] * 9 + [5] == [len(reader.index(segment).chunks) for segment in reader.segments()]
+    assert store.files < 20
+    assert headers(chunks) == headers(await tools.read(reader, 0, LSN(BASE + 95)))
+    assert 95 == len(tables(tmp_path))
+
+
+async def test_a_chunk_in_parts_with_small_ones(tmp_path, tools):
+    """A chunk that is larger than a segment is in parts, between small ones. Readers get all headers."""
+    chunks = [
+        *chunk(BASE, "a", 1, last_of_table=True),
+        *chunk(BASE + 1, "b", 1, 300, at_once=20, last_of_table=True),
+        *chunk(BASE + 2, "t1", 1, last_of_table=True, last=True),
+    ]
+    batches = [[part] for part in chunks]
+    await tools.write(tmp_path, Stream().position.at(BASE), *batches, block_bytes=100, segment_bytes=1000)
+    reader = JournalReader(tmp_path)
+    assert max(segment.parts for segment in reader.segments()) > 2
+    read = await tools.read(reader, 0, LSN(BASE + 3))
+    assert headers(chunks) == headers(read)
+    assert tools.flat(chunks) == tools.flat(read)
+    assert 3 == len(tables(tmp_path))
+
+
+async def test_a_segment_of_an_earlier_version(tmp_path, tools):
+    """A segment of one chunk, whose index has the chunk and not its LSN, is read as before."""
+    chunks = chunk(BASE, "a", 1, last_of_table=True)
+    await tools.write(tmp_path, Stream().position.at(BASE), chunks)
+    reader = JournalReader(tmp_path)
+    (segment,) = reader.segments()
+    index = reader.index(segment)
+    data = (tmp_path / segment.file).read_bytes()[index.offset : -FOOTER_BYTES]
+    fields = unseal(data, "the index", dict)
+    ((_, chunk_fields),) = fields.pop("chunks")
+    data = seal({**fields, "chunk": chunk_fields}) + footer(index.offset)
+    assert {BASE: chunks[-1].transaction.snapshot} == load(data, index.offset, "the index").chunks
 
 
 class CountingStore(LocalStore):
@@ -104,8 +166,13 @@ class CountingStore(LocalStore):
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_the_work_of_a_table_does_not_grow_with_the_number_of_tables(tmp_path, tools, again):
-    """A snapshot of ten times as many tables writes about ten times as much beside the segments, also the second time."""
+async def test_the_work_of_a_table_does_not_grow_with_the_number_of_tables(
+    tmp_path, tools, monkeypatch, again
+):
+    """Even if each chunk has its own segment, a snapshot of ten times as many tables writes about ten times as much beside the segments,
+    also the second time.
+    """
+    monkeypatch.setattr(writer, "_SMALL_CHUNKS", 1)
     stream = Stream()
     work = []
     for count in (100, 1000):

@@ -441,7 +441,7 @@ async def test_a_key_that_is_published_in_part(published, small):
 async def test_a_cancelled_table_in_a_journal(published, tmp_path):
     """The journal records that its snapshot will not be completed; the initial one is complete as before."""
     await published.execute("INSERT INTO items SELECT i, repeat('x', 500) FROM generate_series(1, 50) i")
-    options = SnapshotOptions(chunk_bytes=8192, max_rows_per_second=200)
+    options = SnapshotOptions(chunk_bytes=8192, max_rows_per_second=20)
     sink = MemorySink()
     async with Pipeline(published.source(), [sink], journal=str(tmp_path), snapshot=options) as pipeline:
         await sink.wait_for_changes(50, durable=True)

@@ -199,3 +199,35 @@ async def test_a_paused_process_cannot_overwrite_it(ledger, tmp_path):
     with pytest.raises(PermanentError, match=r"another process has written s.snapshot in .*: stop the other"):
         await paused.update(lambda ledger: ledger.left_out(A, "y"))
     assert written == await LedgerFile(tmp_path, "s").read(SOURCE)
+
+
+async def test_deferred_changes(tmp_path):
+    """The bytes that are written for each table do not grow with the number of tables, and no change waits for long."""
+    bytes_per_table = []
+    for count in (160, 1600):
+        file = LedgerFile(tmp_path / str(count), "s")
+        plans = tuple(TablePlan(oid, "public", f"t{oid}", 1, 1, (None,)) for oid in range(1, count + 1))
+        await file.write(initial_ledger(SOURCE, SnapshotPlan(plans), POINT).hand_over(ZERO))
+        written, path = 0, tmp_path / str(count) / "s.snapshot"
+        inode, waiting = path.stat().st_ino, 0
+        for table in file.ledger.tables:
+            changed = table.with_chunk(1, LSN(POINT + table.id))
+            await file.defer(lambda ledger, changed=changed: ledger.with_progress(changed))
+            assert changed == file.ledger.table(table.id)
+            found = path.stat()
+            waiting = waiting + 1 if found.st_ino == inode else 0
+            written += found.st_size if found.st_ino != inode else 0
+            inode = found.st_ino
+            assert waiting < count / 16
+        bytes_per_table.append(written / count)
+        await file.update(lambda ledger: replace(ledger, paused=True))
+        assert file.ledger == await LedgerFile(tmp_path / str(count), "s").read(SOURCE)
+    assert bytes_per_table[1] < 1.3 * bytes_per_table[0]
+
+
+async def test_few_tables_are_written_at_once(ledger, tmp_path):
+    """With few tables, each change is durable on return."""
+    file = LedgerFile(tmp_path, "s")
+    await file.write(ledger)
+    changed = await file.defer(lambda ledger: ledger.left_out(A, "x"))
+    assert changed == await LedgerFile(tmp_path, "s").read(SOURCE)

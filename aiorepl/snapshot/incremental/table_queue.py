@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,10 @@ from aiorepl.snapshot.statistics import State, TableCounters, TableStatistics
 from aiorepl.snapshot.tables import PublishedTable
 
 _log = logger("aiorepl.snapshot")
+
+
+_LedgerChange = Callable[[ChunkLedger], ChunkLedger]
+_Write = Callable[[_LedgerChange], Awaitable[ChunkLedger]]
 
 
 class Forgotten(Exception):
@@ -72,7 +76,10 @@ class TableQueue:
 
         :raises PermanentError: the ledger cannot be written.
         """
-        ledger = await persisted(partial(self._store.update, change))
+        return await self._write(self._store.update, change)
+
+    async def _write(self, write: _Write, change: _LedgerChange) -> ChunkLedger:
+        ledger = await persisted(partial(write, change))
         self._settle()
         return ledger
 
@@ -167,11 +174,12 @@ class TableQueue:
             self.completion.replace(number, ids)
 
     async def update(self, table: TableProgress, change: TableChange) -> TableProgress:
-        """Change the ledger's entry of a table.
+        """Change the ledger's entry of a table. After a crash the change may be lost: what was delivered is delivered again.
 
         :raises Forgotten: the ledger has no such entry.
         """
-        progress = (await self.write(partial(_changed, table.id, change))).table(table.id)
+        changed = await self._write(self._store.defer, partial(_changed, table.id, change))
+        progress = changed.table(table.id)
         if progress is None:
             raise Forgotten
         self._note(progress)
@@ -185,7 +193,7 @@ class TableQueue:
         :raises PermanentError: another process has written the ledger.
         """
         try:
-            ledger = await self._store.update(
+            ledger = await self._store.defer(
                 lambda ledger: _changed(table.id, change, ledger.durable(durable))
             )
         except AioreplError as error:

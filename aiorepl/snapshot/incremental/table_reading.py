@@ -27,7 +27,7 @@ class TableReading:
 
     :param control: an asyncpg connection without a snapshot.
     :param progress: the ledger's entry of the table.
-    :param update: changes the progress in the ledger, and retries until the change is durable.
+    :param update: changes the progress in the ledger, and retries until that succeeds.
     :param record: tries once to change the progress, because the stream waits for the change.
     :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
     """
@@ -57,7 +57,7 @@ class TableReading:
         return self.progress.plan
 
     async def update(self, change: TableChange) -> None:
-        """Change the progress, durably.
+        """Change the progress.
 
         :raises PermanentError: the ledger cannot be written.
         """

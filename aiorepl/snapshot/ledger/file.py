@@ -20,6 +20,8 @@ from aiorepl.position import Position
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, load
 
 _TRUNCATES: Final = "truncates"
+# The file has all tables. One write for this share of them makes the written bytes proportional to the number of tables.
+_DEFERRED_SHARE: Final = 16
 
 
 class LedgerFile:
@@ -39,8 +41,10 @@ class LedgerFile:
         self._writing = asyncio.Lock()
         # The version of the file that this object has read or written; None if there was none.
         self._version: str | None = None
+        # The number of changes since the last write.
+        self._deferred = 0
         self.ledger: ChunkLedger | None = None
-        """The ledger on disk; ``None`` before ``read``, or if there is none."""
+        """The ledger; ``None`` before ``read``, or if there is none. The one on disk may lack the last changes of ``defer``."""
 
     @property
     def location(self) -> str:
@@ -98,6 +102,7 @@ class LedgerFile:
         with reading(self._store):
             await asyncio.to_thread(self._store.delete, self._name)
         self.ledger = self._version = None
+        self._deferred = 0
         await self.discard_intent()
 
     async def write(self, ledger: ChunkLedger) -> None:
@@ -116,11 +121,26 @@ class LedgerFile:
         :param change: returns the new ledger; if that is the same object, nothing is written.
         :raises TransientError, PermanentError: the file cannot be written, or another process has written it.
         """
+        return await self._change(change, defer=False)
+
+    async def defer(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger. It is written with a later change, or once a sixteenth of the tables has changed.
+
+        :raises TransientError, PermanentError: as ``update``.
+        """
+        return await self._change(change, defer=True)
+
+    async def _change(self, change: Callable[[ChunkLedger], ChunkLedger], *, defer: bool) -> ChunkLedger:
         async with self._writing:
             if self.ledger is None:
                 raise RuntimeError("there is no ledger yet")
             changed = change(self.ledger)
-            if changed is not self.ledger:
+            if changed is self.ledger:
+                return changed
+            if defer and (self._deferred + 1) * _DEFERRED_SHARE < len(changed.tables):
+                self.ledger = changed
+                self._deferred += 1
+            else:
                 # A write that went on in its thread could replace a later one.
                 await uninterrupted(self._write(changed))
             return changed
@@ -137,6 +157,7 @@ class LedgerFile:
                 fatal=True,
             ) from None
         self.ledger = ledger
+        self._deferred = 0
 
     @contextlib.contextmanager
     def _errors(self, name: str) -> Iterator[None]:

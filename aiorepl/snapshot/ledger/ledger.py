@@ -5,7 +5,8 @@ before the first chunk is delivered, and the durable positions of the consumers 
 
 If the exported snapshot is lost, or the process ends, the chunks that are left lose these LSNs (``hand_over``). They are read
 while the stream runs, like the chunks of requested tables, and the LSN of each is in the ledger before the chunk is delivered. A
-chunk is done once the durable position of every consumer has reached the end of its transaction.
+chunk is done once the durable position of every consumer has reached the end of its transaction. A chunk that the ledger's file
+does not have yet is delivered again after a crash. That changes nothing: its rows have keys, or follow a truncate.
 """
 
 from __future__ import annotations

@@ -25,7 +25,13 @@ class LedgerStore(Protocol):
 
     ledger: ChunkLedger | None
 
-    async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger: ...
+    async def update(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger, durably."""
+        ...
+
+    async def defer(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger. A restart may find it as it was before the change, and then reads some chunks again."""
+        ...
 
 
 class MemoryLedger:
@@ -39,6 +45,10 @@ class MemoryLedger:
         assert self.ledger is not None
         self.ledger = change(self.ledger)
         return self.ledger
+
+    async def defer(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
+        """Change the ledger."""
+        return await self.update(change)
 
 
 async def persisted(write: Callable[[], Awaitable[T]]) -> T:

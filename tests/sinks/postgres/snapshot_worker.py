@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from aiorepl import BatchPolicy, Pipeline, SnapshotOptions, Source
+from aiorepl.journal import writer as writer_module
 from aiorepl.journal.writer import JournalWriter
 from aiorepl_sinks.postgres import PostgresSink
 
@@ -50,7 +51,7 @@ class Mortal(PostgresSink):
 
 def seal(writer: Any, original: Any = JournalWriter._seal) -> None:
     """Die before or after a chunk is in the journal."""
-    is_chunk = writer._builder is not None and writer._builder.chunk is not None
+    is_chunk = writer._builder is not None and bool(writer._builder.chunks)
     if is_chunk:
         die("before")
     original(writer)
@@ -63,6 +64,8 @@ async def main() -> None:
     options = {"chunk_bytes": 8192, "lock_timeout": 60.0}
     if way == "journal":
         JournalWriter._seal = seal
+        # A segment for each chunk.
+        writer_module._SMALL_CHUNKS = 1
         how: dict[str, Any] = {"journal": folder, "snapshot": SnapshotOptions(**options)}
     else:
         how = {"snapshot": SnapshotOptions(state=folder, **options)}
