@@ -178,7 +178,9 @@ class Pipeline:
             retry=reconnect,
             until=until,
             tables=_table_lookups(source, deliveries, selections),
-            columns=ColumnLookups(source) if numbered and source.has_catalog else None,
+            columns=ColumnLookups(source, reconnects=reconnect is not None)
+            if numbered and source.has_catalog
+            else None,
         )
         if source.has_catalog:
             self._capture.request_control_messages()

@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from aiorepl import BatchPolicy, Delivery, Pipeline, PipelineState, SchemaChange
+from aiorepl import (
+    BatchPolicy,
+    ConnectionFailed,
+    Delivery,
+    Pipeline,
+    PipelineState,
+    RetryPolicy,
+    SchemaChange,
+    Source,
+)
 from aiorepl.testing.faults import MemorySink
 
 pytestmark = pytest.mark.by_day
@@ -306,3 +315,36 @@ async def _create_slot_after(published, table: str) -> None:
 
 async def _streams(pipeline: Pipeline) -> bool:
     return pipeline.statistics().state is PipelineState.RUNNING
+
+
+@pytest.mark.parametrize(("failures", "known"), [(3, True), (1000, False)], ids=["for a moment", "for good"])
+async def test_look_ups_that_the_server_refuses(published, tmp_path, monkeypatch, caplog, failures, known):
+    """A refused look-up of columns is repeated after a reconnect, because a journal keeps its result for good. If the server always
+    refuses them, the stream goes on without.
+    """
+    await published.create_slot()
+    sink = MemorySink()
+    look_up, refused = Source.look_up_columns, iter(range(failures))
+
+    async def look_up_columns(source, oids):
+        if next(refused, None) is not None:
+            raise ConnectionFailed("the server refuses the connection: sorry, too many clients already")
+        return await look_up(source, oids)
+
+    monkeypatch.setattr(Source, "look_up_columns", look_up_columns)
+    await published.execute("INSERT INTO items (id) VALUES (1)")
+    await published.execute("ALTER TABLE items RENAME note TO remark", "INSERT INTO items (id) VALUES (2)")
+    pipeline = Pipeline(
+        published.source(),
+        [Delivery(sink, schema_changes=True)],
+        journal=str(tmp_path),
+        until="now",
+        batches=SOON,
+        reconnect=RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.1),
+    )
+    await asyncio.wait_for(pipeline.run(), DEADLINE)
+
+    renamed = [change for change in reported(sink) if "renamed" in change]
+    assert [1, 2] == [change.new["id"] for change in sink.changes if not isinstance(change, SchemaChange)]
+    assert known == (renamed == [{"renamed": [("note", "remark")]}])
+    assert known != ("columns cannot be looked up" in caplog.text)

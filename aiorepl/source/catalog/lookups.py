@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.loggers import logger
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
+from aiorepl.retry import may_pass
 from aiorepl.source.catalog.attributes import CatalogColumns, attributes, rewritten_since
 from aiorepl.source.source import Source
 
 _log = logger("aiorepl.session")
+
+_ATTEMPTS: Final = 5
+"""How often a look-up that fails is tried, with a reconnect before each, until attributes stay unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,17 @@ class ColumnLookups:
 
     Every description is looked up, even if its columns are unchanged: the server describes a table again after it was altered,
     and a column may have been dropped and created again. Descriptions that arrive together take one query.
+
+    :param reconnects: whether the caller reconnects after an error that may pass.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, reconnects: bool) -> None:
         self._source = source
+        self._attempts = _ATTEMPTS if reconnects else 1
         self._known: dict[int, _Described] = {}
         self._since: int | None = None
+        # Look-ups that have failed since the last one that succeeded.
+        self._failures = 0
 
     def begin(self, since: int | None) -> None:
         """Set the first transaction that may have altered a table after the slot's confirmed position. Later calls change
@@ -45,16 +55,22 @@ class ColumnLookups:
     async def describe(self, described: Sequence[tuple[Relation, int]]) -> None:
         """Set the attributes of relations; each comes with the xid of the transaction in which it was described.
 
-        If the server refuses the connection or the query, the attributes stay unknown.
+        An error that may pass is raised, so that the look-up is repeated after a reconnect. If it does not pass, or the server
+        refuses the query for good, the attributes stay unknown.
 
-        :raises ConnectionLost: the connection was lost.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the look-up failed, and may succeed after a reconnect.
         """
         try:
             tables = await self._source.look_up_columns(sorted({relation.oid for relation, _ in described}))
         except (ServerError, ConnectionFailed) as error:
-            # The stream works without this second connection, which the role's connection limit may refuse.
+            self._failures += 1
+            # A description without attributes stays in a journal for good, and a mask may not be applicable to it.
+            if may_pass(error) and self._failures < self._attempts:
+                raise
+            # The stream works without this second connection, which the role's connection limit may refuse at any time.
             _log.warning("columns cannot be looked up, so renames and defaults are unknown: %s", error)
             return
+        self._failures = 0
         # If one read has several descriptions of a table, each is compared with the look-up before this read.
         previous = {oid: self._known[oid].table for oid in tables if oid in self._known}
         for relation, xid in described:
