@@ -283,7 +283,7 @@ def pipeline(dsn: str, sink: Sink, seconds: float = SECONDS, **options: object) 
         receive_timeout=seconds,
         **options,
     )
-    return Pipeline(source, [sink], reconnect=None)
+    return Pipeline(source, [sink], reconnect=None, publication_interval=None)
 
 
 @pytest.mark.timeout(30)

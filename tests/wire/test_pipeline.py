@@ -26,8 +26,9 @@ pytestmark = pytest.mark.both_loops
 
 
 def pipeline(server: ScriptedWalsender, sink: Sink, reconnect: RetryPolicy | None = None) -> Pipeline:
-    """A factory of pipelines that read the server's stream."""
-    return Pipeline(Source(server.dsn, slot="orders", publication="orders"), [sink], reconnect=reconnect)
+    """Return a pipeline that reads the server's stream, and does not look at the catalog beside it."""
+    source = Source(server.dsn, slot="orders", publication="orders")
+    return Pipeline(source, [sink], reconnect=reconnect, publication_interval=None)
 
 
 async def test_delivered_and_confirmed():
