@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of
+from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
 from aiorepl.suggestions import suggestion
 
@@ -112,12 +113,12 @@ def _pipeline(
         options["snapshot"] = reader.make("snapshot", SnapshotOptions, document["snapshot"])
 
     hints = {
-        "shutdown_timeout": float,
+        "shutdown_timeout": Duration,
         "buffer_bytes": int,
         "reconnect": bool,
         "wait_for_slot": bool,
         "state_dir": str,
-        "publication_interval": float,
+        "publication_interval": Duration,
         "on_new_table": OnNewTable,
         "on_partition_change": OnPartitionChange,
         "batches": BatchPolicy,

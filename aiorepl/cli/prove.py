@@ -32,14 +32,14 @@ _wait = click.option(
 
 @click.group(short_help="Prove that a consumer loses and invents nothing.")
 def prove() -> None:
-    r"""Write a known history to a database, and compare the changes that a consumer received with it.
+    """Write a known history to a database, and compare the changes that a consumer received with it.
 
     \b
     aiorepl prove create --dsn …              a schema with tables; publish it, create the slot, start the consumer
     aiorepl prove write --dsn … history       write for a minute; inject faults meanwhile
     aiorepl prove check history events/       compare, once the consumer has caught up
     aiorepl prove drop --dsn …
-    """
+    """  # noqa: D301 - click keeps the lines after a real backspace
 
 
 @prove.command()

@@ -145,7 +145,7 @@ def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:
     if slot["error"]:
         yield Text(printable(f"slot: unknown: {slot['error']}"), "yellow")
     elif slot["retained"] is not None:
-        safe = "" if slot["safe"] is None else f", {format_size(slot['safe'])} until it may be lost"
+        safe = "" if slot["safe"] is None else f", {format_size(max(slot['safe'], 0))} until it may be lost"
         yield Text(f"slot: keeps {format_size(slot['retained'])} of WAL{safe}")
 
 

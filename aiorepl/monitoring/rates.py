@@ -63,6 +63,8 @@ class Rates:
         if len(self._seen) < 2:
             return None
         last = self._seen[-1]
+        if last.at < since:
+            return None  # nothing is observed any more, as after the pipeline's end
         first = next((seen for seen in self._seen if seen.at >= since), last)
         if first is last:
             first = self._seen[-2]

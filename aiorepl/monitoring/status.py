@@ -50,7 +50,7 @@ def status(
         "time": now.timestamp(),
         "state": statistics.state.value,
         "error": statistics.error,
-        "problems": [*problems, *_retries(statistics, now)],
+        "problems": [*problems, *_retries(statistics, now), *_endangered(slot)],
         "waiting_for": statistics.waiting_for,
         "ladder": _ladder(statistics, slot),
         "reconnects": statistics.reconnects,
@@ -85,6 +85,20 @@ def _publication(statistics: PipelineStatistics) -> dict[str, Any] | None:
     if (watch := statistics.publication) is None:
         return None
     return {"changes": dict(watch.changes), "error": watch.error}
+
+
+def _endangered(slot: SlotStatus | None) -> list[str]:
+    """Describe a slot whose WAL the server has removed, or removes at its next checkpoint."""
+    match None if slot is None else slot.wal_status:
+        case "unreserved":
+            return [
+                "the server removes WAL that the slot needs at its next checkpoint: raise max_slot_wal_keep_size, or free the sinks"
+            ]
+        case "lost":
+            return [
+                "the slot is lost: the server has removed WAL that it needs; start with a new slot and resnapshot=True (--resnapshot)"
+            ]
+    return []
 
 
 def _slot(slot: SlotStatus) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def test_everything_else(made):
         max_rows_per_second = 1000
         lock_timeout = 2.5
         [pipeline]
-        shutdown_timeout = 3
+        shutdown_timeout = "3s"
+        publication_interval = "1m"
         buffer_bytes = "32MiB"
         reconnect = false
         batches = { max_bytes = "1KiB", flush_seconds = 0.5 }
@@ -141,7 +142,8 @@ def test_everything_else(made):
         ),
         "retention": Retention(max_age_seconds=604_800, max_bytes=1 << 30),
         "compact": True,
-        "shutdown_timeout": 3,
+        "shutdown_timeout": "3s",
+        "publication_interval": "1m",
         "buffer_bytes": 32 * 1024**2,
         "reconnect": None,
         "batches": BatchPolicy(max_bytes=1024, flush_seconds=0.5),

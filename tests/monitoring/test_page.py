@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 FOCUSED = """(each => (document.getElementById(each.getAttribute("aria-labelledby")) ?? each.labels?.[0]?.firstChild ?? each)
   .textContent.trim() || each.labels[0].textContent)(document.activeElement)"""
@@ -92,3 +92,33 @@ async def test_positions(browser: Browser, troubled: Any):
     assert 100 == widths[0] > widths[1] > 98
     assert 30 < widths[2] < 50
     assert 0 == widths[3]
+
+
+async def test_a_proxy_that_answers_in_its_place(browser: Browser, troubled: Any):
+    """An error of a proxy, such as 502 while the pipeline restarts, does not end the page: it asks again."""
+    page = await browser.new_page()
+    answers = iter([502, 502])
+
+    async def answer(route: Route) -> None:
+        status = next(answers, None)
+        await (route.continue_() if status is None else route.fulfill(status=status, body="Bad Gateway"))
+
+    await page.route("**/events", answer)
+    await page.goto(troubled.url)
+    await page.wait_for_selector("#sinks tr")
+
+
+async def test_selected_text_stays(browser: Browser, troubled: Any):
+    """Text that is selected, to be copied, is not replaced by the next event, and the page says so."""
+    page = await browser.new_page()
+    await page.goto(troubled.url)
+    await page.wait_for_selector("#sinks .error")
+    await page.evaluate("getSelection().selectAllChildren(document.querySelector('#sinks .error'))")
+    chosen = await page.evaluate("getSelection().toString()")
+    await page.get_by_text("the values stand still while text is selected").wait_for()
+    await page.evaluate(
+        """new Promise(done => {
+          const seen = received, timer = setInterval(() => received > seen + 1000 && (clearInterval(timer), done()), 50);
+        })"""
+    )
+    assert chosen == await page.evaluate("getSelection().toString()") != ""

@@ -12,6 +12,7 @@ from aiorepl.histogram import Histogram
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.progress import Readiness
 from aiorepl.monitoring.samples import METRICS, TABLE_BYTES, TABLE_ROWS, samples
+from aiorepl.monitoring.status import status
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
@@ -97,6 +98,18 @@ def test_every_sample_has_its_labels():
         metric.name.startswith("aiorepl_") and (metric.kind == "counter") == metric.name.endswith("_total")
         for metric in METRICS
     )
+
+
+@pytest.mark.parametrize(
+    ("wal_status", "said"), [("unreserved", "next checkpoint"), ("lost", "is lost"), ("extended", None)]
+)
+def test_a_slot_in_danger(wal_status, said):
+    """The page shows a slot that the server gives up, or has given up, as a problem."""
+    slot = SlotStatus(LSN(9), 5, -7, wal_status, True)
+
+    problems = status("p", statistics(), slot, None, [], NOW)["problems"]
+
+    assert [] == problems if said is None else said in "".join(problems)
 
 
 def test_a_slot_that_cannot_be_read():

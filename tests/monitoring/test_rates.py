@@ -62,3 +62,13 @@ def test_rows_from_before():
     assert rates.describe(1)["change_seconds"] is None
     rates.observe(counted(501), 2)
     assert 3 == rates.describe(5)["change_seconds"]
+
+
+def test_a_pipeline_that_ended():
+    """A rate of which nothing was observed in its time is unknown, and not the last one for ever."""
+    rates = Rates()
+    for second in range(11):
+        rates.observe(counted(100 * second), second)
+    assert rates.describe(20)["now"] is None
+    assert rates.describe(20)["minute"]["rows"] == 100
+    assert rates.describe(80)["minute"] is None

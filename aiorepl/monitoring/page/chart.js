@@ -51,7 +51,7 @@ function clock(time, step) {
 }
 const stroke = name => {
   const index = Math.max(order.indexOf(name), 0);
-  return { stroke: `var(--c${index % COLOURS})`, "stroke-dasharray": DASHES[index % DASHES.length] };
+  return { stroke: `var(--c${index % COLOURS})`, "stroke-dasharray": DASHES[Math.floor(index / COLOURS) % DASHES.length] };
 };
 // Returns at most five round values up to `top`; sizes are round in powers of 1024.
 function ticks(top, base, log) {
@@ -106,7 +106,7 @@ class Chart {
     const box = this.svg.getBoundingClientRect(), width = Math.max(box.width, 1), height = Math.max(box.height, 1);
     const values = shown.map(name => [...level.series.get(name)].sort(([a], [b]) => a - b));
     const positive = values.map(each => each.map(([, value]) => value).filter(value => value > 0)).filter(each => each.length);
-    const top = 1.05 * Math.max(1, ...positive.flat());
+    const top = 1.05 * positive.flat().reduce((greatest, value) => Math.max(greatest, value), 1);
     const usual = Math.min(...positive.map(each => each.sort((a, b) => a - b)[Math.floor(each.length / 2)]));
     this.log = scale === "log" || scale === "auto" && top / usual > (this.log ? SPIKE / 3 : SPIKE);
     const unit = this.base === 1024 ? 1024 : 1, grade = this.log ? value => Math.log2(1 + value / unit) : value => value;

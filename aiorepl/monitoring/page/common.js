@@ -1,7 +1,7 @@
 // Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
-const MIB = 1048576, GIB = 1024 * MIB;
+const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000;
 let received = 0;
 
 // Sets text, never HTML: table names and errors are not trusted.
@@ -64,18 +64,29 @@ function row(columns, header, cells) {
 }
 // Passes each event to `show`, and draws the lags that `lagsOf` returns by name, and the rates by unit.
 function watch(show, lagsOf, ratesOf) {
-  new EventSource("events").onmessage = message => {
-    const now = JSON.parse(message.data);
-    if (now.history) remember(now.history);
-    for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
-    observe("lags", now.time, lagsOf(now));
-    observe("rates", now.time, ratesOf(now));
-    received = Date.now();
-    show(now);
-    draw();
+  let events, since = 0;
+  const connect = () => {
+    events?.close();
+    since = Date.now();
+    events = new EventSource("events");
+    events.onmessage = message => {
+      const now = JSON.parse(message.data);
+      if (now.history) remember(now.history);
+      for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
+      observe("lags", now.time, lagsOf(now));
+      observe("rates", now.time, ratesOf(now));
+      received = since = Date.now();
+      // New values would replace text that the user is about to copy.
+      if (getSelection().isCollapsed) show(now);
+      draw();
+    };
   };
+  connect();
+  // An EventSource gives up after a proxy's error, and does not notice a connection without an other end.
+  setInterval(() => { if (events.readyState === EventSource.CLOSED || Date.now() - since > SILENT_MS) connect(); }, RETRY_MS);
 }
 setInterval(() => {
   const seconds = received ? Math.round((Date.now() - received) / 1000) : 0;
-  $("age").textContent = seconds > 3 ? `no answer for ${seconds} s: these values are old` : "";
+  $("age").textContent = seconds > 3 ? `no answer for ${seconds} s: these values are old`
+    : getSelection().isCollapsed ? "" : "the values stand still while text is selected";
 }, 1000);

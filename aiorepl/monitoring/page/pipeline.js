@@ -32,7 +32,7 @@ function show(now) {
   const slot = now.slot;
   $("slot-card").hidden = !slot;
   if (slot) pairs($("slot"), slot.error ? [["unknown", slot.error]] : [
-    ["WAL that it keeps", bytes(slot.retained)], ["until it may be lost", slot.safe === null ? "no limit" : bytes(slot.safe)],
+    ["WAL that it keeps", bytes(slot.retained)], ["until it may be lost", slot.safe !== null ? bytes(Math.max(slot.safe, 0)) : slot.wal_status === "lost" ? "lost" : "no limit"],
     ["wal_status", slot.wal_status ?? "–"], ["in use", slot.active ? "yes" : "no"]]);
   const journal = now.journal;
   $("journal-card").hidden = !journal;
