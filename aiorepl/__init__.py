@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from aiorepl.formats.format import event_id
     from aiorepl.formats.routing import Routing
     from aiorepl.lsn import LSN
-    from aiorepl.objects.location import ObjectStore
     from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
     from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
     from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
+    from aiorepl.storage.objects.location import ObjectStore
     from aiorepl.transactions.changes import (
         Change,
         Delete,
@@ -97,7 +97,7 @@ _NAMES = {
     "aiorepl.formats.format": ("event_id",),
     "aiorepl.formats.routing": ("Routing",),
     "aiorepl.lsn": ("LSN",),
-    "aiorepl.objects.location": ("ObjectStore",),
+    "aiorepl.storage.objects.location": ("ObjectStore",),
     "aiorepl.pgoutput.messages": ("CommitPrepared", "Prepare", "RollbackPrepared", "StreamPrepare"),
     "aiorepl.pgoutput.relations": ("Relation",),
     "aiorepl.pgoutput.tuples": ("UNCHANGED",),

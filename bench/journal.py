@@ -122,7 +122,7 @@ def many(folder: Path, segments: int, tables: int) -> float:
     """Commit many segments, the last one with a file; return the CPU seconds."""
     from aiorepl.journal.publisher import Publisher
     from aiorepl.journal.segments import Entry, Segment
-    from aiorepl.journal.store import LocalStore
+    from aiorepl.storage.local import LocalStore
 
     chance, names = random.Random(1), [("public", f"table_{number}") for number in range(tables)]
     stream = Stream()

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from aiorepl.objects.location import ObjectStore
+from aiorepl.storage.objects.location import ObjectStore
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 KEYS = {"access_key_id": "test", "secret_access_key": "test-secret", "region": "us-east-1"}

@@ -31,6 +31,7 @@ ORDER = (
         "durable",
         "account",
         "histogram",
+        "metrics",
         "lazy",
         "secret",
         "retry",
@@ -41,7 +42,7 @@ ORDER = (
         "suggestions",
         "waits",
     },
-    {"objects"},
+    {"storage", "verify"},
     {"wire"},
     {"pgoutput"},
     {"values"},
@@ -55,7 +56,8 @@ ORDER = (
     {"transforms"},
     {"delivery"},
     {"pipeline"},
-    {"spark", "monitoring"},
+    {"spark"},
+    {"monitoring"},
 )
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
 # These stand beside the stages and may use any; so may the facade.
@@ -65,7 +67,7 @@ PURE = (
     *("pgoutput/", "values/", "transactions/", "formats/", "wire/frames.py", "wire/commands.py"),
     *(
         "journal/segment_format.py",
-        "journal/checked_json.py",
+        "storage/checked_json.py",
         "journal/metadata.py",
         "journal/index.py",
         "journal/chain.py",
@@ -83,7 +85,7 @@ PURE = (
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("history/names.py", "history/manifest.py", "history/planning.py"),
-    "histogram.py",
+    *("histogram.py", "metrics.py"),
     *(
         "monitoring/samples.py",
         "monitoring/status.py",
@@ -115,8 +117,8 @@ CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
     *("aiorepl.dsn", "aiorepl.credentials", "aiorepl.durations", "aiorepl.sizes"),
     "aiorepl.durable",
-    "aiorepl.objects.client",
-    "aiorepl.objects.location",
+    "aiorepl.storage.objects.client",
+    "aiorepl.storage.objects.location",
     "aiorepl.loggers",  # authors log names from outside as well
     "aiorepl.waits",
     "aiorepl.cancellation",  # clients that swallow cancellations: authors of other sinks meet them as well

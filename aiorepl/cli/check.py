@@ -20,10 +20,10 @@ from aiorepl.errors import AioreplError, ConfigurationError, printable
 
 if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
-    from aiorepl.journal.store import Store
     from aiorepl.source.diagnose.check import Check
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
+    from aiorepl.storage.store import Store
 
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
 _NONE: Final[Mapping[str, Delivery]] = MappingProxyType({})
@@ -87,8 +87,8 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
 def _diagnose_file(file: Path) -> list[Finding]:
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
-    from aiorepl.journal.store import open_store
     from aiorepl.source.diagnose.finding import Finding
+    from aiorepl.storage.opening import open_store
 
     try:
         loaded = load(file)
@@ -152,6 +152,6 @@ async def _diagnose(
 
 def _store_folder(what: str, store: Store) -> list[Finding]:
     from aiorepl.delivery.diagnose import check_folder
-    from aiorepl.journal.store import LocalStore
+    from aiorepl.storage.local import LocalStore
 
     return [check_folder(what, store.path)] if isinstance(store, LocalStore) else []

@@ -19,7 +19,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, printable
 from aiorepl.sizes import format_size
 
 if TYPE_CHECKING:
-    from aiorepl.journal.store import Store
+    from aiorepl.storage.store import Store
 
 
 @click.group(short_help="Inspect, verify or prune a journal, or drop one of its cursors.")
@@ -32,7 +32,7 @@ def journal() -> None:
 
 def _open(journal: str) -> Store:
     from aiorepl.cli.pipeline_file import open_journal
-    from aiorepl.journal.store import open_store
+    from aiorepl.storage.opening import open_store
 
     path = Path(journal)
     return open_journal(path) if path.suffix == ".toml" and path.is_file() else open_store(journal)
@@ -124,7 +124,7 @@ def _problems(store: Store, read: _Read) -> Iterator[AioreplError]:
 
 
 def _has_history(store: Store) -> bool:
-    from aiorepl.journal.store import reading
+    from aiorepl.storage.store import reading
 
     within = store.within("history")
     with reading(store):

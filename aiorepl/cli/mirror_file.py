@@ -106,7 +106,7 @@ def load(path: Path) -> MirrorFile:
 
 
 def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
-    from aiorepl.objects.location import ObjectStore
+    from aiorepl.storage.objects.location import ObjectStore
 
     if "config" not in settings:
         return settings["url"]

@@ -18,10 +18,10 @@ from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
-    from aiorepl.journal.store import Store
     from aiorepl.pipeline.pipeline import Pipeline
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
+    from aiorepl.storage.store import Store
 
 _SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
 _JOURNAL: Final = TableSchema(
@@ -157,7 +157,7 @@ def open_journal(path: Path) -> Store:
 
 
 def _open_journal(reader: TableReader, settings: Mapping[str, Any]) -> Store | None:
-    from aiorepl.journal.store import open_store
+    from aiorepl.storage.opening import open_store
 
     arguments = {name: settings[name] for name in ("url", "config") if name in settings}
     store: Store | None = reader.call("journal", open_store, arguments, secret="config" in settings)

@@ -16,7 +16,7 @@ from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, ConnectionFailed
 
 if TYPE_CHECKING:
-    from aiorepl.testing.verify import Delivered, Described, History
+    from aiorepl.verify import Delivered, Described, History
 
 SCHEMA = "aiorepl_verify"
 
@@ -48,7 +48,7 @@ def prove() -> None:
 @_wait
 def create(dsn: str | None, rows: int, wait: float) -> None:
     """Create the schema aiorepl_verify with its tables. Publish them before writing."""
-    from aiorepl.testing.verify import tables
+    from aiorepl.verify import tables
 
     asyncio.run(_execute(dsn, wait, tables.create(rows=rows)))
     click.echo(f"Publish the tables: CREATE PUBLICATION … FOR TABLES IN SCHEMA {SCHEMA}, or list them:")
@@ -100,7 +100,7 @@ def write(
     writing early. If the server does not answer after the last write, HISTORY has only what the writers know, and the exit code
     is 3. The tables must be as they were created: drop and create the schema before writing again.
     """
-    from aiorepl.testing.verify import Mixture, Workload
+    from aiorepl.verify import Mixture, Workload
     from aiorepl.wire.opening import connect_sql, translated
 
     async def run() -> int:
@@ -141,8 +141,8 @@ def check(
     standard input. Changes of other schemas are left out. The exit code is 1 if a change is missing, invented, torn, out of order,
     or not as it was written.
     """
-    from aiorepl.testing.verify import History, Promise
-    from aiorepl.testing.verify import verify as compare
+    from aiorepl.verify import History, Promise
+    from aiorepl.verify import verify as compare
 
     written = History.load(history)
     if all(one.outcome != "committed" for one in written.transactions):
@@ -188,7 +188,7 @@ def _unknown(written: History) -> str:
 
 def _of_lines(events: tuple[str, ...]) -> Iterator[Delivered | Described]:
     """Read the changes of all files, in their order."""
-    from aiorepl.testing.verify import of_native
+    from aiorepl.verify import of_native
 
     for name in events:
         if name == "-":
@@ -208,7 +208,7 @@ async def _of_journal(events: tuple[str, ...]) -> list[Delivered | Described]:
     """Read the changes of a journal."""
     from aiorepl.formats import named
     from aiorepl.journal import JournalReader
-    from aiorepl.testing.verify import of_native
+    from aiorepl.verify import of_native
 
     if len(events) != 1:
         raise ConfigurationError("name one journal")

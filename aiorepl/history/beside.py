@@ -18,9 +18,9 @@ from aiorepl.history.names import FOLDER
 from aiorepl.history.planning import Limits
 from aiorepl.history.process import FENCED, started_with
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.store import Store
 from aiorepl.loggers import logger
 from aiorepl.position import Position
+from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.history")
 

@@ -23,7 +23,7 @@ from aiorepl.history.manifest import (
     load_table,
 )
 from aiorepl.history.names import HISTORY, table_name
-from aiorepl.journal.store import Store, Superseded
+from aiorepl.storage.store import Store, Superseded
 
 _TRIES: Final = 5
 _CONCURRENT_READS: Final = 16

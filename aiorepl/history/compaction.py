@@ -55,8 +55,8 @@ from aiorepl.history.uncompacted import Stretch, beginning, stretch
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store
 from aiorepl.loggers import logger
+from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.history")
 

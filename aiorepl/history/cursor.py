@@ -9,9 +9,9 @@ from aiorepl.history.catalog import accessing, read_history
 from aiorepl.history.manifest import AGAIN
 from aiorepl.history.names import HISTORY, PENDING, TABLES
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.storage.store import Store
 
 CURSOR: Final = "history"
 """The name of the cursor."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aiorepl.history.catalog import read_sealed, read_tables
 from aiorepl.history.manifest import File, History, Table, TableFiles
 from aiorepl.history.names import FOLDER
-from aiorepl.journal.store import Store
+from aiorepl.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)

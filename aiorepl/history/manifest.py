@@ -16,10 +16,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiorepl.history.names import MESSAGES
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.journal.holder import Holder
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import (
+    boolean,
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
 
 FORMAT: Final = 1
 """The version of the history's layout. The journal's own version is in ``checked_json``."""

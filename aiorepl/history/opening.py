@@ -9,7 +9,8 @@ from aiorepl.history.names import FOLDER
 from aiorepl.history.planning import Limits
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Location, Store, open_store
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
 
 
 def open_history(url: Location | Store, config: Mapping[str, str] | None = None) -> Store:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from aiorepl.errors import DamagedJournal
 from aiorepl.formats.arrow.parts_file import PartsFile
 from aiorepl.history.manifest import AGAIN, File
-from aiorepl.journal.store import Store
+from aiorepl.storage.store import Store
 
 REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024

@@ -22,8 +22,8 @@ from aiorepl.history.compaction import Pace
 from aiorepl.history.opening import open_compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store
 from aiorepl.loggers import logger
+from aiorepl.storage.store import Store
 
 NICENESS: Final = 10
 LENGTH: Final = struct.Struct(">I")

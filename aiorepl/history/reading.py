@@ -14,10 +14,11 @@ from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Ve
 from aiorepl.history.names import FOLDER, MESSAGES, folder_of
 from aiorepl.history.opening import open_history
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from aiorepl.history.manifest import AGAIN, File, History, TableEntry, TableFile
 from aiorepl.history.names import FOLDER, HISTORY, PENDING, TABLES, position_text
 from aiorepl.history.parquet import REMEDY, read
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store
+from aiorepl.storage.store import Store
 
 _TRIES: Final = 5
 

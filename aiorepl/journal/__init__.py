@@ -22,13 +22,13 @@ so has every block. Every reader verifies what it uses. Its error names the file
 Pure modules:
 
 - ``segment_format``, ``index``, ``metadata``, ``completeness`` and ``manifest`` define the contents of the files;
-  ``checked_json`` adds and verifies checksums; ``segments`` has their names.
+  ``segments`` has their names.
 - ``segment_builder`` makes blocks and an index from slices.
 - ``chain`` is a journal at one moment, as all readers see it.
 
 Modules with I/O:
 
-- ``store`` reads and writes files; ``metadata_files`` reads and caches the small ones.
+- ``metadata_files`` reads and caches the small files. ``aiorepl.storage`` keeps all files.
 - ``writer`` and ``prepared`` append; ``publisher`` commits; ``sink`` is the writer as a sink; ``holder`` tells who writes.
 - ``reader`` reads; ``slice_iterator`` waits for more with the help of ``notifier``.
 - ``cursors`` keeps the consumers' positions; ``retention`` deletes segments; ``consumers`` tells what each cursor keeps.

@@ -18,10 +18,17 @@ from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
-from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Table
 from aiorepl.lsn import LSN
+from aiorepl.storage.checked_json import (
+    boolean,
+    checksum,
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
 from aiorepl.transactions.transaction import SnapshotChunk
 
 FOLDER: Final = "completeness"

@@ -10,9 +10,9 @@ from aiorepl.errors import AioreplError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.cursors import Cursor, Cursors
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store
 from aiorepl.lsn import LSN
 from aiorepl.sizes import format_size
+from aiorepl.storage.store import Store
 
 STALLED_SECONDS: Final = 86_400
 """A cursor that has not moved for so long, although segments wait for it, may have lost its reader."""

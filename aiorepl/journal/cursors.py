@@ -18,11 +18,18 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import boolean, integer, seal, text, unseal
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import (
+    boolean,
+    integer,
+    seal,
+    text,
+    unseal,
+)
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, Superseded, reading
 
 _FOLDER: Final = "cursors"
 _SUFFIX: Final = ".json"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from aiorepl.journal.checked_json import integer, text
+from aiorepl.storage.checked_json import integer, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.journal.segment_format import FOOTER_BYTES, MAGIC, footer
 from aiorepl.journal.segments import Table
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import (
+    boolean,
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
 from aiorepl.transactions.transaction import SnapshotChunk
 from aiorepl.values.types import TypeInfo
 

@@ -12,7 +12,8 @@ from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import prepared_file
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import Table
-from aiorepl.journal.store import Location, Store, open_store, reading
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, reading
 
 
 @dataclass(slots=True)

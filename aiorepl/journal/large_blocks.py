@@ -12,9 +12,10 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from aiorepl.journal.index import Block
-from aiorepl.journal.segment_format import MAGIC, checksum
-from aiorepl.journal.store import Store
+from aiorepl.journal.segment_format import MAGIC
 from aiorepl.journal.stored_blocks import require_magic, unless_missing, wrong_checksum
+from aiorepl.storage.checked_json import checksum
+from aiorepl.storage.store import Store
 
 # Small messages of a block are read together, in windows of this size. Each large message is read alone.
 _WINDOW_BYTES: Final = 1024 * 1024

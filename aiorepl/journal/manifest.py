@@ -21,10 +21,9 @@ from typing import Final
 import orjson
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.checked_json import FORMAT
-from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Entry, Segment, Table
 from aiorepl.lsn import LSN
+from aiorepl.storage.checked_json import FORMAT, checksum
 
 FOLDER: Final = "manifests"
 SUFFIX: Final = ".manifest"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
 from aiorepl.journal.completeness import PublishedChunk
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.index import dump_chunk, load_chunk
@@ -21,6 +20,13 @@ from aiorepl.journal.manifest import ManifestRef
 from aiorepl.journal.segments import Entry, Segment, Table
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import (
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
 
 _UINT32: Final = 2**32 - 1
 _UINT64: Final = 2**64 - 1

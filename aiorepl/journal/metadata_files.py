@@ -24,8 +24,8 @@ from aiorepl.journal.manifest import Manifest, ManifestRef
 from aiorepl.journal.metadata import Identity, Start, State, load_identity, load_start, load_state
 from aiorepl.journal.segments import FOLDER as SEGMENTS
 from aiorepl.journal.segments import Segment
-from aiorepl.journal.store import Store, reading
 from aiorepl.position import Position
+from aiorepl.storage.store import Store, reading
 
 IDENTITY: Final = "journal.json"
 POSITION: Final = "position.json"

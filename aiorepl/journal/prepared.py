@@ -22,10 +22,10 @@ from aiorepl.journal.metadata_files import PREPARED, require_own
 from aiorepl.journal.reader import block_decoder
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segment_format import FOOTER_BYTES, frames, index_offset
-from aiorepl.journal.store import Store, Upload
 from aiorepl.journal.stored_blocks import read_block
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.storage.store import Store, Upload
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice

@@ -31,11 +31,11 @@ from aiorepl.journal.holder import Holder
 from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_name
 from aiorepl.journal.metadata import Identity, PreparedTransaction, State, dump_identity, dump_state
 from aiorepl.journal.metadata_files import IDENTITY, POSITION, MetadataFiles, older_copy
-from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Entry
-from aiorepl.journal.store import Store, Superseded
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import checksum
+from aiorepl.storage.store import Store, Superseded
 
 _TAIL_SEGMENTS: Final = 64
 # The limit of tables in the tail, which keeps position.json small. A table counts once for each of its segments.

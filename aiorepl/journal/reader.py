@@ -24,7 +24,6 @@ from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index, 
 from aiorepl.journal.segment_format import frames
 from aiorepl.journal.segments import Segment, Table, groups
 from aiorepl.journal.slice_iterator import SliceIterator
-from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.journal.stored_blocks import LARGE_BLOCK, adjacent, location, read_blocks
 from aiorepl.journal.together import Together
 from aiorepl.loggers import logger
@@ -33,6 +32,8 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, reading
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice

@@ -17,11 +17,12 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import dump_start
 from aiorepl.journal.metadata_files import START, MetadataFiles
 from aiorepl.journal.segments import Segment
-from aiorepl.journal.store import Location, Store, Superseded, open_store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.option_fields import Bytes, Seconds
 from aiorepl.sizes import parse_size
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, Superseded
 
 _log = logger("aiorepl.journal")
 

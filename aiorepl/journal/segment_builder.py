@@ -22,6 +22,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import checksum
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.lazy_changes import LazyChanges, TableRows
 from aiorepl.transactions.slices import Slice
@@ -303,7 +304,7 @@ class _OpenBlock:
         return Block(
             offset=offset,
             length=len(self.data),
-            checksum=segment_format.checksum(self.data),
+            checksum=checksum(self.data),
             descriptions=tuple(self.needed),
             rows=self.rows,
             continuation=self.continuation,

@@ -12,12 +12,12 @@ to Commit. The journal makes its own Begin, Commit and Origin messages; all othe
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from aiorepl.errors import JournalError
 from aiorepl.pgoutput.framing import unframed
+from aiorepl.storage.checked_json import checksum
 
 MAGIC: Final = b"AIOREPL\x03"
 """The first bytes of a segment; the last is the version of the layout."""
@@ -28,8 +28,6 @@ FOOTER_BYTES: Final = 20
 _BEGIN: Final = struct.Struct(">cQqI")
 _COMMIT: Final = struct.Struct(">cBQQq")
 _ORIGIN: Final = struct.Struct(">cQ")
-
-checksum: Final = zlib.crc32
 
 
 def begin(commit_lsn: int, commit_timestamp: int, xid: int) -> bytes:

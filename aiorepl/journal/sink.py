@@ -13,11 +13,12 @@ from anyio import to_thread
 
 from aiorepl.durable import storage_error, transient
 from aiorepl.errors import JournalError, TransientError
-from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.writer import JournalWriter
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SinkContext
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
 
 
 class JournalSink(Sink):

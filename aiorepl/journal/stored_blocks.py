@@ -8,8 +8,9 @@ from typing import Final
 
 from aiorepl.errors import DamagedJournal
 from aiorepl.journal.index import Block
-from aiorepl.journal.segment_format import MAGIC, checksum
-from aiorepl.journal.store import Store
+from aiorepl.journal.segment_format import MAGIC
+from aiorepl.storage.checked_json import checksum
+from aiorepl.storage.store import Store
 
 LARGE_BLOCK: Final = 4 * 1024 * 1024
 """The size from which a block is large, in bytes."""

@@ -14,8 +14,9 @@ from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import read_prepared
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import Entry, Segment
-from aiorepl.journal.store import Location, Store, open_store, reading
 from aiorepl.lsn import LSN
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, reading
 
 
 def problems(

@@ -27,10 +27,10 @@ from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segments import FOLDER as SEGMENTS
 from aiorepl.journal.segments import Entry, Segment, Table, segment_file, segment_name
-from aiorepl.journal.store import Store, Upload
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
+from aiorepl.storage.store import Store, Upload
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction

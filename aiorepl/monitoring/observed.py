@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from aiorepl.monitoring.samples import METRICS, Metric, Sample, samples
+from aiorepl.metrics import Metric, Sample
+from aiorepl.monitoring.samples import METRICS, samples
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 

@@ -11,8 +11,8 @@ from typing import Literal
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from aiorepl.histogram import Histogram
+from aiorepl.metrics import Metric
 from aiorepl.monitoring.observed import Observed, observed
-from aiorepl.monitoring.samples import Metric
 from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 

@@ -7,32 +7,15 @@ LSNs are numbers, so that their differences are bytes of WAL. ``aiorepl_lsn`` ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from aiorepl.delivery.statistics import SinkStatistics
-from aiorepl.histogram import Histogram
+from aiorepl.metrics import Metric, Sample
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.transactions.publication_changes import WHATS
 from aiorepl.transactions.row_counts import MOST_TABLES, OTHER
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric.
-
-    :param name: its name in Prometheus, with the unit, and ``_total`` for a counter.
-    :param kind: gauge, counter or histogram; the last two start at 0 with each pipeline.
-    :param labels: the names of its labels, without ``pipeline``.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    labels: tuple[str, ...] = ()
-
 
 STATE: Final = Metric("aiorepl_state", "gauge", "1 for the pipeline's state, 0 for the others.", ("state",))
 LSN: Final = Metric(
@@ -185,9 +168,6 @@ METRICS: Final = (
     ),
 )
 """All metrics."""
-
-Sample = tuple[Metric, tuple[str, ...], float | Histogram]
-"""A metric, the values of its labels, and its value: a ``Histogram`` if the metric is one."""
 
 _WAL_STATUS: Final = ("reserved", "extended", "unreserved", "lost")
 

@@ -17,7 +17,7 @@ from aiorepl.pipeline.pipeline import Pipeline
 from aiorepl.wire.kept_connection import KeptConnection
 
 if TYPE_CHECKING:
-    from aiorepl.journal.store import Store
+    from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.monitoring")
 

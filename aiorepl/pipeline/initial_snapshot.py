@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
-from aiorepl.journal.store import Location, Store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.published import everything, truncation_of_all
@@ -30,6 +29,8 @@ from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.source.capture import Capture
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.storage.opening import Location
+from aiorepl.storage.store import Store
 from aiorepl.transactions.slices import Slice
 
 _log = logger("aiorepl.snapshot")

@@ -26,7 +26,6 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.retention import Retention, keep_pruned
 from aiorepl.journal.sink import JournalSink
-from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
@@ -42,6 +41,8 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
 from aiorepl.source.preflight import PreflightResult
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
 

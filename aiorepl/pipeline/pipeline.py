@@ -48,7 +48,8 @@ from aiorepl.source.takeover import wait_for_slot as wait_until_free
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
-    from aiorepl.journal.store import Location, Store
+    from aiorepl.storage.opening import Location
+    from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.pipeline")
 
@@ -195,8 +196,8 @@ class Pipeline:
             )
         else:
             # Imported here, because it takes a tenth of the start-up time.
-            from aiorepl.journal.store import open_store
             from aiorepl.pipeline.journaled import JournaledFanOut
+            from aiorepl.storage.opening import open_store
 
             self._journal = open_store(journal)
             self._fan_out = JournaledFanOut(

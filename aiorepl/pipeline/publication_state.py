@@ -10,9 +10,17 @@ from typing import Any, Final
 from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
 from aiorepl.errors import PermanentError
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
-from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.source.publication.picture import Picture, picture
+from aiorepl.storage.checked_json import (
+    boolean,
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, Superseded, reading
 from aiorepl.transactions.publication_changes import WHATS, Difference, PublicationChange
 
 _REMEDY: Final = "It is replaced, and changes of the publication since it was written are not noticed"

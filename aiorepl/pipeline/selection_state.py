@@ -11,11 +11,17 @@ from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.durable import storage_error, transient
 from aiorepl.errors import ConfigurationError, JournalError, PermanentError, TransientError
-from aiorepl.journal.checked_json import integer, seal, text, unseal
 from aiorepl.journal.cursors import Cursor, Cursors
-from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
+from aiorepl.storage.checked_json import (
+    integer,
+    seal,
+    text,
+    unseal,
+)
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, Superseded, reading
 from aiorepl.transforms.diagnose import require_matches
 from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.transforms.rules import Rules

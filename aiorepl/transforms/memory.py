@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import integer, text
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
+from aiorepl.storage.checked_json import integer, text
 from aiorepl.transforms.renames import rename_conflict
 from aiorepl.transforms.rules import ColumnAction, HiddenColumn, Rules, TableSelection, select_table
 

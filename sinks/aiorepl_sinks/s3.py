@@ -25,8 +25,8 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from aiorepl import ConfigurationError
-from aiorepl.objects.location import SCHEMES
 from aiorepl.sizes import Size, size_of
+from aiorepl.storage.objects.location import SCHEMES
 from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, ParquetEncoding
 from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import LAYOUT

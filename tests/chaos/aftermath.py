@@ -23,9 +23,16 @@ from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch
 from aiorepl import LSN
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import Location
-from aiorepl.testing.verify import Delivered, History, Promise, Publication, Workload, verify
-from aiorepl.testing.verify.tables import SCHEMA, contents
+from aiorepl.storage.opening import Location
+from aiorepl.verify import (
+    Delivered,
+    History,
+    Promise,
+    Publication,
+    Workload,
+    verify,
+)
+from aiorepl.verify.tables import SCHEMA, contents
 
 DAMAGES = ("drop", "advance", "recreate", "invalidate", "older copy")
 # Promotions of a standby that lacks the slot, or the last transactions.

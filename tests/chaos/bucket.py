@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from aiorepl.objects.location import ObjectStore
+from aiorepl.storage.objects.location import ObjectStore
 
 sys.path.append(str(Path(__file__).parents[1]))
 from object_stores import KEYS, Fault, FaultyLayer, serving

@@ -13,7 +13,7 @@ import asyncpg
 
 from aiorepl import LSN
 from aiorepl.testing import CuttingProxy, EmbeddedServer
-from aiorepl.testing.verify.tables import TRAPPED
+from aiorepl.verify.tables import TRAPPED
 
 _STANDBY = "standby"
 # Seconds for the standby to get the slot, and for a promotion.

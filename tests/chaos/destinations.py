@@ -21,7 +21,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl.testing.faults import FailAfterWrite, FaultySink, Reject, Slow
-from aiorepl.testing.verify.tables import PARENTS, SCHEMA
+from aiorepl.verify.tables import PARENTS, SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 _SECRET = "k" * 32

@@ -35,7 +35,7 @@ NAMED = {
     "status": "aiorepl.source.feedback.status_updates:StatusUpdates.report",
     "accepted": "aiorepl.delivery.worker:SinkWorker._accept",
     "sink flush": "aiorepl.delivery.writer:SinkWriter.flush",
-    "journal step": "aiorepl.journal.store:LocalStore.reached",
+    "journal step": "aiorepl.storage.local:LocalStore.reached",
     "journal commit": "aiorepl.journal.publisher:Publisher.finish",
     "journal part": "aiorepl.journal.writer:JournalWriter._upload_part",
     "prepared": "aiorepl.journal.writer:JournalWriter._write_prepared",

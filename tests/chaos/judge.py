@@ -19,10 +19,19 @@ from watch import FolderWatch, TableWatch, Watch
 
 from aiorepl import LSN, DeadLetters, Delivery
 from aiorepl.delivery.redelivery import redeliver
-from aiorepl.journal.store import Location, Store, open_store
 from aiorepl.journal.verification import problems
-from aiorepl.testing.verify import Delivered, History, Operation, Promise, Verdict, tables, verify
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
+from aiorepl.verify import (
+    Delivered,
+    History,
+    Operation,
+    Promise,
+    Verdict,
+    tables,
+    verify,
+)
+from aiorepl.verify.tables import SCHEMA
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 

@@ -28,11 +28,16 @@ from program import Program
 
 from aiorepl import AioreplError
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import Location
-from aiorepl.objects.location import ObjectStore
-from aiorepl.testing.verify import Delivered, History
-from aiorepl.testing.verify.history import Row, digest
-from aiorepl.testing.verify.tables import COLUMNS, KEYS, SCHEMA, TEXT
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.opening import Location
+from aiorepl.verify import Delivered, History
+from aiorepl.verify.history import Row, digest
+from aiorepl.verify.tables import (
+    COLUMNS,
+    KEYS,
+    SCHEMA,
+    TEXT,
+)
 
 # The tables of each program with a mirror.
 _TABLES = [table for table in KEYS if table != "traps_0"]

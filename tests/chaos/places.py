@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiorepl.testing.verify.tables import shown
+from aiorepl.verify.tables import shown
 
 Identity = tuple[int, int]
 """Commit LSN and ordinal."""

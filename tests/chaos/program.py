@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aiorepl.testing.verify import Publication
+from aiorepl.verify import Publication
 
 RENAMED = "renamed column"
 """The damage after which a masked column has another name, see ``renamed``."""

@@ -14,8 +14,8 @@ import asyncpg
 from processes import Process
 from watch import Watch
 
-from aiorepl.testing.verify import Delivered
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.verify import Delivered
+from aiorepl.verify.tables import SCHEMA
 
 _DISCLOSED = "a value of the renamed column"
 # Seconds until a process has started, and until one has ended.

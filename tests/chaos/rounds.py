@@ -33,13 +33,9 @@ from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWa
 from aiorepl import LSN, AioreplError
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import Location
 from aiorepl.journal.verification import problems
-from aiorepl.testing.verify import (
-    Mixture,
-    Workload,
-    tables,
-)
+from aiorepl.storage.opening import Location
+from aiorepl.verify import Mixture, Workload, tables
 
 # Time limits for catching up and for a whole round, in seconds, and the rows that take another second.
 DEADLINE = 240.0

@@ -150,7 +150,7 @@ def forget_commits_of_prepared() -> None:
 
 def fence_nobody() -> None:
     """The writer of a journal in an object store replaces whatever is there, also the state of a later writer."""
-    from aiorepl.journal.remote_store import RemoteStore
+    from aiorepl.storage.remote import RemoteStore
 
     def replace(self: Any, name: str, data: bytes, version: str | None) -> str:
         self.write(name, data)

@@ -16,7 +16,7 @@ from cluster import Cluster
 from kafka_broker import FROZEN, LOST, WIDENED
 from processes import Process
 
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.verify.tables import SCHEMA
 
 # The weight of each. ``resnapshot`` is not a fault, but may happen at any time as well.
 KINDS = {

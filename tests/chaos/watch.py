@@ -19,10 +19,18 @@ from aiorepl import DeadLetters
 from aiorepl.formats import named
 from aiorepl.journal import JournalReader
 from aiorepl.journal.cursors import Cursors
-from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.testing.verify import Confirmed, Crashed, Delivered, Described, Entry, Restarted, of_native
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.verify import (
+    Confirmed,
+    Crashed,
+    Delivered,
+    Described,
+    Entry,
+    Restarted,
+    of_native,
+)
+from aiorepl.verify.tables import SCHEMA
 
 CURSOR = "watch"
 """The name of the cursor with which a journal is watched."""

@@ -32,12 +32,12 @@ from aiorepl.durable import storage_error
 from aiorepl.errors import AioreplError
 from aiorepl.formats import named
 from aiorepl.journal import Cursors, JournalReader, retention
-from aiorepl.journal.store import Location
 from aiorepl.lsn import ZERO
-from aiorepl.objects import client
-from aiorepl.objects.location import ObjectStore
 from aiorepl.pipeline import journaled
 from aiorepl.source.feedback import schedule, status_updates
+from aiorepl.storage.objects import client
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.opening import Location
 from aiorepl.transactions import in_progress
 
 # Small enough for passes and merges within a process that lives for a second.

@@ -11,7 +11,7 @@ import pytest
 
 from aiorepl import Pipeline, Source
 from aiorepl.testing.proxy import CuttingProxy
-from aiorepl.testing.verify import History
+from aiorepl.verify import History
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 pytestmark = pytest.mark.server

@@ -11,8 +11,8 @@ import aiorepl
 from aiorepl.cli import main
 from aiorepl.cli.mirror_example import EXAMPLE
 from aiorepl.cli.mirror_file import load
-from aiorepl.objects.location import ObjectStore
 from aiorepl.retry import RetryPolicy
+from aiorepl.storage.objects.location import ObjectStore
 
 JOURNAL = "[journal]\nurl = 'journal'\n"
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from aiorepl import history
 from aiorepl.history.compaction import Compaction
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
 
 

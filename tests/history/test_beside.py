@@ -23,7 +23,7 @@ from aiorepl.history.compaction import Pace
 from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, prune
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 
@@ -132,7 +132,7 @@ def test_a_pipeline_that_is_killed(journal, tmp_path):
         import asyncio
         from aiorepl.history.beside import compact_beside
         from aiorepl.history.compaction import Pace
-        from aiorepl.journal.store import LocalStore
+        from aiorepl.storage.local import LocalStore
 
         asyncio.run(compact_beside(LocalStore({str(journal.folder)!r}), pace=Pace(pass_seconds=0)))
         """

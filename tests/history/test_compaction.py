@@ -18,10 +18,10 @@ from aiorepl.history.compaction import Compaction, Pace
 from aiorepl.history.cursor import CURSOR
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.store import LocalStore
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.position import Timelines
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

@@ -24,7 +24,7 @@ from aiorepl.history.compaction import Compaction, Pace
 from aiorepl.history.names import parse_pending
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from tests import single_thread
 from tests.history.conftest import Journal

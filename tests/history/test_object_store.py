@@ -13,8 +13,8 @@ from aiorepl.errors import JournalError
 from aiorepl.history.opening import open_compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import JournalSink
-from aiorepl.journal.remote_store import RemoteStore
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.storage.remote import RemoteStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

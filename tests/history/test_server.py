@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl import Pipeline, Source, history
 from aiorepl.history.opening import open_compaction
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 
 DDL = """
 CREATE TABLE plain (id int PRIMARY KEY, big text, day date, twice int GENERATED ALWAYS AS (id * 2) STORED);

@@ -10,7 +10,7 @@ from aiorepl import history
 from aiorepl.history.planning import Limits
 from aiorepl.history.verification import problems
 from aiorepl.journal import prune
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 
 ROWS = 200

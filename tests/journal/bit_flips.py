@@ -30,7 +30,6 @@ from aiorepl.history.planning import Limits
 from aiorepl.history.verification import problems as history_problems
 from aiorepl.journal import Cursors, JournalReader, JournalSink
 from aiorepl.journal.metadata import Start, dump_start
-from aiorepl.journal.store import LocalStore
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -38,6 +37,7 @@ from aiorepl.sink import Batch, SinkContext
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import initial_ledger
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

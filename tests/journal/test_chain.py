@@ -14,10 +14,10 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Completeness, Gap
 from aiorepl.journal.manifest import Manifest, ManifestRef
 from aiorepl.journal.metadata import Identity, Start, State, dump_state, load_state
-from aiorepl.journal.segment_format import checksum
 from aiorepl.journal.segments import Entry, Segment, groups, parse_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import checksum
 
 SOURCE = Position("1", 1, "s", LSN(0))
 IDENTITY = Identity(SOURCE, LSN(1), "j")

@@ -6,14 +6,14 @@ import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors, JournalReader, prune, writer
-from aiorepl.journal.checked_json import seal, unseal
 from aiorepl.journal.index import load
 from aiorepl.journal.segment_format import FOOTER_BYTES, footer
 from aiorepl.journal.sink import JournalSink
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.sink import SinkContext
+from aiorepl.storage.checked_json import seal, unseal
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream

@@ -45,7 +45,7 @@ PROGRAM = (
         """
         import asyncio, os, signal, sys
         from aiorepl.journal import JournalSink, publisher
-        from aiorepl.journal.store import LocalStore
+        from aiorepl.storage.local import LocalStore
         from aiorepl.sink import Batch, SinkContext
         from aiorepl.testing.messages import column
         from aiorepl.testing.stream import Stream

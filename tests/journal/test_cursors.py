@@ -9,9 +9,9 @@ import pytest
 
 from aiorepl.errors import ConfigurationError, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.store import LocalStore
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.stream import Stream
 
 

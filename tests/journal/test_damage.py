@@ -14,11 +14,12 @@ from aiorepl.errors import AioreplError, DamagedJournal, JournalError, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.metadata import Start, dump_start
-from aiorepl.journal.segment_format import FOOTER_BYTES, checksum, footer, index_offset
-from aiorepl.journal.store import LocalStore
+from aiorepl.journal.segment_format import FOOTER_BYTES, footer, index_offset
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
+from aiorepl.storage.checked_json import checksum
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

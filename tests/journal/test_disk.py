@@ -9,9 +9,9 @@ import pytest
 
 from aiorepl.errors import PermanentError, SinkError, TransientError
 from aiorepl.journal import JournalReader, JournalSink
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.storage.local import LocalStore
 
 
 class FailingStore(LocalStore):

@@ -11,8 +11,8 @@ import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader
-from aiorepl.objects.location import ObjectStore
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import segment_format
-from aiorepl.journal.checked_json import seal, unseal
 from aiorepl.journal.index import Block, Continuation, Description, SegmentIndex, dump, load
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
@@ -19,6 +18,7 @@ from aiorepl.pgoutput.framing import frame_length
 from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import checksum, seal, unseal
 from aiorepl.testing import messages as build
 from aiorepl.values.types import TypeInfo
 
@@ -161,7 +161,7 @@ def test_index_damage(index: SegmentIndex, data: st.DataObject) -> None:
 def test_other_format(data: bytes, found: int) -> None:
     """A file of another version is rejected with its number and what to do; the first version had no checksums."""
     if found != 1:
-        data = b"%b\n%08x\n" % (data, segment_format.checksum(data))
+        data = b"%b\n%08x\n" % (data, checksum(data))
     with pytest.raises(JournalError, match=f"some.file has format {found}; .* resnapshot"):
         unseal(data, "some.file", dict)
 

@@ -12,10 +12,10 @@ import pytest
 from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader
 from aiorepl.journal.prepared import PreparedStore, prepared_file
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.sink import Batch
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream, Table

@@ -9,9 +9,9 @@ import pytest
 
 from aiorepl.errors import JournalError
 from aiorepl.journal import JournalReader, JournalSink
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.storage.local import LocalStore
 from aiorepl.transactions.slices import Slice
 
 

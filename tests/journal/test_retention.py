@@ -12,8 +12,8 @@ from aiorepl import ConfigurationError
 from aiorepl.journal import Cursors, JournalReader, Retention, prune
 from aiorepl.journal.consumers import stalled_cursors
 from aiorepl.journal.retention import keep_pruned
-from aiorepl.journal.store import LocalStore
 from aiorepl.sizes import format_size
+from aiorepl.storage.local import LocalStore
 
 NOW = 2_000_000_000.0
 

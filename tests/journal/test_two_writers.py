@@ -9,10 +9,10 @@ import pytest
 
 from aiorepl.errors import JournalError, TransientError
 from aiorepl.journal import JournalReader, JournalSink
-from aiorepl.journal.store import LocalStore
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

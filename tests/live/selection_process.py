@@ -14,7 +14,7 @@ import signal
 import sys
 
 from aiorepl import Delivery, Pipeline, Selection, Source
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from aiorepl_sinks.jsonl import JsonLinesSink
 
 

@@ -22,7 +22,7 @@ from aiorepl import (
 )
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 
 pytestmark = pytest.mark.one_path

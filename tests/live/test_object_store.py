@@ -19,7 +19,7 @@ from aiorepl import (
     SnapshotOptions,
 )
 from aiorepl.journal import Cursors, JournalReader, JournalSink
-from aiorepl.objects import client
+from aiorepl.storage.objects import client
 from aiorepl.testing.faults import MemorySink
 
 SOON = BatchPolicy(flush_seconds=0.1)

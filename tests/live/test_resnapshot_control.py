@@ -12,11 +12,11 @@ import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, PermanentError, TransientError
-from aiorepl.journal.store import LocalStore
 from aiorepl.snapshot.incremental.table_queue import TableQueue
 from aiorepl.snapshot.incremental.table_reading import TableReading
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.merging.signals import content
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
 
 pytestmark = pytest.mark.by_day

@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from aiorepl import AioreplError, BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection
-from aiorepl.journal.segment_format import checksum
-from aiorepl.journal.store import LocalStore
+from aiorepl.storage.checked_json import checksum
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import MemorySink
 
 pytestmark = pytest.mark.by_day

@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.spark.mirroring.applying import Applying
@@ -23,6 +22,8 @@ from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.mirroring.table_batch import ReduceLarge, TableWriter
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
+from aiorepl.storage.local import LocalStore
+from aiorepl.storage.opening import open_store
 
 
 class Killed(BaseException):

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from aiorepl import AioreplError, RetryPolicy
-from aiorepl.objects.location import ObjectStore
 from aiorepl.spark import IcebergLake, local_session
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.table import Part
 from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.running import MirrorRunner
+from aiorepl.storage.objects.location import ObjectStore
 
 from .kill_points import interrupted, lose
 

@@ -19,7 +19,6 @@ from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader, prune
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
@@ -30,6 +29,7 @@ from aiorepl.spark.reading.planner import FilesPartition
 from aiorepl.spark.reading.schema import META
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.spark.reading.stream_reader import StreamReader
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 

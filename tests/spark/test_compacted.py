@@ -17,8 +17,8 @@ from aiorepl.history.buffers import Bounds
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.journal.store import LocalStore
 from aiorepl.spark.reading.schema import spark_type
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.values.registry import Types
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl import ConfigurationError, Pipeline
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors, prune
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.stream_reader import StreamReader
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing import MemorySink, MemorySource
 from aiorepl.testing.messages import column
 

@@ -46,7 +46,7 @@ def test_workers_do_without_pandas(journal) -> None:
     found = python(
         "import sys\n"
         "from aiorepl.journal import JournalReader\n"
-        "from aiorepl.journal.store import open_store\n"
+        "from aiorepl.storage.opening import open_store\n"
         "from aiorepl.spark.mirroring import source\n"
         "from aiorepl.spark.mirroring.staging import stage\n"
         "from aiorepl.spark.reading.source import FilteringDataSource\n"

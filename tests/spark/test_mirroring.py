@@ -19,7 +19,6 @@ from aiorepl.history.opening import open_compaction
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.journal.retention import prune
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import LocalStore, open_store
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
@@ -34,6 +33,8 @@ from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.source import MirrorPlanner
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.reading.offsets import Offset
+from aiorepl.storage.local import LocalStore
+from aiorepl.storage.opening import open_store
 from aiorepl.testing.messages import column
 
 from .batches import Killed, Lake

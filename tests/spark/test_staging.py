@@ -11,13 +11,13 @@ from aiorepl.errors import ConfigurationError, DataError, JournalError
 from aiorepl.history.manifest import Table
 from aiorepl.journal import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import ZERO
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 
 INT4, INT8, TEXT = 23, 20, 25

@@ -18,7 +18,6 @@ from aiorepl.cli import main
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal import Cursors
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import LocalStore
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
 from aiorepl.spark.mirroring.batch import file_row
@@ -26,6 +25,7 @@ from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.running import MirrorRunner
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.mirroring.state import StateFile
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 
 from .batches import Lake

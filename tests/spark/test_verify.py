@@ -23,7 +23,6 @@ from aiorepl.cli import main
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.journal.store import LocalStore
 from aiorepl.spark import mirror, verify
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.delta_rows import DeltaRows
@@ -37,6 +36,7 @@ from aiorepl.spark.verifying.ended import EndedRows
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import TableResult
 from aiorepl.spark.verifying.verification import Verification
+from aiorepl.storage.local import LocalStore
 
 from .batches import Lake
 from .test_types import SETUP, columns, create

@@ -14,10 +14,11 @@ from typing import Final
 from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
 from aiorepl.errors import PermanentError
-from aiorepl.journal.checked_json import boolean, seal, unseal
-from aiorepl.journal.store import Location, Store, Superseded, open_store, reading
 from aiorepl.position import Position
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, load
+from aiorepl.storage.checked_json import boolean, seal, unseal
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store, Superseded, reading
 
 _TRUNCATES: Final = "truncates"
 # The file has all tables. One write for this share of them makes the written bytes proportional to the number of tables.

@@ -18,10 +18,17 @@ from typing import Any, Final, Literal, get_args
 import orjson
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.checked_json import boolean, integer, lsn, seal, text, unseal
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+from aiorepl.storage.checked_json import (
+    boolean,
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
 
 Status = Literal["reading", "failed"]
 """A failed table is not read again until it is requested."""

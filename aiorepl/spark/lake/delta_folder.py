@@ -22,8 +22,8 @@ from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from aiorepl.durable import fsync, sync_folder
 from aiorepl.errors import ConfigurationError
-from aiorepl.objects.client import ObjectClient
-from aiorepl.objects.location import ObjectStore
+from aiorepl.storage.objects.client import ObjectClient
+from aiorepl.storage.objects.location import ObjectStore
 
 LOG: Final = "_delta_log"
 _OF_DELTALAKE: Final = ("allow_http", "unsafe_rename", "locking_provider", "conditional_put", "dynamo")

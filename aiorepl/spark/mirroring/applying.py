@@ -30,7 +30,6 @@ from aiorepl.errors import (
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
@@ -40,6 +39,7 @@ from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
+from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.spark")
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.opening import open_history
-from aiorepl.journal.store import Location, open_store
 from aiorepl.spark.lake.table import Mode, Place, Truncate
 from aiorepl.spark.mirroring.reduction import is_after, linked_keys
 from aiorepl.spark.mirroring.staging import StagedFile, changes, moves_in, truncates_in
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.moved_keys import split_moves
+from aiorepl.storage.opening import Location, open_store
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

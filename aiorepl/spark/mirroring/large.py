@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from aiorepl.history import parquet
 from aiorepl.history.manifest import File
-from aiorepl.journal.store import Store, open_store
 from aiorepl.spark.lake.table import Part, Truncate
 from aiorepl.spark.mirroring.arrow_rows import map_rows
 from aiorepl.spark.mirroring.changes import Changes, truncate_at, truncates_of
@@ -33,6 +32,8 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
+from aiorepl.storage.opening import open_store
+from aiorepl.storage.store import Store
 
 _SAMPLE: Final = pa.schema([pa.field("keys", pa.binary())])
 _FOUND: Final = pa.schema([pa.field("truncates", pa.binary()), pa.field("keys", pa.binary())])

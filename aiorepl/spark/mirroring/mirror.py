@@ -25,10 +25,8 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Location, open_store
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.objects.location import SCHEMES, ObjectStore
 from aiorepl.option_fields import Bytes
 from aiorepl.sizes import Size
 from aiorepl.spark.lake.delta import DeltaLake
@@ -53,6 +51,8 @@ from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.mirroring.up_to_date import up_to_date
 from aiorepl.spark.reading.options import Options
+from aiorepl.storage.objects.location import SCHEMES, ObjectStore
+from aiorepl.storage.opening import Location, open_store
 from aiorepl.suggestions import require_options
 
 _log = logger("aiorepl.spark")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
-from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Lake, Mode, Rows, Version
@@ -15,6 +14,7 @@ from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.reading.blocks import TableName
+from aiorepl.storage.opening import Location, open_store
 
 
 @dataclass(frozen=True, slots=True)

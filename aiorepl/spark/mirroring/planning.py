@@ -11,9 +11,9 @@ from aiorepl.history.manifest import File, History, Table
 from aiorepl.history.opening import open_history
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.storage.opening import Location
 
 # A smaller range is not read from the history, because that takes reading lists, and files with rows outside the range.
 _LEAST_BYTES: Final = 16 * 1024 * 1024

@@ -21,9 +21,7 @@ from aiorepl.history.manifest import Table
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Location, open_store
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.objects.location import ObjectStore
 from aiorepl.spark.mirroring.batch import Head, Row, file_row
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
 from aiorepl.spark.mirroring.settings import Settings
@@ -35,6 +33,8 @@ from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.opening import Location, open_store
 
 SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("content", BinaryType())])
 _ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa.binary())])

@@ -27,11 +27,11 @@ from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.manifest import File, Table, Version
-from aiorepl.journal.checked_json import integer, lsn, text
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Store, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.reading.blocks import Span
+from aiorepl.storage.checked_json import integer, lsn, text
+from aiorepl.storage.store import Store, reading
 
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)

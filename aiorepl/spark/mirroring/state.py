@@ -13,11 +13,17 @@ from typing import Any, Final, NamedTuple
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.history.manifest import Table
-from aiorepl.journal.checked_json import integer, lsn, seal, text, unseal
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Store, Superseded, reading
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import (
+    integer,
+    lsn,
+    seal,
+    text,
+    unseal,
+)
+from aiorepl.storage.store import Store, Superseded, reading
 
 FOLDER: Final = "_aiorepl"
 FILE: Final = "mirror.json"

@@ -11,7 +11,6 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.manifest import Table, Version
-from aiorepl.journal.store import Location
 from aiorepl.loggers import logger
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
@@ -22,6 +21,7 @@ from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
 from aiorepl.spark.mirroring.versions import Common
+from aiorepl.storage.opening import Location
 
 _log = logger("aiorepl.spark")
 

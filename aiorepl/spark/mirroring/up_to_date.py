@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from aiorepl.journal.store import Store
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.mirroring.state import State
 from aiorepl.spark.reading.offsets import Offset
+from aiorepl.storage.store import Store
 
 _VERSION: Final = "v1"
 """The first line of each file in Spark's offset log."""

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from aiorepl.errors import DamagedJournal
 from aiorepl.history import HistoryFile, files, read_file
-from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.moved_keys import split_moves
 from aiorepl.spark.reading.typed import BATCH_BYTES, BATCH_ROWS, Typed
+from aiorepl.storage.opening import Location
 from aiorepl.values.types import TypeInfo
 
 _LSN, _ORDINAL = "_commit_lsn", "_ordinal"

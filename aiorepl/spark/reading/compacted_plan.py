@@ -14,10 +14,10 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.history import HistoryFile, HistoryFiles, files
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.compacted import FileSpan
+from aiorepl.storage.opening import Location
 
 # For a smaller range, decoding segments is faster than looking files up in the history.
 _NEAR_BYTES: Final = 32 * 1024 * 1024

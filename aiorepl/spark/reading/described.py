@@ -9,10 +9,10 @@ import pyarrow as pa
 from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.history import files
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Location
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.blocks import TableName, newest_description
 from aiorepl.spark.reading.schema_changes import Shape, file_shape, shape
+from aiorepl.storage.opening import Location
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 

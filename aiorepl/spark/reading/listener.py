@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.monitoring.samples import Sample
+from aiorepl.metrics import Sample
 from aiorepl.spark.reading.lag import BYTES, MILLISECONDS
 from aiorepl.spark.reading.metrics import METRICS, QueryStatistics, samples
 

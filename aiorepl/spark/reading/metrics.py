@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.lsn import LSN
-from aiorepl.monitoring.samples import Metric, Sample
+from aiorepl.metrics import Metric, Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
 
-from aiorepl.journal.checked_json import integer
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
+from aiorepl.storage.checked_json import integer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
-from aiorepl.objects.location import ObjectStore
 from aiorepl.sizes import parse_size
 from aiorepl.spark.reading.blocks import TableName
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.opening import Location
 from aiorepl.wire.commands import split_names
 
 _OPTIONS: Final = (

@@ -18,7 +18,6 @@ from aiorepl.formats.arrow.collected import attribute_of
 from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.journal.store import Location
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL, number_of
 from aiorepl.spark.lake.table import (
@@ -38,6 +37,7 @@ from aiorepl.spark.mirroring.table_batch import ReduceLarge, TableWriter
 from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, readable
 from aiorepl.spark.verifying.checksums import Comparison
 from aiorepl.spark.verifying.removal import LAST_ORDINAL, mode_of
+from aiorepl.storage.opening import Location
 from aiorepl.values.registry import Types
 
 Identity = tuple[str, int, int]

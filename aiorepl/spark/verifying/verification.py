@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.store import Location
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
@@ -48,6 +47,7 @@ from aiorepl.spark.verifying.removal import mode_of, removal
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
+from aiorepl.storage.opening import Location
 
 _log = logger("aiorepl.spark")
 

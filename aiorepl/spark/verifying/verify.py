@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import SparkSession
 
 from aiorepl.durations import Duration, seconds_of
-from aiorepl.journal.store import Location
 from aiorepl.secret import Secret
 from aiorepl.source.source import Source
 from aiorepl.spark.lake.table import Lake
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.verifying.results import TableResult
 from aiorepl.spark.verifying.verification import KeysOf, Verification
+from aiorepl.storage.opening import Location
 
 
 def verify(

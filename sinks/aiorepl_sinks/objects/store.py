@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from aiorepl import PermanentError, TransientError
 from aiorepl.durable import ObjectStoreError
-from aiorepl.objects.client import ObjectClient
-from aiorepl.objects.location import ObjectStore
+from aiorepl.storage.objects.client import ObjectClient
+from aiorepl.storage.objects.location import ObjectStore
 
 
 class Store(Protocol):

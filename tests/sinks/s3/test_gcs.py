@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from aiorepl import ObjectStore, PermanentError
-from aiorepl.journal.remote_store import RemoteStore
-from aiorepl.journal.store import Superseded
+from aiorepl.storage.remote import RemoteStore
+from aiorepl.storage.store import Superseded
 from aiorepl_sinks.s3 import S3Sink
 
 pytestmark = pytest.mark.by_day

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aiorepl import Batch, ConfigurationError, PermanentError, Rejection, SinkContext, TransientError
-from aiorepl.objects.errors import translate
+from aiorepl.storage.objects.errors import translate
 from aiorepl_sinks.s3 import S3Sink
 
 pytestmark = pytest.mark.by_day
@@ -331,7 +331,7 @@ def test_uploads_that_may_not_be_listed(bucket, layer, read, source, caplog):
     sink.flush()
     sink.close()
 
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.objects"]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.storage.objects"]
     assert "unfinished multipart uploads may remain in the bucket (HTTPError)" in said
     assert "Signature" not in said
     assert 20 == len(read.lines(bucket, read.listed(bucket)))

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aiorepl.testing.verify.log import Delivered, Described, Entry, Restarted
-from aiorepl.testing.verify.promise import Verdict
-from aiorepl.testing.verify.sequence import name
+from aiorepl.verify.log import (
+    Delivered,
+    Described,
+    Entry,
+    Restarted,
+)
+from aiorepl.verify.promise import Verdict
+from aiorepl.verify.sequence import name
 
 
 def check_descriptions(log: Iterable[Entry], verdict: Verdict) -> None:

@@ -13,8 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from aiorepl.testing.verify.history import Operation
-from aiorepl.testing.verify.tables import CHILD_KEY, KEYS, PARENTS, item_key, selected
+from aiorepl.verify.history import Operation
+from aiorepl.verify.tables import (
+    CHILD_KEY,
+    KEYS,
+    PARENTS,
+    item_key,
+    selected,
+)
 
 # A value of this many pages is TOASTed; STORAGE EXTERNAL does not compress it.
 _LONG: Final = "repeat(md5(random()::text), 100)"

@@ -8,7 +8,9 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal import JournalReader
-from aiorepl.journal.store import LocalStore, Superseded, open_store
+from aiorepl.storage.local import LocalStore
+from aiorepl.storage.opening import open_store
+from aiorepl.storage.store import Superseded
 
 
 @pytest.fixture

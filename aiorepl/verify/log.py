@@ -13,7 +13,7 @@ from typing import Any
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify.history import Key, Row, digest
+from aiorepl.verify.history import Key, Row, digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify.history import Key
-from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Entry, Restarted
-from aiorepl.testing.verify.promise import Promise, Verdict
+from aiorepl.verify.history import Key
+from aiorepl.verify.log import (
+    Confirmed,
+    Crashed,
+    Delivered,
+    Entry,
+    Restarted,
+)
+from aiorepl.verify.promise import Promise, Verdict
 
 
 def sequence(

@@ -14,11 +14,11 @@ import pytest
 
 from aiorepl.durable import ObjectStoreError
 from aiorepl.errors import ConfigurationError, JournalError
-from aiorepl.journal import remote_store
-from aiorepl.journal.remote_store import RemoteStore
-from aiorepl.journal.store import Superseded
-from aiorepl.objects import client
-from aiorepl.objects.location import ObjectStore
+from aiorepl.storage import remote
+from aiorepl.storage.objects import client
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.remote import RemoteStore
+from aiorepl.storage.store import Superseded
 
 SECRET = "test-secret"
 
@@ -185,9 +185,9 @@ def test_an_upload_that_is_discarded(faulty, bucket, layer, fault):
 
 def test_a_full_disk_under_an_upload(store, monkeypatch, tmp_path):
     """A write that found no room can be repeated; the staged file has no name."""
-    monkeypatch.setattr(remote_store, "MEMORY_BYTES", 10)
+    monkeypatch.setattr(remote, "MEMORY_BYTES", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    write, failures = remote_store._write, [1, 2]
+    write, failures = remote._write, [1, 2]
 
     def full(file, offset, parts):
         if failures and failures[-1] == len(parts):
@@ -196,7 +196,7 @@ def test_a_full_disk_under_an_upload(store, monkeypatch, tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(file, offset, parts)
 
-    monkeypatch.setattr(remote_store, "_write", full)
+    monkeypatch.setattr(remote, "_write", full)
     upload = store.create("a.segment")
     upload.write([b"in memory "])
     for part in (b"staged ", b"more"):

@@ -24,7 +24,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aiorepl.testing.verify.history import Key, Operation, Row, Tables
+from aiorepl.verify.history import (
+    Key,
+    Operation,
+    Row,
+    Tables,
+)
 
 PARENTS: Final = {"leaf": "tree", "heir": "base"}
 """The parents, by the first word of their children's names."""

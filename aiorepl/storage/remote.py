@@ -18,10 +18,10 @@ from typing import Final
 
 from aiorepl.durable import ObjectStoreError
 from aiorepl.errors import JournalError
-from aiorepl.journal.store import Superseded, Upload
-from aiorepl.objects.client import ObjectClient
-from aiorepl.objects.location import ObjectStore
-from aiorepl.objects.stream import ObjectStream
+from aiorepl.storage.objects.client import ObjectClient
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.objects.stream import ObjectStream
+from aiorepl.storage.store import Superseded, Upload
 
 MEMORY_BYTES: Final = 4 * 1024 * 1024
 """An upload that is larger is staged in a temporary file."""

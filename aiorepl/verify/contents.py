@@ -7,11 +7,18 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables, Transaction
-from aiorepl.testing.verify.log import Delivered
-from aiorepl.testing.verify.promise import Promise, Verdict
-from aiorepl.testing.verify.sequence import name
-from aiorepl.testing.verify.tables import parent, present, shown
+from aiorepl.verify.history import (
+    History,
+    Key,
+    Operation,
+    Row,
+    Tables,
+    Transaction,
+)
+from aiorepl.verify.log import Delivered
+from aiorepl.verify.promise import Promise, Verdict
+from aiorepl.verify.sequence import name
+from aiorepl.verify.tables import parent, present, shown
 
 VERSION = "version"
 # A server's clock may be set a little back while the writers run.

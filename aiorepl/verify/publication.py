@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aiorepl.testing.verify.history import History, Key, Operation, Row, Tables
-from aiorepl.testing.verify.tables import KEYS
+from aiorepl.verify.history import (
+    History,
+    Key,
+    Operation,
+    Row,
+    Tables,
+)
+from aiorepl.verify.tables import KEYS
 
 _TABLE: Final = "narrow"
 # The tables that are published without a column list and a filter.

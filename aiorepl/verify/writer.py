@@ -17,9 +17,9 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify import actions
-from aiorepl.testing.verify.history import Operation, Transaction
-from aiorepl.testing.verify.tables import SCHEMA
+from aiorepl.verify import actions
+from aiorepl.verify.history import Operation, Transaction
+from aiorepl.verify.tables import SCHEMA
 
 # The server is unavailable, and may come back.
 UNAVAILABLE: Final = (

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify import (
+from aiorepl.verify import (
     Delivered,
     Entry,
     History,

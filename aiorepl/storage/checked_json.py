@@ -1,4 +1,4 @@
-"""The format of a journal's small files: a line of JSON, then a line with its CRC-32. Pure.
+"""The format of small files: a line of JSON, then a line with its CRC-32. Pure.
 
 ``unseal`` is the only way to read one. It verifies the checksum, the format number and, through the caller's function,
 every field.
@@ -6,17 +6,19 @@ every field.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
-from aiorepl.journal.segment_format import checksum
 from aiorepl.lsn import LSN
 
 FORMAT: Final = 3
 """The format number of a journal's files. A file with another number is refused."""
+
+checksum: Final = zlib.crc32
 
 _UINT64: Final = 2**64 - 1
 

@@ -18,9 +18,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.testing.verify import tables
-from aiorepl.testing.verify.history import History, Tables
-from aiorepl.testing.verify.writer import RETRY_SECONDS, UNAVAILABLE, Mixture, Writer, connected
+from aiorepl.verify import tables
+from aiorepl.verify.history import History, Tables
+from aiorepl.verify.writer import (
+    RETRY_SECONDS,
+    UNAVAILABLE,
+    Mixture,
+    Writer,
+    connected,
+)
 
 # How often a writer that has reached the limit checks whether it was raised.
 _IDLE_SECONDS: Final = 0.05

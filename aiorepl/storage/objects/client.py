@@ -17,11 +17,11 @@ from xml.etree.ElementTree import ParseError
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
-from aiorepl.objects.errors import no_bucket, status_of, translate
-from aiorepl.objects.location import ObjectStore
-from aiorepl.objects.uploads import Uploads
+from aiorepl.storage.objects.errors import no_bucket, status_of, translate
+from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.objects.uploads import Uploads
 
-_log = logger("aiorepl.objects")
+_log = logger("aiorepl.storage.objects")
 
 RETRIES: Final = 5
 RETRY_SECONDS: Final = 30

@@ -7,8 +7,8 @@ import random
 import asyncpg
 import pytest
 
-from aiorepl.testing.verify import actions, tables
-from aiorepl.testing.verify.actions import Scope
+from aiorepl.verify import actions, tables
+from aiorepl.verify.actions import Scope
 
 GROUPS = ("ACTIONS", "MESSAGES", "CHILDREN", "RENAMES", "GUESTS", "TRAPS", "COMPOSITES", "SCHEMA_CHANGES")
 OTHERS = (actions.lock_table, actions.echo)

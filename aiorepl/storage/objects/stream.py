@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aiorepl.objects.client import PART_BYTES, ObjectClient
+from aiorepl.storage.objects.client import PART_BYTES, ObjectClient
 
 _CONCURRENT_PARTS: Final = 3
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aiorepl.testing.verify.contents import Contents
-from aiorepl.testing.verify.descriptions import check_descriptions
-from aiorepl.testing.verify.history import History, Tables
-from aiorepl.testing.verify.log import Entry
-from aiorepl.testing.verify.promise import Promise, Verdict
-from aiorepl.testing.verify.sequence import sequence
+from aiorepl.verify.contents import Contents
+from aiorepl.verify.descriptions import check_descriptions
+from aiorepl.verify.history import History, Tables
+from aiorepl.verify.log import Entry
+from aiorepl.verify.promise import Promise, Verdict
+from aiorepl.verify.sequence import sequence
 
 
 def verify(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from aiorepl.testing.verify.history import Operation
+from aiorepl.verify.history import Operation
 
 _MOST: Final = 50
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.testing.verify import (
+from aiorepl.verify import (
     Confirmed,
     Crashed,
     Delivered,
@@ -29,7 +29,7 @@ from aiorepl.testing.verify import (
     of_native,
     verify,
 )
-from aiorepl.testing.verify.tables import shown
+from aiorepl.verify.tables import shown
 
 KEYS = {"accounts": ("id",), "entries": ("n",)}
 FIRST = {"id": 1, "version": 1, "note": "a", "doc": "long"}

@@ -7,13 +7,26 @@ describes the method.
 
 from __future__ import annotations
 
-from aiorepl.testing.verify.history import History, Operation, Tables, Transaction
-from aiorepl.testing.verify.log import Confirmed, Crashed, Delivered, Described, Entry, Restarted, of_native
-from aiorepl.testing.verify.promise import Promise, Verdict
-from aiorepl.testing.verify.publication import Publication
-from aiorepl.testing.verify.verifier import verify
-from aiorepl.testing.verify.workload import Workload
-from aiorepl.testing.verify.writer import Mixture
+from aiorepl.verify.history import (
+    History,
+    Operation,
+    Tables,
+    Transaction,
+)
+from aiorepl.verify.log import (
+    Confirmed,
+    Crashed,
+    Delivered,
+    Described,
+    Entry,
+    Restarted,
+    of_native,
+)
+from aiorepl.verify.promise import Promise, Verdict
+from aiorepl.verify.publication import Publication
+from aiorepl.verify.verifier import verify
+from aiorepl.verify.workload import Workload
+from aiorepl.verify.writer import Mixture
 
 __all__ = [
     "Confirmed",
