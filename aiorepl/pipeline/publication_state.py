@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.durable import storage_error
-from aiorepl.errors import PermanentError
+from aiorepl.errors import JournalError
 from aiorepl.source.publication.picture import Picture, picture
 from aiorepl.storage.checked_json import (
     boolean,
@@ -19,8 +18,9 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store, Superseded, reading
+from aiorepl.storage.store import Store
 from aiorepl.transactions.publication_changes import WHATS, Difference, PublicationChange
 
 _REMEDY: Final = "It is replaced, and changes of the publication since it was written are not noticed"
@@ -29,17 +29,27 @@ Pending = dict[str, list[PublicationChange]]
 """By the name of the sink, the changes that it has not received."""
 
 
+class _Contents(NamedTuple):
+    """The contents of the file.
+
+    :param source: the cluster, the database and the names of the publications.
+    """
+
+    source: str
+    picture: Picture
+    pending: Pending
+
+
 class PublicationState:
-    """The file ``<slot>.publication.json``, replaced by compare-and-swap.
+    """The file ``<slot>.publication.json``.
 
     :param folder: the journal, or the folder ``state_dir``; ``None``: a restart forgets everything.
     :param slot: the name of the replication slot.
     """
 
     def __init__(self, folder: Location | Store | None, slot: str) -> None:
-        self._store = None if folder is None else open_store(folder)
-        self._name = f"{slot}.publication.json"
-        self._version: str | None = None
+        name = f"{slot}.publication.json"
+        self._document = None if folder is None else Document(open_store(folder), name, _dump, _load)
         self._source = ""
         self.loaded = False
         """Whether the file was read, or found damaged or missing."""
@@ -56,10 +66,17 @@ class PublicationState:
         :raises JournalError: it is damaged, or cannot be read. The next write replaces a damaged file.
         """
         self._source = f"{source}/{sorted(publications)}"
-        if self._store is None:
-            self.loaded = True
-        else:
-            await asyncio.to_thread(self._load, fresh)
+        document = self._document
+        if document is not None:
+            try:
+                found = await asyncio.to_thread(document.load)
+            except JournalError:
+                # A file that could not be read is tried again, and a damaged one is not.
+                self.loaded = document.exists
+                raise
+            if found is not None and found.source == self._source and not fresh:
+                self.picture, self.pending = found.picture, found.pending
+        self.loaded = True
 
     async def write(self, picture: Picture, pending: Pending) -> None:
         """Replace the picture and the changes that sinks have not received.
@@ -67,55 +84,45 @@ class PublicationState:
         :raises PermanentError: another process has written the file.
         :raises JournalError, SinkError: it cannot be written.
         """
-        if self._store is not None:
-            # A write that went on in its thread could replace a later one.
-            await uninterrupted(asyncio.to_thread(self._write, picture, pending))
+        await uninterrupted(self._write(picture, pending))
+
+    async def _write(self, picture: Picture, pending: Pending) -> None:
+        if self._document is not None:
+            await replace_for_slot(self._document, _Contents(self._source, picture, pending))
         self.picture, self.pending = picture, pending
 
-    def _load(self, fresh: bool) -> None:
-        assert self._store is not None
-        with reading(self._store):
-            try:
-                data, self._version = self._store.load(self._name)
-            except FileNotFoundError:
-                self.loaded = True
-                return
-        self.loaded = True
-        found = unseal(data, f"{self._name} in {self._store.url}", _read, remedy=_REMEDY, advice=_REMEDY)
-        source, known, pending = found
-        if source == self._source and not fresh:
-            self.picture, self.pending = known, pending
 
-    def _write(self, picture: Picture, pending: Pending) -> None:
-        assert self._store is not None
-        place = f"{self._name} in {self._store.url}"
-        fields = {
-            "source": self._source,
+def _dump(contents: _Contents) -> bytes:
+    picture = contents.picture
+    return seal(
+        {
+            "source": contents.source,
             "facts": picture.facts,
             "hash": str(picture.hash),
             "lsn": str(picture.lsn),
             "time": picture.time,
-            "pending": {name: list(map(_dump, changes)) for name, changes in pending.items() if changes},
+            "pending": {
+                name: list(map(_dump_change, changes))
+                for name, changes in contents.pending.items()
+                if changes
+            },
         }
-        try:
-            self._version = self._store.replace(self._name, seal(fields), self._version)
-        except Superseded:
-            raise PermanentError(
-                f"another process has written {place}: stop the other pipeline with this slot", fatal=True
-            ) from None
-        except OSError as error:
-            raise storage_error(error, f"cannot write {place}") from error
+    )
 
 
-def _read(fields: Mapping[str, Any]) -> tuple[str, Picture, Pending]:
+def _load(data: bytes, location: str) -> _Contents:
+    return unseal(data, location, _contents, remedy=_REMEDY, advice=_REMEDY)
+
+
+def _contents(fields: Mapping[str, Any]) -> _Contents:
     known = picture(
         text(fields, "facts"), int(text(fields, "hash")), lsn(fields, "lsn"), float(fields["time"])
     )
     pending = {str(name): list(map(_change, changes)) for name, changes in fields["pending"].items()}
-    return text(fields, "source"), known, pending
+    return _Contents(text(fields, "source"), known, pending)
 
 
-def _dump(change: PublicationChange) -> dict[str, Any]:
+def _dump_change(change: PublicationChange) -> dict[str, Any]:
     return {**asdict(change.difference), "lsn": str(change.lsn), "ordinal": change.ordinal}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
-from aiorepl.durable import storage_error, transient
-from aiorepl.errors import ConfigurationError, JournalError, PermanentError, TransientError
+from aiorepl.errors import ConfigurationError
 from aiorepl.journal.cursors import Cursor, Cursors
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
@@ -20,8 +20,9 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store, Superseded, reading
+from aiorepl.storage.store import Store
 from aiorepl.transforms.diagnose import require_matches
 from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.transforms.rules import Rules
@@ -34,11 +35,22 @@ _ADVICE: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Memories:
+    """The contents of the file.
+
+    :param source: the cluster and database. An oid has a meaning only within one database.
+    :param tables: by sink name, the tables that its selection remembers, including sinks that the configuration no longer has.
+    :param writes: by sink name, how often its memory was written, including the writes before a loss of the file.
+    """
+
+    source: str = ""
+    tables: Mapping[str, list[Any]] = field(default_factory=dict)
+    writes: Mapping[str, int] = field(default_factory=dict)
+
+
 class SelectionState:
     """The memories of all selections of a pipeline, in one file.
-
-    The file is replaced by compare-and-swap: a process that was paused, and whose slot another process has taken, cannot
-    overwrite the memories of that process.
 
     :param deliveries: the deliveries by sink name.
     :param folder: the journal, or the folder ``state_dir``; ``None``: a restart forgets the memories.
@@ -61,28 +73,22 @@ class SelectionState:
             if delivery.selection is not None and delivery.selection.rules
         }
         self._retries = {name: delivery.retry for name, delivery in deliveries.items()}
-        self._store = None if folder is None else open_store(folder)
-        self._file = f"{slot}.selections.json"
+        name = f"{slot}.selections.json"
+        self._document = None if folder is None else Document(open_store(folder), name, _dump, _load)
         self._slot = slot
         self._journaled = journaled
-        # The cluster and database, once they are known. An oid has a meaning only within one database.
-        self._source = ""
-        # The memories in the file, including those of sinks that the configuration no longer has.
-        self._tables: dict[str, list[Any]] = {}
-        # The version of the file that this object has read or written last; None if there was no file.
-        self._version: str | None = None
-        # How often each sink's memory was written, including the writes before a loss of the file.
-        self._writes: dict[str, int] = {}
+        # What the file has, or would have if it existed.
+        self._stored = _Memories()
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
         for name, selection in self._selections.items():
-            if self._store is None and (patterns := selection.forgetful):
+            if self._document is None and (patterns := selection.forgetful):
                 raise ConfigurationError(
                     f"sink {name}: the pattern {patterns[0]} may match after a rename, when it no longer hides what it hid, and "
                     "without a journal nothing remembers the names: set state_dir, a folder that is kept over restarts, or write "
                     "the exact names"
                 )
-            write = None if self._store is None else partial(self._persist, name)
+            write = None if self._document is None else partial(self._persist, name)
             self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
 
     async def begin(self, catalog: TableCatalog, source: str, read: bool) -> set[int]:
@@ -95,45 +101,48 @@ class SelectionState:
         :raises JournalError: a memory is damaged, or cannot be read.
         :raises SinkError, PermanentError: the file cannot be written, or another process has written it.
         """
-        self._source = source
         require_matches(self._selections, catalog)
-        if self._store is not None:
-            await asyncio.to_thread(self._load)
+        document = self._document
+        self._stored = _Memories(source)
+        if document is not None:
+            found = await asyncio.to_thread(document.load)
+            if found is not None:
+                _require_source(found, source, document.location)
+                self._stored = found
             cursors = await asyncio.to_thread(self._read_cursors)
-            if self._version is None:
+            if found is None:
                 for name, selection in self._selections.items():
-                    self._require_new(name, selection, catalog, cursors, read=read)
+                    self._require_new(name, selection, catalog, cursors, document, read=read)
             else:
-                self._require_newest(cursors)
-            for name, cursor in cursors.items():
-                self._writes[name] = max(self._written(name), cursor.writes)
+                self._require_newest(cursors, document)
+            counted = {name: max(self._written(name), cursor.writes) for name, cursor in cursors.items()}
+            self._stored = replace(self._stored, writes={**self._stored.writes, **counted})
         for name, memory in self.memories.items():
-            memory.load(self._tables.get(name, ()))
+            memory.load(self._stored.tables.get(name, ()))
             try:
                 memory.begin(catalog)
             except ConfigurationError as error:
                 raise ConfigurationError(f"sink {name}: {error}") from None
-            if self._store is not None and self._version is None:
+            if document is not None and not document.exists:
                 # Write the file even without tables, because later starts require it. An existing file is replaced only once the
                 # slot is acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
         return {oid for memory in self.memories.values() for oid in memory.oids}
 
     def _written(self, sink: str) -> int:
-        return self._writes.get(sink, 0)
+        return self._stored.writes.get(sink, 0)
 
-    def _require_newest(self, cursors: Mapping[str, Cursor]) -> None:
+    def _require_newest(self, cursors: Mapping[str, Cursor], document: Document[_Memories]) -> None:
         """Check that the file is not older than the sinks' cursors, because an older copy does not know what was hidden since.
 
         Each sink has a number of its own. One number for all would grow again while only other sinks run, and then prove nothing.
 
         :raises ConfigurationError: the file is an older copy.
         """
-        assert self._store is not None
         for name, cursor in cursors.items():
             if cursor.writes > self._written(name) and self._selections[name].forgetful:
                 raise ConfigurationError(
-                    f"sink {name}: {self._file} in {self._store.url} is an older copy, which may not know names that were hidden since: "
+                    f"sink {name}: {document.location} is an older copy, which may not know names that were hidden since: "
                     f"it counts {self._written(name)} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
                     "the next start says how to go on without it"
                 )
@@ -144,6 +153,7 @@ class SelectionState:
         selection: Selection,
         catalog: TableCatalog,
         cursors: Mapping[str, Cursor],
+        document: Document[_Memories],
         *,
         read: bool,
     ) -> None:
@@ -151,7 +161,6 @@ class SelectionState:
 
         :raises ConfigurationError: the selection may have hidden something, and its patterns may no longer match it.
         """
-        assert self._store is not None
         if not (patterns := selection.forgetful):
             return
         if not self._journaled:
@@ -164,7 +173,7 @@ class SelectionState:
             hidden = selection.hidden(catalog)
             listed = ", ".join(hidden[:_MAX_NAMED]) + (" …" if hidden[_MAX_NAMED:] else "")
             raise ConfigurationError(
-                f"sink {name}: {before}, but {self._file} is missing in {self._store.url}, so nothing tells whether {patterns[0]} still "
+                f"sink {name}: {before}, but {document.name} is missing in {document.store.url}, so nothing tells whether {patterns[0]} still "
                 "hides what it hid: the name may have changed. Put the file back, or correct state_dir. If the selection is new, or "
                 "the file is lost, start once with exact names instead of patterns with * or ?: the start takes them as right, and "
                 f"writes the file. The patterns hide these names now, compare them with the tables: {listed or 'none'}"
@@ -175,64 +184,59 @@ class SelectionState:
 
         :raises JournalError: a cursor is damaged or cannot be read.
         """
-        if self._store is None or not self._journaled:
+        if self._document is None or not self._journaled:
             return {}
-        cursors = Cursors(self._store)
+        cursors = Cursors(self._document.store)
         found = {name: cursors.read(name) for name in self._selections}
         return {name: cursor for name, cursor in found.items() if cursor is not None}
-
-    def _load(self) -> None:
-        assert self._store is not None
-        with reading(self._store):
-            try:
-                data, version = self._store.load(self._file)
-            except FileNotFoundError:
-                return
-        location = f"{self._file} in {self._store.url}"
-
-        def parse(fields: Mapping[str, Any]) -> tuple[str, dict[str, list[Any]], dict[str, int]]:
-            sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
-            for tables in sinks.values():
-                # Load every sink's tables, even if the sink is not configured now, so that a malformed file is always reported.
-                SelectionMemory(_NO_RULES).load(tables)
-            # Earlier versions of aiorepl did not count the writes.
-            counted = fields.get("writes", {})
-            return text(fields, "source"), sinks, {name: integer(counted, name) for name in counted}
-
-        source, tables, writes = unseal(data, location, parse, remedy=_REMEDY, advice=_ADVICE)
-        if source != self._source:
-            raise ConfigurationError(
-                f"{location} is about another cluster or database: use another folder, or delete the file if the targets of all "
-                "sinks are empty"
-            )
-        self._tables, self._version, self._writes = tables, version, writes
 
     async def _persist(self, sink: str, tables: list[Any]) -> None:
         retry: RetryPolicy = self._retries[sink]
         async for attempt in retry.sink(f"sink {sink}: writing what its selection hides"):
             with attempt:
                 async with self._writing:
-                    # A write that went on in its thread could replace a later one.
                     await uninterrupted(self._replace(sink, tables))
 
     async def _replace(self, sink: str, tables: list[Any]) -> None:
-        assert self._store is not None
-        changed = {**self._tables, sink: tables}
-        writes, place = {**self._writes, sink: self._written(sink) + 1}, f"{self._file} in {self._store.url}"
-        data = seal({"source": self._source, "writes": writes, "sinks": changed})
-        try:
-            version = await asyncio.to_thread(self._store.replace, self._file, data, self._version)
-        except Superseded:
-            raise PermanentError(
-                f"another process has written {place}: stop the other pipeline with this slot", fatal=True
-            ) from None
-        except OSError as error:
-            raise storage_error(error, f"cannot write {place}") from error
-        except JournalError as error:
-            if transient(error):
-                raise TransientError(str(error)) from error
-            raise
-        self._tables, self._version, self._writes = changed, version, writes
+        assert self._document is not None
+        stored = self._stored
+        changed = replace(
+            stored,
+            tables={**stored.tables, sink: tables},
+            writes={**stored.writes, sink: self._written(sink) + 1},
+        )
+        await replace_for_slot(self._document, changed)
+        self._stored = changed
 
 
 _NO_RULES: Final[Rules] = Selection().rules
+
+
+def _require_source(found: _Memories, source: str, location: str) -> None:
+    """Check that the memories are those of this cluster and database.
+
+    :raises ConfigurationError: they are those of another.
+    """
+    if found.source != source:
+        raise ConfigurationError(
+            f"{location} is about another cluster or database: use another folder, or delete the file if the targets of all "
+            "sinks are empty"
+        )
+
+
+def _dump(memories: _Memories) -> bytes:
+    return seal({"source": memories.source, "writes": memories.writes, "sinks": memories.tables})
+
+
+def _load(data: bytes, location: str) -> _Memories:
+    return unseal(data, location, _memories, remedy=_REMEDY, advice=_ADVICE)
+
+
+def _memories(fields: Mapping[str, Any]) -> _Memories:
+    sinks = {str(name): list(tables) for name, tables in fields["sinks"].items()}
+    for tables in sinks.values():
+        # Load every sink's tables, even if the sink is not configured now, so that a malformed file is always reported.
+        SelectionMemory(_NO_RULES).load(tables)
+    # Earlier versions of aiorepl did not count the writes.
+    counted = fields.get("writes", {})
+    return _Memories(text(fields, "source"), sinks, {name: integer(counted, name) for name in counted})

@@ -501,7 +501,7 @@ async def test_another_process_has_written(watched, kept, caplog):
     async with watched.pipeline(sink) as pipeline:
         await watched.looked(pipeline)
         state = PublicationState(next(iter(kept.values())), watched.published.slot)
-        state._store.write(state._name, b"other")
+        state._document.store.write(state._document.name, b"other")
         await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
         await watched.until(lambda: caplog.text, lambda text: "not watched until the next start" in text)
         await watched.published.execute("INSERT INTO m VALUES (300, 1, '')")

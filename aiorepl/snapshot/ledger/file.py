@@ -1,24 +1,19 @@
-"""The file of the chunk ledger, beside the journal, or without a journal in the folder ``state`` of the options.
-
-It is replaced by compare-and-swap: a process that was paused, and whose slot another process has taken, cannot overwrite the
-ledger of that process.
-"""
+"""The file of the chunk ledger, beside the journal, or without a journal in the folder ``state`` of the options."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.durable import storage_error
-from aiorepl.errors import PermanentError
 from aiorepl.position import Position
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, load
 from aiorepl.storage.checked_json import boolean, seal, unseal
+from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store, Superseded, reading
+from aiorepl.storage.store import Store, reading
 
 _TRUNCATES: Final = "truncates"
 # The file has all tables. One write for this share of them makes the written bytes proportional to the number of tables.
@@ -37,11 +32,9 @@ class LedgerFile:
 
     def __init__(self, folder: Location | Store, slot: str) -> None:
         self._store = open_store(folder)
-        self._name = f"{slot}.snapshot"
+        self._document = Document(self._store, f"{slot}.snapshot", dump, load)
         self._intent = f"{slot}.snapshot-intent"
         self._writing = asyncio.Lock()
-        # The version of the file that this object has read or written; None if there was none.
-        self._version: str | None = None
         # The number of changes since the last write.
         self._deferred = 0
         self.ledger: ChunkLedger | None = None
@@ -50,7 +43,7 @@ class LedgerFile:
     @property
     def location(self) -> str:
         """The file, for messages."""
-        return f"{self._name} in {self._store.url}"
+        return self._document.location
 
     async def read(self, source: Position) -> ChunkLedger | None:
         """Read the ledger; ``None`` if there is none.
@@ -59,7 +52,7 @@ class LedgerFile:
         :raises JournalError: the file is damaged, has another format, or cannot be read.
         :raises SlotError: the ledger belongs to another cluster.
         """
-        self.ledger = await asyncio.to_thread(self._read)
+        self.ledger = await asyncio.to_thread(self._document.load)
         if self.ledger is not None:
             self.ledger.source.require_same_source(source, self.location)
         return self.ledger
@@ -69,7 +62,7 @@ class LedgerFile:
 
         :raises JournalError: the file is damaged, or cannot be read.
         """
-        data = await asyncio.to_thread(self._read_file, self._intent)
+        data = await asyncio.to_thread(self._read_intent)
         if data is None:
             return None
         return unseal(
@@ -84,8 +77,10 @@ class LedgerFile:
 
         :raises TransientError, PermanentError: the file cannot be written.
         """
-        with self._errors(self._intent):
+        try:
             await asyncio.to_thread(self._store.write, self._intent, seal({_TRUNCATES: truncates}))
+        except OSError as error:
+            raise storage_error(error, f"cannot write {self._intent} in {self._store.url}") from error
 
     async def discard_intent(self) -> None:
         """Record durably that the slot has a ledger, or needs none.
@@ -100,9 +95,8 @@ class LedgerFile:
 
     async def forget(self) -> None:
         """Delete the ledger: its slot was dropped."""
-        with reading(self._store):
-            await asyncio.to_thread(self._store.delete, self._name)
-        self.ledger = self._version = None
+        await asyncio.to_thread(self._document.delete)
+        self.ledger = None
         self._deferred = 0
         await self.discard_intent()
 
@@ -142,43 +136,17 @@ class LedgerFile:
                 self.ledger = changed
                 self._deferred += 1
             else:
-                # A write that went on in its thread could replace a later one.
                 await uninterrupted(self._write(changed))
             return changed
 
     async def _write(self, ledger: ChunkLedger) -> None:
-        try:
-            with self._errors(self._name):
-                self._version = await asyncio.to_thread(
-                    self._store.replace, self._name, dump(ledger), self._version
-                )
-        except Superseded:
-            raise PermanentError(
-                f"another process has written {self.location}: stop the other pipeline with this slot",
-                fatal=True,
-            ) from None
+        await replace_for_slot(self._document, ledger)
         self.ledger = ledger
         self._deferred = 0
 
-    @contextlib.contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, f"cannot write {name} in {self._store.url}") from error
-
-    def _read(self) -> ChunkLedger | None:
+    def _read_intent(self) -> bytes | None:
         with reading(self._store):
             try:
-                data, self._version = self._store.load(self._name)
-            except FileNotFoundError:
-                self._version = None
-                return None
-        return load(data, self.location)
-
-    def _read_file(self, name: str) -> bytes | None:
-        with reading(self._store):
-            try:
-                return self._store.read(name)
+                return self._store.read(self._intent)
             except FileNotFoundError:
                 return None

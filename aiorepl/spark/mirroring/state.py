@@ -1,7 +1,7 @@
 """The state of a mirror of many tables: its query, its position, and the tables that are set aside.
 
-``_aiorepl/mirror.json`` in the target is replaced by compare-and-swap once a batch has reached all tables. So two mirrors cannot
-write to one target, and readers know which batches are complete.
+``_aiorepl/mirror.json`` in the target is replaced once a batch has reached all tables. So two mirrors cannot write to one target,
+and readers know which batches are complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
-from aiorepl.storage.store import Store, Superseded, reading
+from aiorepl.storage.document import Document
+from aiorepl.storage.store import Store, Superseded
 
 FOLDER: Final = "_aiorepl"
 FILE: Final = "mirror.json"
@@ -129,26 +130,19 @@ class StateFile:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store.within(FOLDER)
-        self._version: str | None = None
+        self._document = Document(store.within(FOLDER), FILE, _dump, _load)
 
     @property
     def location(self) -> str:
         """The file's location, for errors."""
-        return f"{FILE} in {self._store.url}"
+        return self._document.location
 
     def load(self) -> State | None:
         """Read the state; ``None`` if the target is new.
 
         :raises JournalError: it is damaged, or cannot be read.
         """
-        with reading(self._store):
-            try:
-                data, self._version = self._store.load(FILE)
-            except FileNotFoundError:
-                self._version = None
-                return None
-        return unseal(data, self.location, _load, remedy=_REMEDY)
+        return self._document.load()
 
     def claim(self, source: Position, query: str, checkpoint: str) -> State:
         """Return the state of this query; create it if the target is new.
@@ -182,7 +176,7 @@ class StateFile:
         :raises JournalError: another process has replaced it, or it cannot be written.
         """
         try:
-            self._version = self._store.replace(FILE, _dump(state), self._version)
+            self._document.replace(state)
         except Superseded:
             raise JournalError(
                 f"another process has changed {self.location}: only one process may run a mirror"
@@ -213,7 +207,11 @@ def _dump(state: State) -> bytes:
     )
 
 
-def _load(fields: Mapping[str, Any]) -> State:
+def _load(data: bytes, location: str) -> State:
+    return unseal(data, location, _state, remedy=_REMEDY)
+
+
+def _state(fields: Mapping[str, Any]) -> State:
     if (found := integer(fields, "layout")) != _LAYOUT:
         raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
     return State(

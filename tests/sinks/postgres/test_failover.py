@@ -99,6 +99,7 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
                 await asyncio.sleep(0.02)
         await inside.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         await inside.execute("SELECT pg_reload_conf()")
+        await commits_wait(inside, target.dsn, waiting)
         await pair.source.execute(pair.kilobytes(10))
         end = await pair.wal()
         async with asyncio.timeout(60):
@@ -128,3 +129,17 @@ async def confirmed(pair):
     """Return the slot's confirmed position."""
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
     return LSN.parse(await pair.source.fetchval(query, pair.slot))
+
+
+async def commits_wait(inside, dsn, waiting):
+    """Return once commits wait: the checkpointer of a busy machine may read the new setting late."""
+    probe = await asyncpg.connect(dsn)
+    async with asyncio.timeout(60):
+        while True:
+            commit = asyncio.create_task(probe.execute("SELECT pg_logical_emit_message(true, '', '')"))
+            while not commit.done():
+                if await inside.fetchval(waiting):
+                    await inside.fetch("SELECT pg_terminate_backend($1)", probe.get_server_pid())
+                    await asyncio.wait({commit})
+                    assert isinstance(commit.exception(), asyncpg.PostgresConnectionError | ConnectionError)
+                    return
