@@ -484,7 +484,7 @@ async def test_damaged_state(watched, kept):
     async with watched.pipeline(MemorySink()) as pipeline:
         await watched.looked(pipeline)
     state = PublicationState(next(iter(kept.values())), watched.published.slot)
-    state._store.write(state._name, b"damaged")
+    state._document.store.write(state._document.name, b"damaged")
     sink = MemorySink()
     async with watched.pipeline(sink) as pipeline:
         watch = pipeline.statistics().publication
