@@ -29,6 +29,7 @@ from aiorepl.cli.standard_streams import replace_closed
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
+from aiorepl.cli.wait import wait
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, quotes_no_row
 from aiorepl.suggestions import suggestion
@@ -80,6 +81,7 @@ command.add_command(check)
 command.add_command(tail)
 command.add_command(run)
 command.add_command(top)
+command.add_command(wait)
 command.add_command(snapshot)
 command.add_command(slots)
 command.add_command(journal)

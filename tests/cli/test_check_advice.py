@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import asyncpg
 import pytest
 
 from aiorepl import Source
@@ -139,3 +140,25 @@ async def test_limits(senders, settings, found):
     )
     assert [found] * bool(found) == [found for each in findings if found in each.text]
     assert bool(found) == bool(findings)
+
+
+@pytest.mark.parametrize("version", [13, 18, 19])
+async def test_what_is_never_sent(run, servers, new_database, slot_name, version):
+    """Unlogged tables are named and large objects counted, whichever schema they are in; without any, there is no such line."""
+    dsn = new_database(servers(version))
+    connection = await asyncpg.connect(dsn)
+    options = ("--dsn", dsn, "--slot", slot_name, "--publication", "p")
+    try:
+        await connection.execute(
+            "CREATE TABLE kept (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE kept"
+        )
+        assert "not replicated" not in (await run("check", *options)).out
+        await connection.execute("CREATE SCHEMA apart; CREATE UNLOGGED TABLE apart.cache (id int)")
+        await connection.execute("SELECT lo_create(0), lo_create(0)")
+        told = (await run("check", *options)).out
+    finally:
+        await connection.close()
+    found = [line for line in told.splitlines() if "not replicated" in line]
+    assert ["apart.cache", "has 2"] == [
+        word for word, line in zip(("apart.cache", "has 2"), found, strict=True) if word in line
+    ]

@@ -26,6 +26,7 @@ def test_the_commands():
         "tail",
         "run",
         "top",
+        "wait",
         "snapshot",
         "slots",
         "journal",

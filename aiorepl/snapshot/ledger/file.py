@@ -45,15 +45,15 @@ class LedgerFile:
         """The file, for messages."""
         return self._document.location
 
-    async def read(self, source: Position) -> ChunkLedger | None:
+    async def read(self, source: Position | None = None) -> ChunkLedger | None:
         """Read the ledger; ``None`` if there is none.
 
-        :param source: the slot and cluster to which the ledger must belong.
+        :param source: the slot and cluster to which the ledger must belong; ``None``: not compared.
         :raises JournalError: the file is damaged, has another format, or cannot be read.
         :raises SlotError: the ledger belongs to another cluster.
         """
         self.ledger = await asyncio.to_thread(self._document.load)
-        if self.ledger is not None:
+        if self.ledger is not None and source is not None:
             self.ledger.source.require_same_source(source, self.location)
         return self.ledger
 

@@ -6,12 +6,11 @@ from typing import Final
 
 from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.snapshot.privileges import unreadable
-from aiorepl.source.diagnose.finding import Finding, error_found
+from aiorepl.source.diagnose.finding import SHOWN, Finding, error_found
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import translated
 
-_SHOWN: Final = 5
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 # The function's signature depends on the server's version.
 _HEARTBEATS_DENIED: Final = """
@@ -85,8 +84,8 @@ async def snapshot(connection: Connection, source: Source) -> list[Finding]:
         reader.terminate()
     if not problems:
         return [Finding("ok", "snapshot", f"the role can read all {count} tables")]
-    findings = [error_found("snapshot", problem) for problem in problems[:_SHOWN]]
-    if len(problems) > _SHOWN:
-        text = f"{len(problems) - _SHOWN} more tables cannot be read"
+    findings = [error_found("snapshot", problem) for problem in problems[:SHOWN]]
+    if len(problems) > SHOWN:
+        text = f"{len(problems) - SHOWN} more tables cannot be read"
         findings.append(Finding("error", "snapshot", text, problems[0].exit_code))
     return findings

@@ -18,6 +18,7 @@ from aiorepl.source.diagnose import access
 from aiorepl.source.diagnose.capacity import limits, missing_slot, wal
 from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.diagnose.publications import identities, publications
+from aiorepl.source.diagnose.unreplicated import unreplicated
 from aiorepl.source.server.queries import (
     read_process,
     read_settings,
@@ -59,6 +60,7 @@ async def check(
         "privileges": access.privileges,
         "publication": publications,
         "replica identity": identities,
+        "not replicated": unreplicated,
         "slot": _slot,
         "WAL": wal,
         "limits": limits,

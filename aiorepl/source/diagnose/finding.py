@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from aiorepl.errors import AioreplError
+
+SHOWN: Final = 5
+"""The most names that a finding lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +33,9 @@ class Finding:
 def error_found(about: str, error: AioreplError) -> Finding:
     """The finding for a check that raised ``error``."""
     return Finding("error", about, str(error), error.exit_code)
+
+
+def shown(names: Sequence[str]) -> str:
+    """List names, the first five of them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiorepl.source.diagnose.finding import Finding
+from aiorepl.source.diagnose.finding import SHOWN, Finding, shown
 from aiorepl.source.server.queries import (
     count_published_tables,
     existing_publications,
@@ -15,7 +15,6 @@ from aiorepl.source.source import Source
 from aiorepl.wire.commands import identifier, literals
 from aiorepl.wire.interface import Connection
 
-_SHOWN: Final = 5
 # The most tables that a suggested statement names; a longer statement could not be read.
 _NAMED: Final = 20
 
@@ -141,7 +140,7 @@ async def _since_19(connection: Connection, names: tuple[str, ...]) -> list[Find
     for row in await connection.query(_EXCEPT.format(names=literals(names))):
         excepted.setdefault(str(row["publication"]), []).append(str(row["name"]))
     findings = [
-        Finding("ok", "publication", f"{name} leaves out {_shown(tables)}")
+        Finding("ok", "publication", f"{name} leaves out {shown(tables)}")
         for name, tables in excepted.items()
     ]
     for row in await connection.query(_SEQUENCES.format(names=literals(names))):
@@ -170,7 +169,7 @@ async def _columns(connection: Connection, names: tuple[str, ...]) -> list[Findi
         )
         if rows:
             generated = list(dict.fromkeys(str(row["name"]) for row in rows))
-            text = f"generated columns are not sent: {_shown(generated)}"
+            text = f"generated columns are not sent: {shown(generated)}"
             findings.append(Finding("ok", "publication", text, sql=sql or None))
     return findings
 
@@ -189,9 +188,9 @@ async def identities(connection: Connection, source: Source) -> list[Finding]:
             Finding(
                 "warning",
                 "replica identity",
-                f"{_shown(tables)}: no replica identity, so the server refuses updates and deletes: add a primary key, or "
+                f"{shown(tables)}: no replica identity, so the server refuses updates and deletes: add a primary key, or "
                 "publish inserts only, or",
-                sql=" ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables[:_SHOWN]),
+                sql=" ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables[:SHOWN]),
             )
         )
     if connection.server_version >= 15:
@@ -226,14 +225,9 @@ async def _missing(connection: Connection, name: str, existing: set[str]) -> Fin
         f"no publication {name!r} in this database{others(existing)}: create it for the tables that you want"
     )
     if keyless:
-        text += f"; leave out tables without a replica identity, such as a primary key, whose updates and deletes the server would refuse: {_shown(keyless)}"
+        text += f"; leave out tables without a replica identity, such as a primary key, whose updates and deletes the server would refuse: {shown(keyless)}"
     statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE"
     if 0 < len(keyed) <= _NAMED:
         return Finding("error", "publication", text, 2, sql=f"{statement} {', '.join(keyed)};")
     # The statement is in the text, because it cannot be run unchanged.
     return Finding("error", "publication", f"{text}: {statement} name, name, ...", 2)
-
-
-def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,0 +1,64 @@
+"""``aiorepl wait``: wait until sinks of a running pipeline have made everything up to an LSN durable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aiorepl.cli import options
+from aiorepl.cli.log import Log
+from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
+from aiorepl.suggestions import suggestion
+
+
+class _Lsn(click.ParamType):  # type: ignore[type-arg]
+    """An LSN, as PostgreSQL prints it."""
+
+    name = "lsn"
+
+    def convert(
+        self, value: str | LSN, parameter: click.Parameter | None, context: click.Context | None
+    ) -> LSN:
+        """Return the LSN."""
+        try:
+            return value if isinstance(value, LSN) else LSN.parse(value)
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
+
+
+@click.command(short_help="Wait until a sink has everything up to an LSN.")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
+@click.option("--sink", multiple=True, metavar="NAME", help="Wait for this sink only; may be repeated.")
+@click.option(
+    "--lsn", type=_Lsn(), help="An LSN of the source, such as 0/171B2A8. Default: the end of its WAL now."
+)
+@click.option(
+    "--timeout", type=options.DURATION, help="Give up after this time, such as 5m, with exit code 1."
+)
+@click.pass_obj
+def wait(log: Log, file: Path, sink: tuple[str, ...], lsn: LSN | None, timeout: float | None) -> int:
+    """Wait until the sinks of the pipeline that FILE describes (default: aiorepl.toml) have made everything up to an LSN durable,
+    and print the LSN.
+
+    The pipeline must be running. The command asks the source for the slot, and reads the cursors of the journal. Without a
+    journal, the slot waits for all sinks. The tables of a snapshot must be delivered, too.
+    """
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.pipeline_file import load
+    from aiorepl.cli.progress import progress
+    from aiorepl.pipeline.arrival import Arrival
+    from aiorepl.storage.opening import open_store
+
+    loaded = load(file)
+    for name in sink:
+        if name not in loaded.sinks:
+            raise ConfigurationError(f"{file} has no sink {name!r}; {suggestion(name, list(loaded.sinks))}")
+    state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
+    ledger = loaded.journal or (None if state is None else open_store(state))
+    arrival = Arrival(loaded.source, loaded.journal, ledger, sink or tuple(loaded.sinks))
+    with progress(log, lambda: arrival.waiting_for):
+        reached = run_async(arrival.wait(lsn, timeout))
+    click.echo(str(reached))
+    return 0
