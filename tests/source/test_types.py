@@ -35,7 +35,11 @@ class Catalog:
         self.row = comp(*names)
         self.xids = [50]
         """The transactions that altered the last attributes."""
-        self.command = 0
+        self.commands = [0]
+        """The commands of these transactions."""
+        self.counted = (3, 0)
+        """The transaction and the command that changed the number of attributes last."""
+        self.replayed = "0/0"
         self.until_blocked = -1
         """This many queries are answered, then one blocks; -1: none blocks."""
         self.blocked = asyncio.Event()
@@ -58,26 +62,28 @@ class Catalog:
         # The last attribute was altered in each of the transactions, as far as the look-up can tell.
         names, count = self.row[6], len(self.row[6])
         xids = [3] * (count - len(self.xids)) + self.xids
+        commands = [self.commands[0]] * (count - len(self.commands)) + self.commands
         return [
             (
                 self.snapshot,
                 self.end,
-                "0/0",
+                self.replayed,
                 COMP,
                 number,
                 name,
                 25,
                 False,
                 xid,
-                self.command,
-                3,
-                0,
+                command,
+                *self.counted,
                 3,
                 0,
                 3,
                 1000,
             )
-            for number, (name, xid) in enumerate(zip(names, xids[-count:], strict=True), 1)
+            for number, (name, xid, command) in enumerate(
+                zip(names, xids[-count:], commands[-count:], strict=True), 1
+            )
         ]
 
     def terminate(self):
@@ -199,6 +205,21 @@ async def test_before_the_first_look_up():
     reads.catalog.row, reads.catalog.xids = comp("z", "b"), [50, 80]
 
     assert [["a", "b"], ["z", "b"]] == await reads.settled((79, "(1,2)"), (81, "(1,2)"))
+
+
+async def test_two_transactions_of_one_xid():
+    """What is known of a transaction does not count for a later one with the same xid, as a promoted standby may assign it."""
+    reads = Reads("a", "b")
+    reads.catalog.xids, reads.catalog.commands, reads.catalog.counted = [110, 110], [0, 5], (110, 5)
+    reads.catalog.snapshot, reads.catalog.end = "120:120:", "0/10000"
+    # The first transaction commits at the LSN up to which WAL was replayed, which does not have the numbers of all commands.
+    reads.catalog.replayed = str(LSN(reads.lsn + 16))
+
+    replayed, later = await reads.watch.settle(reads.assembler, reads.rows((110, "(1,2)"), (110, "(1,2)")))
+
+    with pytest.raises(DataError, match="altered in transaction 110 or later"):
+        replayed.changes[0].new["c"]
+    assert ["a", "b"] == list(later.changes[0].new["c"])
 
 
 async def test_in_the_spool(tmp_path):
