@@ -4,30 +4,57 @@ from __future__ import annotations
 
 from typing import Final
 
-SEEN: Final = """
-pg_catalog.txid_current_snapshot()::pg_catalog.text,
+from aiorepl.lsn import LSN
+
+# The snapshot of a standby does not list the transactions that are in progress.
+SNAPSHOT: Final = """
+(pg_catalog.txid_current_snapshot()::pg_catalog.text OPERATOR(pg_catalog.||)
+ CASE WHEN pg_catalog.pg_is_in_recovery() THEN '*' ELSE '' END)"""
+"""A column of a query: the snapshot that the query sees."""
+END: Final = """
 (CASE WHEN pg_catalog.pg_is_in_recovery()
       THEN GREATEST(pg_catalog.pg_last_wal_replay_lsn(), pg_catalog.pg_last_wal_receive_lsn())
       ELSE pg_catalog.pg_current_wal_insert_lsn() END)::pg_catalog.text"""
-"""Two columns of a query: the snapshot that the query sees, and an LSN after every commit that it sees."""
+"""A column of a query: an LSN after every commit that the query sees."""
+SEEN: Final = f"{SNAPSHOT}, {END}"
+"""The two columns."""
 FIRST_NORMAL_XID: Final = 3
 XID_MASK: Final = 0xFFFF_FFFF
+_UNLISTED: Final = "*"
 
 
 class Snapshot:
     """The transactions that are visible to a look-up.
 
-    :param text: ``xmin:xmax:xip_list``, as ``txid_current_snapshot`` prints it.
+    :param text: ``xmin:xmax:xip_list``, as ``SNAPSHOT`` returns it.
+    :param end: an LSN after every commit that is visible.
     """
 
-    def __init__(self, text: str) -> None:
-        _, xmax, in_progress = text.split(":")
+    def __init__(self, text: str, end: LSN) -> None:
+        xmin, xmax, listed = text.split(":")
         self.xmax = int(xmax)
-        self._in_progress = {int(xid) & XID_MASK for xid in in_progress.split(",") if xid}
+        self._end = end
+        # From this xid on, a transaction may be in progress without being listed.
+        self._unlisted = int(xmin) if listed == _UNLISTED else self.xmax
+        self._in_progress = {int(xid) for xid in listed.split(",") if xid not in ("", _UNLISTED)}
 
-    def sees(self, xid: int) -> bool:
-        """Whether the look-up sees a committed transaction."""
-        return precedes(xid, self.xmax) and xid not in self._in_progress
+    def sees(self, xid: int, commit_lsn: LSN) -> bool:
+        """Whether the look-up sees a committed transaction.
+
+        The xid alone would not tell: two billion transactions after the look-up, new xids seem to precede it.
+
+        :param xid: without its epoch, as in the stream.
+        :param commit_lsn: where it committed; ``ZERO`` if that is not known, but shortly before or after the look-up.
+        """
+        age = self.xmax - xid & XID_MASK
+        return commit_lsn < self._end and 0 < age < 1 << 31 and self.sees_full(self.xmax - age)
+
+    def sees_full(self, xid: int) -> bool:
+        """Whether the look-up sees a committed transaction.
+
+        :param xid: with its epoch.
+        """
+        return xid < self._unlisted and xid not in self._in_progress
 
 
 def precedes(xid: int, other: int) -> bool:

@@ -9,11 +9,12 @@ transactions whose changes matter were visible to these transactions, so they ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.errors import PermanentError
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.snapshots import Snapshot
@@ -32,8 +33,9 @@ _UNLIMITED: Final = RetryPolicy(timeout=None)
 _FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.5
 
-Described = dict[tuple[Relation, int], None]
-"""Descriptions of tables, each with the xid of a transaction that has rows of this description; 0 for a snapshot's rows."""
+Described = dict[tuple[Relation, int], LSN]
+"""Descriptions of tables, each with the xid of a transaction that has rows of this description, and where it committed; 0 for a
+snapshot's rows."""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class TableLookups:
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
-        found = dict.fromkeys(described)
+        found = dict.fromkeys(described, ZERO)
         await self._look_up({relation.oid for relation, _ in found})
         self._judge(found)
 
@@ -98,27 +100,29 @@ class TableLookups:
         :raises ServerError: the query failed, and a retry would not help.
         """
         found = described(slices)
-        outdated = {relation.oid for relation, xid in found if self._outdated(relation, xid)}
+        outdated = {
+            relation.oid for (relation, xid), lsn in found.items() if self._outdated(relation, xid, lsn)
+        }
         if outdated:
             async for attempt in _UNLIMITED.connection():
                 with attempt:
-                    await self._look_up_after(outdated, {xid for _, xid in found if xid})
+                    await self._look_up_after(outdated, {xid: lsn for (_, xid), lsn in found.items() if xid})
         self._judge(found)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.drop()
 
-    def _outdated(self, relation: Relation, xid: int) -> bool:
+    def _outdated(self, relation: Relation, xid: int, commit_lsn: LSN) -> bool:
         known = self._known.get(relation.oid)
         if known is None or not xid:
             return True
-        if known.snapshot.sees(xid):
+        if known.snapshot.sees(xid, commit_lsn):
             return False
         return known.relation is not relation or self.catalog.has_parents(relation.oid)
 
-    async def _look_up_after(self, oids: set[int], xids: set[int]) -> None:
-        """Look tables up by a catalog that has everything that these transactions have altered.
+    async def _look_up_after(self, oids: set[int], xids: Mapping[int, LSN]) -> None:
+        """Look tables up by a catalog that has everything that these transactions have altered, each with its commit's LSN.
 
         The server sends a transaction a moment before other sessions see it, and a prepared one long before.
 
@@ -127,12 +131,12 @@ class TableLookups:
         clock = asyncio.get_running_loop().time
         deadline, pause = clock() + VISIBLE_SECONDS, _FIRST_PAUSE
         now = await self._look_up(oids)
-        unseen = [xid for xid in xids if not now.sees(xid)]
+        unseen = [xid for xid, lsn in xids.items() if not now.sees(xid, lsn)]
         while unseen:
             # The locks come first: a transaction that has released them is visible to the look-up after it.
             altering = {row["xid"] for row in await self._fetch(ALTERING, unseen)}
             now = await self._look_up(oids)
-            unseen = [xid for xid in unseen if xid in altering and not now.sees(xid)]
+            unseen = [xid for xid in unseen if xid in altering and not now.sees(xid, xids[xid])]
             if unseen and clock() >= deadline:
                 raise PermanentError(
                     f"transaction {unseen[0]} has locked tables as ALTER TABLE does, and other sessions do not see it after "
@@ -148,7 +152,7 @@ class TableLookups:
     async def _look_up(self, oids: set[int]) -> Snapshot:
         alone = self._alone() if any(map(self._may_have_partitions, oids)) else set()
         (row,) = await self._fetch(LOOK_UP, sorted(oids), sorted(alone))
-        now, tables = Snapshot(row["snapshot"]), parse(row["tables"])
+        now, tables = Snapshot(row["snapshot"], LSN.parse(row["ending"])), parse(row["tables"])
         self._latest.update((table.oid, table) for table in tables)
         found = {table.oid for table in tables}
         self._known.update((oid, _Known(now)) for oid in oids | (alone & found))
@@ -167,7 +171,7 @@ class TableLookups:
 
     def _judge(self, found: Described) -> None:
         """Compare each description with the look-up that its rows are judged by."""
-        for relation, xid in found:
+        for (relation, xid), lsn in found.items():
             known = self._known[relation.oid]
             if known.relation is relation:
                 continue
@@ -175,7 +179,7 @@ class TableLookups:
                 for oid in (relation.oid, *self.catalog.ancestor_names(relation.oid)):
                     if (table := self._latest.get(oid)) is not None:
                         self.catalog.doubt(table, xid, known.snapshot)
-            if known.snapshot.sees(xid):
+            if known.snapshot.sees(xid, lsn):
                 known.relation = relation
 
     async def _fetch(self, query: str, *arguments: object) -> list[Any]:
@@ -192,11 +196,11 @@ def described(slices: Iterable[Slice]) -> Described:
     for part in slices:
         if part.transaction is None or not part.changes:
             continue
-        xid = part.transaction.xid
+        xid, lsn = part.transaction.xid, part.transaction.commit_lsn
         if not xid and not part.first:
             continue
         if isinstance(part.changes, LazyChanges):
-            found.update(dict.fromkeys((relation, xid) for relation in part.changes.relations))
+            found.update(dict.fromkeys(((relation, xid) for relation in part.changes.relations), lsn))
             continue
         last: Relation | None = None
         for change in part.changes:
@@ -204,7 +208,7 @@ def described(slices: Iterable[Slice]) -> Described:
                 relation = change.layout.relation
                 if relation is not last:
                     last = relation
-                    found[relation, xid] = None
+                    found[relation, xid] = lsn
             elif isinstance(change, Truncate):
-                found.update(dict.fromkeys((relation, xid) for relation in change.relations))
+                found.update(dict.fromkeys(((relation, xid) for relation in change.relations), lsn))
     return found

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl.source.catalog.snapshots import FIRST_NORMAL_XID, Snapshot, precedes
+from aiorepl.source.catalog.snapshots import END, FIRST_NORMAL_XID, SNAPSHOT, Snapshot, precedes
 from aiorepl.wire.commands import literals
 
 Name = tuple[str, str]
@@ -76,7 +76,7 @@ SELECT pg_catalog.json_build_object(
 
 
 LOOK_UP: Final = f"""
-SELECT pg_catalog.txid_current_snapshot()::pg_catalog.text AS snapshot,
+SELECT {SNAPSHOT} AS snapshot, {END} AS ending,
        ARRAY(SELECT f.description FROM ({_FAMILIES.format(published="", tables=_SELECT_OIDS)}) f) AS tables
 """
 """The query for the tables with the first oids, for those with the second oids that have parents, and for the ancestors of both; and for

@@ -60,13 +60,14 @@ class _Alteration:
     before: Snapshot | None
     end: LSN
 
-    def is_after(self, xid: int) -> bool:
+    def is_after(self, transaction: Transaction) -> bool:
         """Whether the types were altered after that transaction.
 
         Only the order of xids is known, not the order of commits. These orders differ for overlapping transactions; ALTER TYPE
         waits for transactions that use the type at that time.
         """
-        return (self.before is not None and self.before.sees(xid)) or (
+        xid = transaction.xid
+        return (self.before is not None and self.before.sees(xid, transaction.commit_lsn)) or (
             self.xid is not None and precedes(xid, self.xid)
         )
 
@@ -158,7 +159,7 @@ class TypeWatch:
         infos = catalog.parse(row[2:] for row in seen)
         if not infos:
             return
-        now = Snapshot(seen[0][0])
+        now = _snapshot(seen)
         altered = [info for info in infos if types.info(info.oid) != info]
         new = [info for info in infos if info.kind == COMPOSITE and info.oid not in self._attributes]
         looked_up = {info.oid: now for info in infos}
@@ -170,7 +171,7 @@ class TypeWatch:
                 # A type was altered between the two queries.
                 await self._look_up(assembler, oids)
                 return
-            now, end = Snapshot((rows or seen)[0][0]), LSN.parse((rows or seen)[0][1])
+            now, end = _snapshot(rows or seen), LSN.parse((rows or seen)[0][1])
             looked_up |= dict.fromkeys(found, now)
             for oid, attributes in found.items():
                 if attributes.xids:
@@ -195,7 +196,7 @@ class TypeWatch:
         likely, other = layouts, self._alterations[-1].layouts if self._alterations else layouts
         is_before = False
         for alteration in self._alterations:
-            if alteration.is_after(xid):
+            if alteration.is_after(header):
                 likely, other, is_before = alteration.layouts, layouts, True
                 break
         if not is_before:
@@ -295,8 +296,16 @@ def _refusing(layouts: Layouts, infos: Iterable[TypeInfo], xid: int) -> Layouts:
 
 
 def _first_unseen(before: Snapshot | None, xids: Iterable[int], now: Snapshot) -> int | None:
-    """The first transaction that was invisible to ``before``; the highest xid if there was no earlier look-up."""
-    ages = {now.xmax - xid & XID_MASK: xid for xid in xids if before is None or not before.sees(xid)}
-    if not ages:
+    """The first transaction that was invisible to ``before``; the highest xid if there was no earlier look-up.
+
+    :param xids: transactions of the catalog that ``now`` sees, none of which are frozen.
+    """
+    ages = {now.xmax - xid & XID_MASK: xid for xid in xids}
+    unseen = [age for age in ages if before is None or not before.sees_full(now.xmax - age)]
+    if not unseen:
         return None
-    return ages[min(ages) if before is None else max(ages)]
+    return ages[min(unseen) if before is None else max(unseen)]
+
+
+def _snapshot(rows: Sequence[Any]) -> Snapshot:
+    return Snapshot(rows[0][0], LSN.parse(rows[0][1]))
