@@ -25,7 +25,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.lake import merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake
-from aiorepl.spark.lake.table import TableUnavailable
+from aiorepl.spark.lake.table import Layout, TableUnavailable
 from aiorepl.spark.mirroring import table_batch
 from aiorepl.spark.mirroring.applying import TableFailed, clean
 from aiorepl.spark.mirroring.batch import Batch, Head
@@ -36,6 +36,7 @@ from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.opening import open_store
 from aiorepl.testing.messages import column
+from aiorepl.values import TypeInfo
 
 from .batches import Killed, Lake
 
@@ -189,6 +190,22 @@ def test_truncates_in_a_log(lake, journal) -> None:
         mirror.step()
     rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
     assert [(row["_op"], row["id"]) for row in rows] == [("insert", 1), ("truncate", None), ("insert", 2)]
+
+
+@pytest.mark.parametrize("partition", [(), ("id",)], ids=["plain", "partitioned"])
+def test_a_log_begins_with_truncates(tmp_path, make_journal, partition) -> None:
+    """A log has the truncates before the first row, too; columns whose types come with a row are added then."""
+    pair = TypeInfo(90001, "public", "pair", "c", fields=(("a", 23), ("b", 25)))
+    journal = make_journal(types=[pair])
+    mirror = Lake(tmp_path, journal, mode="changelog", layout=Layout(partition))
+    t = journal.stream.table("t", ID, NOTE, column("pair", 90001))
+    for messages in ([t.truncate()], [t.truncate()], [t.insert("1", "a", "(7,x)")]):
+        journal.stream.transaction(*messages)
+        mirror.step()
+    rows = DeltaTable(f"{mirror.target}/public/t").to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
+    found = [(row["_op"], row["id"], row["note"], row["pair"]) for row in rows]
+    nothing = ("truncate", None, None, None)
+    assert found == [nothing, nothing, ("insert", 1, "a", {"a": 7, "b": "x"})]
 
 
 @pytest.mark.parametrize("keys", [{}, {"public.t": ["id"]}], ids=["without keys", "keys"])

@@ -20,8 +20,9 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
-from aiorepl.spark.mirroring.versions import Common
+from aiorepl.spark.mirroring.versions import Common, relation_of
 from aiorepl.storage.opening import Location
+from aiorepl.values.types import BUILTIN
 
 _log = logger("aiorepl.spark")
 
@@ -98,14 +99,15 @@ class TableWriter:
             if not applied:
                 target.apply(commit)
             return oid
-        common = _common(table, fresh)
-        runs = self._runs(table, fresh, common, mode)
         with_rows = any(not file.only_truncates for file in fresh)
-        if not with_rows and not present:
+        common = _common(table, fresh) if with_rows or present else _certain(table, fresh)
+        runs = self._runs(table, fresh, common, mode)
+        created = with_rows or (not present and self._is_complete(table, common, mode))
+        if not created and not present:
             return None
         # If the key columns have changed, changes under the former key columns are merged first.
         reduced = [self._reduced(keys, mode, some, common, after) for keys, some in runs]
-        if with_rows:
+        if created:
             target.apply(commit, reduced, common.schema, common.defaults)
         else:
             target.apply(commit, reduced)
@@ -135,6 +137,11 @@ class TableWriter:
         )
         reduced = reduce_changes(rows, keys, mode, truncates)
         return Run(keys, reduced.parts(PART_BYTES), reduced.truncates)
+
+    def _is_complete(self, table: Table, common: Common, mode: Mode) -> bool:
+        """Whether a table can begin with a truncate: a changelog, whose partitions have known types."""
+        layout = self.settings.layout_of(table)
+        return mode == "changelog" and {*layout.partition_by, *layout.cluster_by} <= {*common.schema.names}
 
     def _target(self, table: Table, mode: Mode) -> Target:
         return self._lake.table((table.schema, table.name), (), mode, self.settings.layout_of(table))
@@ -205,6 +212,16 @@ def _common(table: Table, files: Sequence[StagedFile]) -> Common:
         versions.pop(file.version.digest, None)
         versions[file.version.digest] = file.version
     return Common(str(table), list(versions.values()))
+
+
+def _certain(table: Table, files: Sequence[StagedFile]) -> Common:
+    """Return the columns with built-in types. Others come with the first row, because a truncate has no types."""
+    versions = []
+    for version in dict.fromkeys(file.version for file in files):
+        known = {column.name for column in relation_of(version).columns if column.type_oid in BUILTIN}
+        schema = pa.schema([field for field in version.schema if field.name in known])
+        versions.append(replace(version, schema=schema))
+    return Common(str(table), versions)
 
 
 def _require_target(table: Table, target: Target, known: Written, commit: Commit, *, present: bool) -> None:
