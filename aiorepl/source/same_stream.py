@@ -7,7 +7,8 @@ still has the same WAL. On any other, the WAL itself must have the transaction (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 
 from aiorepl.errors import SlotError
@@ -18,7 +19,7 @@ from aiorepl.source.continuity import Claim, Continuity, refutation, require_his
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult
 from aiorepl.source.progress import HOLDER, CaptureProgress
-from aiorepl.source.server.logged import is_logged
+from aiorepl.source.server.logged import UNPROVEN, is_logged
 from aiorepl.source.source import Source
 from aiorepl.transactions.slices import Slice
 
@@ -53,8 +54,8 @@ class SameStream:
         self._refuted: list[Claim] = []
         # The transaction of which an earlier process of the server has sent a part.
         self._restarted_within: LSN | None = None
-        # Transactions that were missing, and whether they are in the server's WAL.
-        self._logged: dict[Commit, bool] = {}
+        # Transactions that were missing, and whether they are in the server's WAL; ``None`` if that needs an extension.
+        self._logged: dict[Commit, bool | None] = {}
         self._missing: Commit | None = None
 
     @property
@@ -149,7 +150,8 @@ class SameStream:
             if self._must_look_up(claim.position.last):
                 return None
             refuted = raise_refuted if claim.holder == HOLDER else self._on_refuted
-            await refuted(claim, self._continuity.begins)
+            with self._advising(claim.position.last):
+                await refuted(claim, self._continuity.begins)
             self._claims.remove(claim)
             del self._refuted[0]
         if not self.open:
@@ -164,12 +166,23 @@ class SameStream:
             if not partial.prepared and self._must_look_up(commit):
                 return None
             if not self._logged.get(commit):
-                raise self._progress.lost(slices[index])
+                with self._advising(commit):
+                    raise self._progress.lost(slices[index])
         _log.warning(
             "transaction %s, which commits at %s, was received in part, and has no more changes when the server decodes it again",
             *(partial.xid, partial.commit_lsn),
         )
         return [*slices[:index], self._progress.end_of(partial), *slices[index:]]
+
+    @contextlib.contextmanager
+    def _advising(self, commit: Commit | None) -> Iterator[None]:
+        """Let the error for a missing transaction say what would prove that the server has it."""
+        try:
+            yield
+        except SlotError as error:
+            if commit is not None and self._logged.get(commit, False) is None:
+                raise SlotError(f"{error}. {UNPROVEN}") from None
+            raise
 
     def _must_look_up(self, commit: Commit | None) -> bool:
         """Whether to receive everything again after a look-up of a transaction."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.by_day
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.1)
-VERSIONS = pytest.mark.parametrize("server", [16, 18], indirect=True)
+VERSIONS = pytest.mark.parametrize("server", [15, 16, 18], indirect=True)
 
 
 @pytest.fixture
@@ -32,8 +32,15 @@ async def published(published):
     await published.execute(
         "CREATE TABLE others (id int PRIMARY KEY)", "CREATE PUBLICATION q FOR TABLE others"
     )
-    await published.create_slot()
+    await prepare(published)
     return published
+
+
+async def prepare(published):
+    """Create the slot, and on PostgreSQL 15 the extension that shows WAL."""
+    await published.create_slot()
+    if published.connection.get_server_version().major == 15:
+        await published.execute("CREATE SCHEMA wal", "CREATE EXTENSION pg_walinspect SCHEMA wal")
 
 
 def keys(sink) -> list[tuple[str, int]]:
@@ -92,7 +99,7 @@ async def test_received_in_part(published, tmp_path, journal):
     assert 1 < len(found) < 15_000
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [15, 16, 18])
 async def test_received_in_part_before_a_restart(publish, servers, tmp_path, version):
     """After a restart of the server, its WAL proves that it has not lost the transaction."""
     with servers.new(version) as server:
@@ -100,7 +107,7 @@ async def test_received_in_part_before_a_restart(publish, servers, tmp_path, ver
         await published.execute(
             "CREATE TABLE others (id int PRIMARY KEY)", "CREATE PUBLICATION q FOR TABLE others"
         )
-        await published.create_slot()
+        await prepare(published)
 
         async def disturb():
             await asyncio.to_thread(server.kill)
@@ -136,6 +143,35 @@ async def test_the_last_one_of_a_position(published, monkeypatch, tmp_path, jour
     await Pipeline(source, [sink], until="now", **options).run()
 
     assert [("others", 1), ("items", 2), ("others", 3)] == keys(sink)
+
+
+@pytest.mark.parametrize("server", [15], indirect=True)
+@pytest.mark.parametrize("lacking", ["extension", "privilege"])
+async def test_what_a_proof_needs(published, slot_name, monkeypatch, lacking):
+    """On PostgreSQL 15 the error names the extension and the privilege that make the proof possible; then the position holds."""
+    sink = await delivered_and_not_confirmed(published, monkeypatch)
+    source = replace(published.source(), publication="q")
+    if lacking == "extension":
+        await published.execute("DROP EXTENSION pg_walinspect")
+    else:
+        await published.execute(f"CREATE ROLE \"{slot_name}\" LOGIN REPLICATION PASSWORD 'secret'")
+        source = replace(source, connect={"user": slot_name, "password": "secret"}, create_slot=False)
+        await published.execute(f'GRANT USAGE ON SCHEMA wal TO "{slot_name}"')
+
+    with pytest.raises(SlotError, match=r"is not in the slot.*CREATE EXTENSION pg_walinspect, GRANT EXECUTE"):
+        await Pipeline(source, [sink], until="now").run()
+
+    if lacking == "extension":
+        await published.execute("CREATE EXTENSION pg_walinspect SCHEMA wal")
+    else:
+        await published.execute(
+            f'GRANT EXECUTE ON FUNCTION wal.pg_get_wal_record_info TO "{slot_name}"',
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{slot_name}"',
+        )
+    await Pipeline(source, [sink], until="now").run()
+    assert [("others", 1), ("items", 2)] == keys(sink)
+    if lacking == "privilege":
+        await published.execute(f'DROP OWNED BY "{slot_name}"', f'DROP ROLE "{slot_name}"')
 
 
 @VERSIONS

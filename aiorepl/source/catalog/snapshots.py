@@ -8,7 +8,7 @@ from aiorepl.lsn import LSN
 
 # The snapshot of a standby does not list the transactions that are in progress.
 SNAPSHOT: Final = """
-(pg_catalog.txid_current_snapshot()::pg_catalog.text OPERATOR(pg_catalog.||)
+(pg_catalog.txid_current_snapshot()::pg_catalog.text ||
  CASE WHEN pg_catalog.pg_is_in_recovery() THEN '*' ELSE '' END)"""
 """A column of a query: the snapshot that the query sees."""
 END: Final = """

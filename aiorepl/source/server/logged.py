@@ -1,7 +1,8 @@
 """Whether the server's WAL has a transaction that the server does not send.
 
 From PostgreSQL 15 on, pgoutput sends nothing of a transaction without published changes. But of a transaction that it streams, it
-always sends the commit. So the WAL is decoded again, and every transaction is streamed.
+always sends the commit. So the WAL is decoded again, and every transaction is streamed. PostgreSQL 15 cannot be made to stream every
+transaction; its extension pg_walinspect shows the record of the commit.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Commit
 from aiorepl.retry import may_pass
 from aiorepl.source.source import Source
+from aiorepl.transactions.transaction import to_datetime
+from aiorepl.wire.commands import identifier
 from aiorepl.wire.opening import translated
 
 _log = logger("aiorepl.capture")
 
-# The setting that makes the server stream every transaction.
-_FIRST_VERSION: Final = 16
+# The first version with the setting that makes the server stream every transaction, and the first one with pg_walinspect.
+_STREAMS: Final = 16
+_INSPECTS: Final = 15
+UNPROVEN: Final = (
+    "If publications were altered while the transaction was in progress, PostgreSQL 15 may have it and not send it. The extension "
+    "pg_walinspect proves that: CREATE EXTENSION pg_walinspect, GRANT EXECUTE ON FUNCTION pg_get_wal_record_info TO the role of this "
+    "source, and start again"
+)
+"""What makes the proof possible on PostgreSQL 15, for errors."""
 # The setting ends with the statement. The function is called with it, because the slot's name depends on it.
 _FOUND: Final = """
 SELECT EXISTS (
@@ -35,12 +45,34 @@ SELECT EXISTS (
    AND pg_catalog.pg_postmaster_start_time()::pg_catalog.text = $6
 """
 
+# Only a superuser can create the extension, so no other function has this name and these arguments in its schema.
+_FUNCTION: Final = """
+SELECT n.nspname
+  FROM pg_catalog.pg_extension e
+  JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.refobjid = e.oid
+       AND d.deptype = 'e' AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+  JOIN pg_catalog.pg_proc p ON p.oid = d.objid
+  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+ WHERE e.extname = 'pg_walinspect' AND p.proname = 'pg_get_wal_record_info'
+"""
+# The description of a commit begins with its time. That of a COMMIT PREPARED has the transaction's xid before it.
+_RECORD: Final = """
+SELECT EXISTS (
+  SELECT FROM {schema}.pg_get_wal_record_info($1::pg_catalog.text::pg_catalog.pg_lsn) r
+   WHERE r.start_lsn = $1::pg_catalog.text::pg_catalog.pg_lsn AND r.resource_manager = 'Transaction'
+     AND CASE r.record_type
+           WHEN 'COMMIT' THEN r.xid::pg_catalog.text = $2 AND pg_catalog.split_part(r.description, ';', 1) = $3
+           WHEN 'COMMIT_PREPARED' THEN pg_catalog.split_part(r.description, ';', 1) = $2 || ': ' || $3 END)
+   AND pg_catalog.pg_postmaster_start_time()::pg_catalog.text = $4
+"""
 
-async def is_logged(source: Source, commit: Commit, started: str | None) -> bool:
+
+async def is_logged(source: Source, commit: Commit, started: str | None) -> bool | None:
     """Return whether the WAL that the slot keeps has this transaction, at the same LSN and with the same time.
 
-    Nobody may read the slot meanwhile. False if this cannot be found out: before PostgreSQL 16, if the server cannot decode the
-    WAL, or if all changes of the transaction are before the slot's confirmed position.
+    Nobody may read the slot meanwhile. False if this cannot be found out because the server cannot decode the WAL, or because all
+    changes of the transaction are before the slot's confirmed position. Before PostgreSQL 15, the server sends every transaction.
+    ``None`` on PostgreSQL 15 without pg_walinspect, or without the privilege to use it (``UNPROVEN``).
 
     :param started: when the server was started, so that another server's answer does not count.
     :raises SlotError: somebody reads the slot.
@@ -50,8 +82,8 @@ async def is_logged(source: Source, commit: Commit, started: str | None) -> bool
     connection: Any = await source.connect_sql()
     try:
         version = connection.get_server_version().major
-        if version < _FIRST_VERSION:
-            return False
+        if version < _STREAMS:
+            return await _is_recorded(connection, commit, started or "") if version >= _INSPECTS else False
         return bool(
             await connection.fetchval(
                 _FOUND,
@@ -74,3 +106,21 @@ async def is_logged(source: Source, commit: Commit, started: str | None) -> bool
         return False
     finally:
         connection.terminate()
+
+
+async def _is_recorded(connection: Any, commit: Commit, started: str) -> bool | None:
+    """As ``is_logged``, by the record of the commit."""
+    schema = await connection.fetchval(_FUNCTION)
+    if schema is None:
+        return None
+    try:
+        moment = to_datetime(commit.commit_timestamp)
+    except OverflowError:
+        return False
+    fraction = f".{moment.microsecond:06}".rstrip("0").rstrip(".")
+    time = f"{moment:%Y-%m-%d %H:%M:%S}{fraction}+00"
+    query = _RECORD.format(schema=identifier(schema))
+    try:
+        return bool(await connection.fetchval(query, str(commit.commit_lsn), str(commit.xid), time, started))
+    except asyncpg.InsufficientPrivilegeError:
+        return None
