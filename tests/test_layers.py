@@ -56,6 +56,7 @@ ORDER = (
     {"transforms"},
     {"delivery"},
     {"pipeline"},
+    {"migration"},
     {"spark"},
     {"monitoring"},
 )

@@ -20,6 +20,7 @@ from aiorepl.cli.journal import journal
 from aiorepl.cli.log import Log, placed
 from aiorepl.cli.prove import prove
 from aiorepl.cli.run import run
+from aiorepl.cli.sequences import sequences
 from aiorepl.cli.server import server
 from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
@@ -29,6 +30,7 @@ from aiorepl.cli.standard_streams import replace_closed
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
+from aiorepl.cli.verify import verify
 from aiorepl.cli.wait import wait
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, quotes_no_row
@@ -87,6 +89,8 @@ command.add_command(slots)
 command.add_command(journal)
 command.add_command(sinks)
 command.add_command(spark)
+command.add_command(verify)
+command.add_command(sequences)
 command.add_command(dlq)
 command.add_command(prove)
 command.add_command(demo)

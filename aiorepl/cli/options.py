@@ -34,6 +34,13 @@ DURATION: Final = _Duration()
 
 dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
 
+target_dsn = click.option(
+    "--target-dsn",
+    envvar="AIOREPL_TARGET_DSN",
+    required=True,
+    help="The other server, in the same form; default: AIOREPL_TARGET_DSN.",
+)
+
 pipeline = click.option(
     "--pipeline",
     type=click.Path(path_type=Path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,10 @@ from aiorepl.cli.log import Log
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.suggestions import suggestion
+
+if TYPE_CHECKING:
+    from aiorepl.cli.pipeline_file import PipelineFile
+    from aiorepl.pipeline.arrival import Arrival
 
 
 class _Lsn(click.ParamType):  # type: ignore[type-arg]
@@ -48,17 +53,25 @@ def wait(log: Log, file: Path, sink: tuple[str, ...], lsn: LSN | None, timeout: 
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
     from aiorepl.cli.progress import progress
-    from aiorepl.pipeline.arrival import Arrival
-    from aiorepl.storage.opening import open_store
 
-    loaded = load(file)
-    for name in sink:
-        if name not in loaded.sinks:
-            raise ConfigurationError(f"{file} has no sink {name!r}; {suggestion(name, list(loaded.sinks))}")
-    state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
-    ledger = loaded.journal or (None if state is None else open_store(state))
-    arrival = Arrival(loaded.source, loaded.journal, ledger, sink or tuple(loaded.sinks))
+    arrival = arrival_of(file, load(file), sink)
     with progress(log, lambda: arrival.waiting_for):
         reached = run_async(arrival.wait(lsn, timeout))
     click.echo(str(reached))
     return 0
+
+
+def arrival_of(file: Path, loaded: PipelineFile, sinks: tuple[str, ...]) -> Arrival:
+    """Make the wait for these sinks of a pipeline, or for all.
+
+    :raises ConfigurationError: the pipeline has no such sink.
+    """
+    from aiorepl.pipeline.arrival import Arrival
+    from aiorepl.storage.opening import open_store
+
+    for name in sinks:
+        if name not in loaded.sinks:
+            raise ConfigurationError(f"{file} has no sink {name!r}; {suggestion(name, list(loaded.sinks))}")
+    state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
+    ledger = loaded.journal or (None if state is None else open_store(state))
+    return Arrival(loaded.source, loaded.journal, ledger, sinks or tuple(loaded.sinks))

@@ -32,6 +32,8 @@ def test_the_commands():
         "journal",
         "sinks",
         "spark",
+        "verify",
+        "sequences",
         "dlq",
         "prove",
         "demo",

@@ -1,0 +1,119 @@
+"""Copies sequences, which logical replication does not send, from one server to another. They never move backwards there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.wire.commands import identifier
+from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
+
+_LIST: Final = """
+SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, s.seqincrement AS increment
+  FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+ ORDER BY 1, 2
+"""
+# Since PostgreSQL 18; it opens the sequence by its oid.
+_DATA: Final = "SELECT last_value, is_called FROM pg_catalog.pg_get_sequence_data($1::oid::regclass)"
+_SET: Final = "SELECT pg_catalog.setval($1::oid::regclass, $2, $3)"
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The state of a sequence.
+
+    :param called: whether ``last`` was given out, so that the next value is the one after it.
+    """
+
+    last: int
+    called: bool
+    increment: int
+
+    def is_behind(self, other: Value) -> bool:
+        """Whether this sequence would give out values before the next one of ``other``."""
+        sign = 1 if other.increment > 0 else -1
+        return (self.last * sign, self.called) < (other.last * sign, other.called)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSequence:
+    """What became of one sequence.
+
+    :param before: the last value of the target before.
+    :param after: the last value of the target now.
+    :param problem: why it was not copied.
+    """
+
+    schema: str
+    name: str
+    before: int | None = None
+    after: int | None = None
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.schema}.{self.name}"
+        if self.problem is not None:
+            return f"{name}: not copied: {self.problem}"
+        return f"{name}: {self.after}" + (f", was {self.before}" if self.before != self.after else "")
+
+
+async def copy_sequences(source: Any, target: Any) -> list[CopiedSequence]:
+    """Set each sequence of the target to the value of the sequence of the same name on the source, unless it is ahead.
+
+    No session may use the sequences meanwhile: what the source gives out later is missing on the target.
+
+    :param source: an asyncpg connection of ``connect_sql``.
+    :param target: another one.
+    :raises ConnectionLost, ServerError: a catalog cannot be read.
+    """
+    try:
+        wanted, existing = await _listed(source), await _listed(target)
+        return [await _copy(source, target, name, row, existing) for name, row in wanted.items()]
+    except ASYNCPG_ERRORS as error:
+        raise translated(error) from None
+
+
+async def _copy(
+    source: Any, target: Any, name: Name, row: Mapping[str, Any], existing: Mapping[Name, Mapping[str, Any]]
+) -> CopiedSequence:
+    if name not in existing:
+        return CopiedSequence(*name, problem="the target has no such sequence")
+    where = "the source"
+    try:
+        ours = await _value(source, name, row)
+        where = "the target"
+        theirs = await _value(target, name, existing[name])
+        if (ours.increment > 0) != (theirs.increment > 0):
+            return CopiedSequence(*name, problem="it counts in the other direction on the target")
+        if not theirs.is_behind(ours):
+            return CopiedSequence(*name, theirs.last, theirs.last)
+        await target.fetchval(_SET, existing[name]["oid"], ours.last, ours.called)
+    except asyncpg.PostgresError as error:
+        if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError):
+            raise
+        return CopiedSequence(*name, problem=f"{where} refuses it: {error.args[0]}")
+    return CopiedSequence(*name, theirs.last, ours.last)
+
+
+async def _listed(connection: Any) -> dict[Name, Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = await connection.fetch(_LIST)
+    return {(row["schema"], row["name"]): row for row in rows}
+
+
+async def _value(connection: Any, name: Name, row: Mapping[str, Any]) -> Value:
+    if connection.get_server_version().major >= 18:
+        found = await connection.fetchrow(_DATA, row["oid"])
+        if found["last_value"] is None:  # instead of an error
+            raise asyncpg.InsufficientPrivilegeError(f"permission denied for sequence {name[1]}")
+    else:
+        found = await connection.fetchrow(
+            f"SELECT last_value, is_called FROM {identifier(name[0])}.{identifier(name[1])}"
+        )
+    return Value(found["last_value"], found["is_called"], row["increment"])

@@ -1,0 +1,83 @@
+"""The SQL that computes checksums of a table's rows, and lists their keys. Pure.
+
+A column is read by the output function of its type (``chunk_query.as_text``), and nothing of a user's is called: no cast, no
+operator, no comparison. Rows are divided by a hash of their key, so both servers divide them in the same way, whatever their
+collations. In addition, ranges of the key's first column keep each query short, if the order of its type is the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiorepl.snapshot.chunk_query import as_text
+from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.wire.commands import identifier, literal
+
+# int8, int2, int4, oid, date, timestamp, timestamptz, numeric, uuid
+ORDERED_TYPES: Final = frozenset({20, 21, 23, 26, 1082, 1114, 1184, 1700, 2950})
+"""Built-in types with an order that depends on neither collation nor locale."""
+BUCKETS: Final = 256
+"""The number of parts, by a hash of the key, into which the rows of a range are divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstKeys:
+    """The rows whose first key column is in a range. The bounds are row data: do not print them.
+
+    :param after: the highest value before the range, as PostgreSQL's text; ``None``: from the lowest.
+    :param until: the last value; ``None``: up to the highest, and NULL.
+    """
+
+    after: str | None = field(default=None, repr=False)
+    until: str | None = field(default=None, repr=False)
+
+    def conditions(self, column: str) -> list[str]:
+        """Return the conditions in SQL."""
+        name = identifier(column)
+        if self.until is not None:
+            upper = f"{name} <= {literal(self.until)}"
+            return [upper] if self.after is None else [f"{name} > {literal(self.after)}", upper]
+        return [] if self.after is None else [f"{name} > {literal(self.after)} OR {name} IS NULL"]
+
+
+ALL: Final = FirstKeys()
+
+
+def sums(table: PublishedTable, keys: FirstKeys) -> str:
+    """Return the query for the number of rows and the sum of their hashes, in each bucket that has rows."""
+    return (
+        f"SELECT bucket, count(*) AS rows, sum(hash)::text AS hashes FROM ({_hashed(table, keys)}) hashed "
+        "GROUP BY bucket"
+    )
+
+
+def rows(table: PublishedTable, keys: FirstKeys) -> str:
+    """Return the query for the keys and hashes of the rows in the buckets ``$1``. Without a key, the hash identifies a row."""
+    return f"SELECT key, hash FROM ({_hashed(table, keys)}) hashed WHERE bucket = ANY ($1::int8[])"
+
+
+def _hashed(table: PublishedTable, keys: FirstKeys) -> str:
+    listed = ", ".join(as_text(identifier(column.name)) for column in table.key)
+    row = _joined([column.name for column in table.columns])
+    key = _joined([column.name for column in table.key]) if table.key else row
+    conditions = keys.conditions(table.key[0].name) if table.key else []
+    query = table.select(
+        [
+            f"ARRAY[{listed}]::text[] AS key",
+            f"encode(sha256(convert_to({key}, 'UTF8')), 'hex') AS key_digest",
+            f"encode(sha256(convert_to({row}, 'UTF8')), 'hex') AS digest",
+        ],
+        *conditions,
+    )
+    return (
+        f"SELECT key, ('x' || substr(key_digest, 1, 8))::bit(32)::int8 % {BUCKETS} AS bucket, "
+        f"('x' || substr(digest, 1, 16))::bit(64)::int8 AS hash FROM ({query}) texts"
+    )
+
+
+def _joined(columns: Sequence[str]) -> str:
+    """Return the SQL of a row's text, which is unambiguous."""
+    texts = [as_text(identifier(name)) for name in columns]
+    return " || ".join(f"coalesce(length({text}) || ':' || ({text}), 'N')" for text in texts) or "''"
