@@ -122,6 +122,8 @@ class Arrival:
         """Say which sink, or which table of a snapshot, is missing; ``None`` if everything has arrived."""
         if self.journal is not None:
             end, cursors = await asyncio.to_thread(_positions, self.journal, self.sinks)
+            if end is None:
+                return "there is no journal yet"
             for name, cursor in cursors.items():
                 if cursor is None:
                     return f"sink {name} has not begun"
@@ -143,9 +145,11 @@ async def _mark(connection: Any) -> LSN:
     return LSN.parse(row["lsn"])
 
 
-def _positions(journal: Store, sinks: Sequence[str]) -> tuple[LSN, dict[str, LSN | None]]:
+def _positions(journal: Store, sinks: Sequence[str]) -> tuple[LSN | None, dict[str, LSN | None]]:
+    reader, cursors = JournalReader(journal), Cursors(journal)
+    if reader.recorded_position() is None:
+        return None, {}
     # The end first: a sink that has reached it has everything that the slot had confirmed before.
-    end = JournalReader(journal).end().lsn
-    cursors = Cursors(journal)
+    end = reader.end().lsn
     found = {name: cursors.read(name) for name in sinks}
     return end, {name: None if each is None else each.position.lsn for name, each in found.items()}

@@ -88,6 +88,9 @@ async def test_the_time_is_up(run, published, file):
     waited = await run("wait", pipeline, "--timeout", "1s")
     assert (1, "") == (waited.code, waited.out)
     assert "the journal has everything up to" in waited.err
+    waited = await run("wait", pipeline, "--timeout", "1s", "--lsn", "0/1")
+    assert (1, "") == (waited.code, waited.out)
+    assert "there is no journal yet" in waited.err or "the journal has everything" in waited.err
 
 
 async def test_refusals(refused, file):
