@@ -182,7 +182,7 @@ class RedisSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not in Redis yet, and move the position."""
-        changes, schema_events = self._entries(batch)
+        changes, schema_events = self._entries(batch, self._last_id)
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._source is not None:
             position = orjson.dumps(self._source.at(end_lsn).to_json())
@@ -203,7 +203,7 @@ class RedisSink(Sink):
 
     async def replay(self, batch: Batch) -> None:
         """Add a dead letter's entries under new IDs; the position does not change."""
-        changes, _ = self._entries(batch)
+        changes, _ = self._entries(batch, "")
         try:
             while chunk := list(_chunk(changes)):
                 await self._append_replayed([entry for _, entries in chunk for entry in entries])
@@ -226,8 +226,14 @@ class RedisSink(Sink):
             )
         return translated
 
-    def _entries(self, batch: Batch) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
-        """Return the ID and the entries of each change, and the schema change events still without a row."""
+    def _entries(
+        self, batch: Batch, stored: str
+    ) -> tuple[list[tuple[str, list[Entry]]], dict[int, list[bytes]]]:
+        """Return the ID and the entries of each change, and the schema change events still without a row.
+
+        :param stored: the ID up to which Redis has the changes. Schema changes before these go on to the table's next row: after a
+            start, no entry of this process has announced the table yet.
+        """
         changes: list[tuple[str, list[Entry]]] = []
         schema_events = dict(self._schema_events)
         for change in batch.changes:
@@ -238,7 +244,8 @@ class RedisSink(Sink):
                 oid = change.relation.oid
                 schema_events[oid] = schema_events.get(oid, []) + events
             else:
-                events = schema_events.pop(change.relation.oid, []) if isinstance(change, RowChange) else []
+                announces = isinstance(change, RowChange) and _parse_id(_identity(change)) > _parse_id(stored)
+                events = schema_events.pop(change.relation.oid, []) if announces else []
                 names = (b"schema" if number == 1 else b"schema-%d" % number for number in count(1))
                 fields = [field for pair in zip(names, events, strict=False) for field in pair]
                 changes.append((_identity(change), self._entries_of(change, fields)))

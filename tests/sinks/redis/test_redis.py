@@ -127,6 +127,24 @@ async def test_a_schema_change_in_a_batch_of_its_own(items, target):
     assert [("a", ["schema"]), ("b", []), ("c", ["schema"]), ("d", [])] == told(target, "public.items")
 
 
+class Killed(RedisSink):
+    """Ends between its entries and its position."""
+
+    async def _append(self, changes, position):
+        await super()._append(changes, b"")
+        raise PermanentError("killed")
+
+
+async def test_a_first_schema_change_whose_row_is_there(items, target):
+    """After a start, a table is announced with its first row that Redis does not have yet."""
+    await items.execute("INSERT INTO items VALUES (1, 'a')")
+    with pytest.raises(PermanentError):
+        await items.deliver(Delivery(Killed(target.url), schema_changes=True))
+    await items.execute("INSERT INTO items VALUES (2, 'b'), (3, 'c')")
+    await items.deliver(Delivery(RedisSink(target.url), schema_changes=True))
+    assert [("a", ["schema"]), ("b", ["schema"]), ("c", [])] == told(target, "public.items")
+
+
 async def test_a_schema_change_whose_row_is_left_out(items, target):
     """Each of several schema changes is announced with the next row of its table."""
 
