@@ -244,8 +244,9 @@ class RedisSink(Sink):
                 oid = change.relation.oid
                 schema_events[oid] = schema_events.get(oid, []) + events
             else:
-                announces = isinstance(change, RowChange) and _parse_id(_identity(change)) > _parse_id(stored)
-                events = schema_events.pop(change.relation.oid, []) if announces else []
+                events = []
+                if isinstance(change, RowChange) and _parse_id(_identity(change)) > _parse_id(stored):
+                    events = schema_events.pop(change.relation.oid, [])
                 names = (b"schema" if number == 1 else b"schema-%d" % number for number in count(1))
                 fields = [field for pair in zip(names, events, strict=False) for field in pair]
                 changes.append((_identity(change), self._entries_of(change, fields)))
