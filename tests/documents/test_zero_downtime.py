@@ -149,6 +149,7 @@ def shop(servers, tmp_path):
         server.stop()
 
 
+@pytest.mark.by_day
 @pytest.mark.server
 @pytest.mark.parametrize("versions", [(13, 18), (16, 19)])
 async def test_the_page(shop, root, versions):
