@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from aiorepl.lsn import LSN
     from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
     from aiorepl.pgoutput.relations import Relation
-    from aiorepl.pgoutput.tuples import UNCHANGED
+    from aiorepl.pgoutput.tuples import UNCHANGED, Unchanged
     from aiorepl.pipeline.pipeline import Pipeline
     from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
     from aiorepl.position import Position
     from aiorepl.retry import RetryPolicy
+    from aiorepl.router import Router
     from aiorepl.sink import Batch, Rejection, RoutingKey, Sink, SinkContext, SyncSink
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
@@ -75,6 +76,7 @@ _NAMES = {
     "aiorepl.pipeline.statistics": ("PipelineState", "PipelineStatistics"),
     "aiorepl.pipeline.pipeline": ("Pipeline",),
     "aiorepl.retry": ("RetryPolicy",),
+    "aiorepl.router": ("Router",),
     "aiorepl.transforms.selection": ("Selection",),
     "aiorepl.snapshot.options": ("SnapshotOptions",),
     "aiorepl.source.source": ("Source",),
@@ -100,7 +102,7 @@ _NAMES = {
     "aiorepl.storage.objects.location": ("ObjectStore",),
     "aiorepl.pgoutput.messages": ("CommitPrepared", "Prepare", "RollbackPrepared", "StreamPrepare"),
     "aiorepl.pgoutput.relations": ("Relation",),
-    "aiorepl.pgoutput.tuples": ("UNCHANGED",),
+    "aiorepl.pgoutput.tuples": ("UNCHANGED", "Unchanged"),
     "aiorepl.position": ("Position",),
     "aiorepl.sink": ("Batch", "Rejection", "RoutingKey", "Sink", "SinkContext", "SyncSink"),
     "aiorepl.transactions.changes": (
@@ -138,6 +140,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Delivery",
     "DeadLetters",
     "Selection",
+    "Router",
     "Routing",
     "RoutingKey",
     "Sink",
@@ -169,6 +172,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "CommitPrepared",
     "RollbackPrepared",
     "UNCHANGED",
+    "Unchanged",
     "LSN",
     "Position",
     "AioreplError",

@@ -54,7 +54,7 @@ ORDER = (
     {"history"},
     {"source"},
     {"transforms"},
-    {"delivery"},
+    {"delivery", "router"},
     {"pipeline"},
     {"migration"},
     {"spark"},

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import assert_type
 
 from pyspark.sql import SparkSession
@@ -43,6 +44,29 @@ async def consume(dsn: str) -> None:
             async for change in transaction:
                 assert_type(change, aiorepl.Change)
             await stream.ack(transaction)
+
+
+@dataclass
+class Order:
+    """A model of a table."""
+
+    id: int
+
+
+def handle(router: aiorepl.Router) -> None:
+    """Handlers are checked by their table's model and by the kind of change."""
+
+    @router.on("public.orders", kind="insert", into=Order)
+    async def placed(order: Order, change: aiorepl.Insert) -> None:
+        assert_type(change.into(Order), Order)
+
+    @router.on("public.orders", kind=("update", "delete"))
+    async def changed(change: aiorepl.RowChange) -> None:
+        pass
+
+    router.on("public.orders", kind="inserted")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    router.on("public.orders", kind="delete", into=Order)(placed)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    router.on("public.orders", kind="insert", into=int)(placed)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def deliver(dsn: str) -> aiorepl.Pipeline:

@@ -6,8 +6,9 @@ A change holds bytes; its rows decode the values when they are read (``rows``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
+from aiorepl.errors import DataError
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
@@ -26,6 +27,7 @@ _MOST_KEPT: Final = 1 << 20
 _LARGE_COLUMN: Final = 256 * 1024
 
 
+M = TypeVar("M")
 Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema", "publication"]
 
 
@@ -111,6 +113,16 @@ class RowChange(Change):
     def unchanged(self) -> tuple[str, ...]:
         """The columns whose TOASTed value was not sent, even if it is known from the old row."""
         return ()
+
+    def into(self, model: type[M]) -> M:
+        """Make an object of ``model`` from the row after the change; of a delete, from the deleted row. See ``Row.into``.
+
+        :raises DataError, ConfigurationError: as ``Row.into``.
+        """
+        row = self.old if self.new is None else self.new
+        if row is None:
+            raise DataError(f"{self.relation}: the change has no row")
+        return row.into(model)
 
     def with_columns(self, values: Mapping[str, Any]) -> RowChange:
         """Return the change with these columns of its new row set or added. Transaction and ordinal stay.

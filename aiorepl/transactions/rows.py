@@ -6,7 +6,7 @@ So a row that is only counted, forwarded or filtered costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiorepl import byteops
 from aiorepl.pgoutput.relations import Column, Relation
@@ -17,6 +17,7 @@ from aiorepl.values.registry import Types
 
 _TEXT, _BINARY = TEXT, BINARY  # C numbers in the compiled form
 Raw = bytes | Unchanged | None
+M = TypeVar("M")
 
 
 class Layout:
@@ -202,6 +203,17 @@ class _Columns:
 
     def items(self) -> ItemsView[str, Any]:
         return _Items(self)
+
+    def into(self, model: type[M]) -> M:
+        """Make an object of ``model``, a dataclass, a pydantic model or a msgspec struct, from the columns that its fields name.
+
+        :raises DataError: the row has no value for a field (it is an old key, or the value is ``UNCHANGED``), or the value does not fit.
+            A dataclass takes ``UNCHANGED`` if the field's annotation has ``Unchanged``.
+        :raises ConfigurationError: the class is none of these.
+        """
+        from aiorepl.transactions.models import into
+
+        return into(self, model, self._layout.relation)  # type: ignore[arg-type] # every _Columns is a Row
 
     def __repr__(self) -> str:
         return f"<Row of {self._layout.relation}, {len(self)} columns>"

@@ -38,6 +38,24 @@ async def test_consume(running, connection, slot, number):
     assert await slot("consume") in (0, 4)
 
 
+async def test_order_service(running, connection, slot):
+    """Each handler is called with an object; a change that was handled is confirmed."""
+    await connection.execute(
+        f"CREATE TABLE orders (id int PRIMARY KEY, customer text NOT NULL, total numeric NOT NULL, state text NOT NULL); {SHOP}"
+    )
+    async with running("order_service.py") as process:
+        await slot("order_service", active=True)
+        await connection.execute("INSERT INTO orders VALUES (1, 'Ada', 9.50, 'new'), (2, 'Bob', 1, 'new')")
+        await connection.execute("UPDATE orders SET state = 'cancelled' WHERE id = 1")
+        await connection.execute("DELETE FROM orders WHERE id = 1")
+        await process.line("order 1: pack it for Ada, 9.50")
+        await process.line("order 2: pack it for Bob, 1")
+        await process.line("order 1: refund 9.50 to Ada")
+        await process.line("order 1: forget it")
+        await process.interrupt(signal.SIGTERM)
+    assert 0 == await slot("order_service")
+
+
 async def test_task_group(running, connection, slot):
     """Counts; a cancelled group leaves the slot free."""
     await connection.execute(f"CREATE TABLE items (id int PRIMARY KEY); {SHOP}")

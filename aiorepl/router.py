@@ -1,0 +1,172 @@
+"""Calls a user's handlers: coroutine functions for tables and kinds of changes.
+
+    router = Router()
+
+    @router.on("public.orders", kind="insert", into=Order)
+    async def placed(order: Order, change: Insert) -> None: ...
+
+    pipeline = Pipeline(source, {"orders": router})
+
+A router is a sink: a batch is durable once its handlers have returned, so a handler that returns early loses its change if the process
+ends. A change is handled at least once. Without a pipeline, ``handle`` calls the handlers of one change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, get_args, overload
+
+from aiorepl.errors import ConfigurationError, DataError, PermanentError
+from aiorepl.sink import Batch, Sink
+from aiorepl.suggestions import suggestion
+from aiorepl.transactions.changes import Change, Delete, Insert, Message, Read, RowChange, Truncate, Update
+from aiorepl.transactions.models import model_of
+from aiorepl.transforms.patterns import Patterns, quote
+
+RowKind = Literal["insert", "read", "update", "delete"]
+"""The kinds of changes of one row; ``read`` is a row of a snapshot."""
+
+M = TypeVar("M")
+C = TypeVar("C", bound=Change)
+_On = Callable[[Callable[[C], Awaitable[None]]], Callable[[C], Awaitable[None]]]
+_OnModel = Callable[[Callable[[M, C], Awaitable[None]]], Callable[[M, C], Awaitable[None]]]
+_ROW_KINDS: Final = get_args(RowKind)
+_KINDS: Final = (*_ROW_KINDS, "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    tables: Patterns
+    kinds: tuple[str, ...]
+    model: type | None
+    function: Callable[..., Awaitable[None]]
+
+    def handles(self, change: Change) -> bool:
+        """Whether the change is for this handler."""
+        if change.kind not in self.kinds:
+            return False
+        if isinstance(change, RowChange):
+            return self.tables.match((change.schema, change.table))
+        relations = change.relations if isinstance(change, Truncate) else ()
+        return any(self.tables.match((each.schema, each.name)) for each in relations)
+
+
+class Router(Sink):
+    """Handlers by table and kind. A change without a handler is ignored. Several handlers of a change are called in the order in
+    which they were added, one after the other.
+
+    An exception of a handler stops the router, or makes the transaction a dead letter, as with every sink; ``TransientError`` has the
+    batch handled again later. So does a failure of a later handler: a handler must bear to see a change twice.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: list[_Handler] = []
+        self._messages: dict[str, list[Callable[[Message], Awaitable[None]]]] = {}
+
+    # mypy and pyright check a handler's parameters by the literal kind.
+    @overload
+    def on(self, tables: str, *, kind: Literal["insert"]) -> _On[Insert]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["read"]) -> _On[Read]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["update"]) -> _On[Update]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["delete"]) -> _On[Delete]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["truncate"]) -> _On[Truncate]: ...
+    @overload
+    def on(self, tables: str, *, kind: tuple[RowKind, ...] = ...) -> _On[RowChange]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["insert"], into: type[M]) -> _OnModel[M, Insert]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["read"], into: type[M]) -> _OnModel[M, Read]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["update"], into: type[M]) -> _OnModel[M, Update]: ...
+    @overload
+    def on(self, tables: str, *, kind: Literal["delete"], into: type[M]) -> _OnModel[M, Delete]: ...
+    @overload
+    def on(
+        self, tables: str, *, kind: tuple[RowKind, ...] = ..., into: type[M]
+    ) -> _OnModel[M, RowChange]: ...
+    def on(
+        self, tables: str, *, kind: str | tuple[str, ...] = _ROW_KINDS, into: type | None = None
+    ) -> Callable[[Any], Any]:
+        """Add the decorated coroutine function as a handler. It is called with the change; with ``into``, with an object and the change.
+
+        :param tables: a name or pattern: ``public.orders``, ``public.*``; as in a selection.
+        :param kind: a kind, or a tuple of kinds: ``insert``, ``read`` (rows of a snapshot), ``update``, ``delete``, ``truncate``. All but
+            ``truncate`` by default.
+        :param into: a dataclass, pydantic model or msgspec struct, made of the row after the change, of a delete of the deleted row
+            (see ``RowChange.into``). A row that does not fit is an error as if the handler had raised it.
+        :raises ConfigurationError: the pattern, the kind or the class is invalid.
+        """
+        kinds = (kind,) if isinstance(kind, str) else kind
+        for each in kinds:
+            if each not in _KINDS:
+                raise ConfigurationError(f"there is no kind {each!r}: {suggestion(str(each), _KINDS)}")
+        if into is not None:
+            model_of(into)
+            if "truncate" in kinds:
+                raise ConfigurationError("a truncate has no row: handle it without into")
+        patterns = Patterns("tables", (tables,), 2)
+
+        def add(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+            self._handlers.append(_Handler(patterns, kinds, into, function))
+            return function
+
+        return add
+
+    def on_message(
+        self, prefix: str
+    ) -> Callable[[Callable[[Message], Awaitable[None]]], Callable[[Message], Awaitable[None]]]:
+        """Add the decorated coroutine function as the handler of logical decoding messages (``pg_logical_emit_message``).
+
+        :param prefix: the whole prefix of the messages.
+        """
+
+        def add(function: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
+            self._messages.setdefault(prefix, []).append(function)
+            return function
+
+        return add
+
+    async def handle(self, change: Change) -> None:
+        """Call the handlers of a change.
+
+        :raises DataError: the row does not fit a handler's model; the text has no values.
+        """
+        if isinstance(change, Message):
+            for on_message in self._messages.get(change.prefix, ()):
+                await on_message(change)
+            return
+        for handler in self._handlers:
+            if not handler.handles(change):
+                continue
+            if handler.model is not None and isinstance(change, RowChange):
+                await handler.function(change.into(handler.model), change)
+            else:
+                await handler.function(change)
+
+    async def write(self, batch: Batch) -> None:
+        """Call the handlers of all changes, one after the other."""
+        for change in batch.changes:
+            try:
+                await self.handle(change)
+            except DataError as error:
+                raise PermanentError(str(error)) from error
+
+    async def check(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Check that each handler has a table.
+
+        :raises PermanentError: a handler's pattern matches no published table.
+        """
+        for handler in self._handlers:
+            (pattern,) = handler.tables.all
+            if not pattern.optional and not any(map(pattern.match, tables)):
+                raise PermanentError(
+                    f"router: {pattern.text} matches no published table: {suggestion(pattern.text, map(quote, tables))}"
+                )
+
+    def __repr__(self) -> str:
+        return f"<Router of {len(self._handlers) + sum(map(len, self._messages.values()))} handlers>"
