@@ -38,13 +38,14 @@ THEMES = {
         ),
         *("ObjectStore", "DeadLetters", "Routing", "PipelineState", "PipelineStatistics"),
     ],
-    "Sinks": ["Sink", "SyncSink", "SinkContext", "Batch", "Rejection", "RoutingKey"],
+    "Sinks": ["Sink", "SyncSink", "Router", "SinkContext", "Batch", "Rejection", "RoutingKey"],
     "Changes": [
         *(
             "Change",
             "RowChange",
             "Row",
             "UNCHANGED",
+            "Unchanged",
             "Insert",
             "Read",
             "Update",

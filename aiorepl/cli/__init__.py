@@ -18,6 +18,7 @@ from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
 from aiorepl.cli.log import Log, placed
+from aiorepl.cli.models import models
 from aiorepl.cli.prove import prove
 from aiorepl.cli.run import run
 from aiorepl.cli.sequences import sequences
@@ -86,6 +87,7 @@ command.add_command(top)
 command.add_command(wait)
 command.add_command(snapshot)
 command.add_command(slots)
+command.add_command(models)
 command.add_command(journal)
 command.add_command(sinks)
 command.add_command(spark)
