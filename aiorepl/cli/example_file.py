@@ -37,7 +37,7 @@ create_slot = true
 # buffer_bytes = "16MiB"        # between the source and the sinks
 # reconnect = true              # false: exit with code 3 when the connection is lost
 # wait_for_slot = true          # while another instance reads the slot, wait to take over
-# publication_interval = 60     # how often to look for partitions and tables that came or went, which the stream does not have
+# publication_interval = 60     # how often to look for partitions and tables that came or went, which the stream lacks; or "off"
 # on_new_table = "snapshot"     # read the rows of a table that is added to the publication; "warn" (the default), or "ignore"
 # on_partition_change = "resnapshot"    # read a partitioned table again; "warn" (the default)
 # Without a journal, state_dir is a folder for what a restart must not forget, such as the names of masked columns.

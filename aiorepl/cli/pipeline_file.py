@@ -125,6 +125,8 @@ def _pipeline(
         "retry": RetryPolicy,
     }
     options |= reader.arguments("pipeline", document.get("pipeline", {}), TableSchema(hints)) or {}
+    if options.get("publication_interval") == "off":
+        options["publication_interval"] = None
     options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
 
     sinks = _sinks(reader, document.get("sinks", []), journal="journal" in document)

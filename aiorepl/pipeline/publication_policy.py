@@ -11,6 +11,7 @@ from aiorepl.transactions.publication_changes import Difference
 
 OnNewTable = Literal["snapshot", "warn", "ignore"]
 OnPartitionChange = Literal["resnapshot", "warn"]
+DEFAULT: Final = "warn"
 
 LEFT: Final = ("partition_detached", "partition_dropped", "partition_truncated")
 """The differences after which sinks have rows that a partitioned table no longer has."""
@@ -30,13 +31,15 @@ class PublicationPolicy:
     def __post_init__(self) -> None:
         if self.interval is not None and not 0 < self.interval < math.inf:
             raise ConfigurationError(
-                "publication_interval must be more than 0 seconds; None: the publications are not watched"
+                'publication_interval must be more than 0 seconds; None (in a file "off") for no watch'
             )
         for name, choices in (("on_new_table", OnNewTable), ("on_partition_change", OnPartitionChange)):
             if getattr(self, name) not in get_args(choices):
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}, but must be {' or '.join(get_args(choices))}"
                 )
+            if self.interval is None and getattr(self, name) != DEFAULT:
+                raise ConfigurationError(f"{name} needs publication_interval: without it nothing is noticed")
 
     def acts(self, found: Difference) -> bool:
         """Whether tables are read because of a difference."""

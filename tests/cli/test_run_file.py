@@ -155,6 +155,11 @@ def test_everything_else(made):
     assert 1024**3 == delivery.sink._rotate_bytes
 
 
+def test_no_watch(made):
+    """A file switches the watch on publications off with a word, because TOML has no null."""
+    assert made(SOURCE + ARCHIVE + "[pipeline]\npublication_interval = 'off'")["publication_interval"] is None
+
+
 def test_a_journal_alone(made):
     """Sinks may come later, or never, when Spark reads the journal."""
     assert {} == made(SOURCE + "[journal]\nurl = '/var/lib/journal'")["sinks"]
