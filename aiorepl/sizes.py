@@ -46,6 +46,6 @@ def format_size(size: int) -> str:
     if size < 1024:
         return f"{size} bytes"
     amount, name = size / 1024, 0
-    while amount >= 1024 and name < len(_NAMES) - 1:
+    while round(amount, 1) >= 1024 and name < len(_NAMES) - 1:
         amount, name = amount / 1024, name + 1
     return f"{amount:,.1f} {_NAMES[name]}"

@@ -27,7 +27,7 @@ from aiorepl.cli.sinks import sinks
 from aiorepl.cli.slots import slots
 from aiorepl.cli.snapshot import snapshot
 from aiorepl.cli.spark import spark
-from aiorepl.cli.standard_streams import replace_closed
+from aiorepl.cli.standard_streams import escape_unencodable, replace_closed
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
@@ -102,6 +102,7 @@ command.add_command(server)
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and exit with its code."""
     replace_closed()
+    escape_unencodable()
     code = _run(arguments)
     try:
         sys.stdout.flush()

@@ -1,7 +1,8 @@
-"""Standard streams that the parent has closed (``aiorepl tail >&-``)."""
+"""Standard streams that the parent has closed (``aiorepl tail >&-``), or that cannot write every character."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -22,6 +23,12 @@ def replace_closed() -> None:
         except OSError:
             _open_null(number, flags)
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - until the exit
+
+
+def escape_unencodable() -> None:
+    """Let standard output escape a character that its encoding does not have, as standard error does."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _open_null(number: int, flags: int) -> None:

@@ -1,21 +1,21 @@
-"""The status of a pipeline in a terminal, as ``/status`` returns it."""
+"""The status of a pipeline in a terminal, as ``/status`` of this or of another version returns it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from math import log2
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from aiorepl.cli.answer import Answer
+from aiorepl.cli.sheet import Bar, Row, Sheet, Sparkline
 from aiorepl.errors import printable
 from aiorepl.sizes import format_size
 
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_UNKNOWN: Final = "?"
+_MOST_SECONDS: Final = 1e12
 _STYLES: Final = {
     "running": "green",
     "starting": "yellow",
@@ -27,173 +27,188 @@ _STYLES: Final = {
 
 
 def rendered(status: dict[str, Any]) -> RenderableType:
-    """Lay out the answer of ``/status``."""
-    title = Text.assemble(
-        (printable(status["name"]), "bold"),
-        "  ",
-        (status["state"], _STYLES[status["state"]]),
-        *_about(status),
-    )
+    """Lay out the answer of ``/status``. Values that another version does not send are unknown, and are named at the end."""
+    answer = Answer(status)
     # Text, not markup, and printable: errors and names come from elsewhere.
-    problems = [
-        Text(f"! {printable(text)}", "red") for text in (status["error"], *status["problems"]) if text
+    shown: list[RenderableType] = [
+        _title(answer),
+        *(_line("! ", text, "red") for text in (answer.text("error"), *answer.texts("problems")) if text),
+        "",
+        *_throughput(answer),
+        *_ladder(answer),
+        *_sinks(answer),
+        *_memory(answer),
+        *_slot(answer.part("slot")),
+        *_journal(answer.part("journal")),
+        *_rows(answer),
+        *_snapshots(answer),
     ]
-    return Group(
-        title,
-        *problems,
-        "",
-        _throughput(status),
-        "",
-        _ladder(status),
-        "",
-        _sinks(status),
-        *_memory(status),
-        *_slot(status),
-        *_journal(status),
-        *_rows(status),
-        *_snapshots(status),
-    )
+    if answer.missing:
+        names = ", ".join(sorted(answer.missing))
+        shown += ["", _line("", f"unknown, because the pipeline's version is another one: {names}", "yellow")]
+    return Group(*shown)
 
 
-def _about(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    server, uptime = status["server"], status["uptime_seconds"]
-    found = (
-        server["address"],
-        server["database"] and f"database {server['database']}",
-        server["version"] and f"PostgreSQL {server['version'].split()[0]}",
+def _line(begin: str, text: str, style: str = "") -> Text:
+    return Text(f"{begin}{printable(text)}", style)
+
+
+def _name(answer: Answer, name: str = "name") -> str:
+    return printable(answer.text(name) or _UNKNOWN)
+
+
+def _size(value: float | None, missing: str = _UNKNOWN) -> str:
+    return missing if value is None else format_size(max(round(value), 0))
+
+
+def _count(value: float | None, missing: str = _UNKNOWN) -> str:
+    return missing if value is None else f"{value:,.0f}"
+
+
+def _title(status: Answer) -> Text:
+    server, state = status.part("server"), _name(status, "state")
+    uptime = status.number("uptime_seconds", _MOST_SECONDS)
+    database, version = server.text("database"), server.text("version")
+    about = (
+        server.text("address"),
+        database and f"database {database}",
+        version and f"PostgreSQL {version.split()[0]}",
         uptime is not None and f"up {timedelta(seconds=int(uptime))}",
     )
-    yield from ((f"  {printable(text)}", "dim") for text in found if text)
+    parts = [(f"  {printable(text)}", "dim") for text in about if text]
+    return Text.assemble((_name(status), "bold"), "  ", (state, _STYLES.get(state, "")), *parts)
 
 
-def _throughput(status: dict[str, Any]) -> RenderableType:
-    rates = status["rates"] or {}
-    table = Table("throughput", "now", "last minute", "5 min", box=None, padding=(0, 2, 0, 0))
-    spans, recent = [rates.get("now"), rates.get("minute")], rates.get("recent", {})
-    rows = (f"{each['rows']:,.0f} rows/s" if each else "unknown" for each in spans)
-    table.add_row("rows", *rows, _sparkline(recent.get("rows", ())))
-    sizes = (f"{format_size(round(each['bytes']))}/s" if each else "unknown" for each in spans)
-    table.add_row("bytes", *sizes, _sparkline(recent.get("bytes", ())))
-    changed, left = rates.get("change_seconds"), rates.get("snapshot_seconds")
-    table.add_row("last change", "none yet" if changed is None else f"{changed:,.0f} s ago")
+def _throughput(status: Answer) -> Iterator[RenderableType]:
+    rates = status.part("rates")
+    now, minute, recent = rates.part("now"), rates.part("minute"), rates.part("recent")
+    changed, left = (rates.number(name, _MOST_SECONDS) for name in ("change_seconds", "snapshot_seconds"))
+    rows = [f"{_count(each.number('rows'))} rows/s" if each else "unknown" for each in (now, minute)]
+    sizes = [f"{_size(each.number('bytes'))}/s" if each else "unknown" for each in (now, minute)]
+    yield Sheet(
+        ("throughput", "now", "last minute", "5 min"),
+        [
+            ["rows", *rows, Sparkline(recent.numbers("rows"))],
+            ["bytes", *sizes, Sparkline(recent.numbers("bytes"))],
+        ],
+        spare=1,
+    )
+    yield Text(f"last change: {'none yet' if changed is None else f'{changed:,.0f} s ago'}")
     if left is not None:
-        table.add_row("snapshot", f"{timedelta(seconds=int(left))} left")
-    return table
+        yield Text(f"snapshot: {timedelta(seconds=int(left))} left")
 
 
-def _sparkline(values: Sequence[int | None]) -> str:
-    """Draw values, the oldest first, on a logarithmic scale: a block is the larger one of two, and a space if both are unknown."""
-    pairs = [
-        [value for value in pair if value is not None] for pair in zip(values[::2], values[1::2], strict=True)
-    ]
-    top = log2(1 + max((max(pair) for pair in pairs if pair), default=0)) or 1.0
-    steps = len(_BLOCKS) - 1
-    return "".join(
-        _BLOCKS[round(steps * log2(1 + max(pair)) / top)] if pair else " " for pair in pairs
-    ).lstrip()
+def _ladder(status: Answer) -> Iterator[RenderableType]:
+    rows = []
+    for rung in status.parts("ladder"):
+        sink = rung.text("sink") if rung.has("sink") else None
+        behind = rung.number("behind")
+        name = _name(rung) if sink is None else f"{_name(rung)}: {printable(sink)}"
+        rows.append([name, _name(rung, "lsn"), "" if behind == 0 else _size(behind)])
+    yield ""
+    yield Sheet(("position", "LSN", ">behind"), rows)
 
 
-def _ladder(status: dict[str, Any]) -> RenderableType:
-    table = Table("position", "LSN", "behind", box=None, padding=(0, 2, 0, 0))
-    for rung in status["ladder"]:
-        name = f"{rung['name']}: {printable(rung['sink'])}" if "sink" in rung else rung["name"]
-        table.add_row(Text(name), rung["lsn"], format_size(rung["behind"]) if rung["behind"] else "")
-    return table
-
-
-def _sinks(status: dict[str, Any]) -> RenderableType:
-    table = Table("sink", "state", box=None, padding=(0, 2, 0, 0))
-    for name in ("lag", "seconds", "changes", "retries", "dead letters"):
-        table.add_column(name, justify="right")
-    table.add_column("lag, 5 min", no_wrap=True)
-    for sink in status["sinks"]:
-        known = sink["lag_bytes"] is not None
-        table.add_row(
-            Text(printable(sink["name"])),
-            Text(sink["state"], _STYLES[sink["state"]]),
-            format_size(sink["lag_bytes"]) if known else "",
-            f"{sink['lag_seconds']:,.0f}" if known else "",
-            f"{sink['changes']:,}",
-            f"{sink['retries']:,}",
-            f"{sink['dead_letters']:,}",
-            _sparkline(sink.get("recent_lags", ())),
-        )
-    errors = [(sink["name"], sink["error"]) for sink in status["sinks"] if sink["error"]]
+def _sinks(status: Answer) -> Iterator[RenderableType]:
+    rows: list[Row] = []
+    errors = []
+    for sink in status.parts("sinks"):
+        name, state, size = _name(sink), _name(sink, "state"), sink.number("lag_bytes")
+        seconds, error = sink.number("lag_seconds"), sink.text("error")
+        lag = _size(size, "") + ("" if not size else f", {_count(seconds)} s")
+        counts = [_count(sink.number(each)) for each in ("changes", "retries", "dead_letters")]
+        recent = Sparkline(sink.numbers("recent_lags"))
+        rows.append([name, Text(state, _STYLES.get(state, "")), lag, *counts, recent])
+        if error:
+            errors.append(_line("", f"{name}: {error.removeprefix(f'{name}: ')}", "red"))
+    yield ""
+    yield Sheet(("sink", "state", ">lag", ">changes", ">retries", ">dead letters", "lag, 5 min"), rows, 1)
     # Below the table, because errors do not fit into a column of a narrow terminal.
-    return Group(
-        table,
-        *(Text(printable(f"{name}: {error.removeprefix(f'{name}: ')}"), "red") for name, error in errors),
-    )
+    yield from errors
 
 
-def _memory(status: dict[str, Any]) -> Iterator[RenderableType]:
+def _memory(status: Answer) -> Iterator[RenderableType]:
     yield ""
-    for each in status["buffers"]:
-        waits = f": waits for {each['slowest'] or 'a sink'}" if each["backpressured"] else ""
-        size = f"{format_size(each['bytes'])}, pauses reading at {format_size(each['limit'])}"
-        yield Text(printable(f"buffer {each['name']}: {size}{waits}"))
-    open_, spooled = (format_size(status["transactions"][place]) for place in ("memory", "disk"))
+    for each in status.parts("buffers"):
+        waits = f": waits for {each.text('slowest') or 'a sink'}" if each.truth("backpressured") else ""
+        size = f"{_size(each.number('bytes'))}, pauses reading at {_size(each.number('limit'))}"
+        yield _line("", f"buffer {_name(each)}: {size}{waits}")
+    held = status.part("transactions")
+    open_, spooled = (_size(held.number(place)) for place in ("memory", "disk"))
     yield Text(f"open and prepared transactions: {open_} in memory, {spooled} on disk")
-    yield Text(f"reconnects: {status['reconnects']:,}; accepted gaps: {status['gaps']:,}")
+    reconnects, gaps = (_count(status.number(name)) for name in ("reconnects", "gaps"))
+    yield Text(f"reconnects: {reconnects}; accepted gaps: {gaps}")
 
 
-def _slot(status: dict[str, Any]) -> Iterator[RenderableType]:
-    slot = status["slot"]
-    if slot is None:
+def _slot(slot: Answer) -> Iterator[RenderableType]:
+    if not slot:
         return
     yield ""
-    if slot["error"]:
-        yield Text(printable(f"slot: unknown: {slot['error']}"), "yellow")
-    elif slot["retained"] is not None:
-        safe = "" if slot["safe"] is None else f", {format_size(max(slot['safe'], 0))} until it may be lost"
-        yield Text(f"slot: keeps {format_size(slot['retained'])} of WAL{safe}")
+    if error := slot.text("error"):
+        yield _line("slot: unknown: ", error, "yellow")
+        return
+    retained, safe, status = slot.number("retained"), slot.number("safe"), slot.text("wal_status")
+    if status == "lost":
+        yield Text("slot: lost, because the server has removed WAL that it needs", "bold red")
+        return
+    limit = "" if safe is None else f", {_size(safe)} until it may be lost"
+    if status == "unreserved":
+        limit = ", and is lost at the server's next checkpoint"
+    kept = "none on the server" if retained is None else f"keeps {_size(retained)} of WAL{limit}"
+    yield Text(f"slot: {kept}", "bold red" if status == "unreserved" else "")
 
 
-def _journal(status: dict[str, Any]) -> Iterator[RenderableType]:
-    journal = status["journal"]
-    if journal is None:
+def _journal(journal: Answer) -> Iterator[RenderableType]:
+    if not journal:
         return
-    if journal["error"]:
-        yield Text(printable(f"journal: unknown: {journal['error']}"), "yellow")
+    if error := journal.text("error"):
+        yield _line("journal: unknown: ", error, "yellow")
         return
-    labels = (f" ({each['label']})" if each["label"] else "" for each in journal["consumers"])
-    kept = (
-        f"{format_size(each['bytes'])} for {each['name']}{label}"
-        for each, label in zip(journal["consumers"], labels, strict=True)
+    kept = []
+    for each in journal.parts("consumers"):
+        label = each.text("label")
+        kept.append(f"{_size(each.number('bytes'))} for {_name(each)}" + (f" ({label})" if label else ""))
+    size = _size(journal.number("bytes"))
+    yield _line("journal: ", f"{size}; not read yet: {', '.join(kept) or 'nothing'}")
+
+
+def _rows(status: Answer) -> Iterator[RenderableType]:
+    if not (tables := status.parts("rows")):
+        return
+    kinds = ("inserts", "updates", "deletes")
+    yield ""
+    yield Sheet(
+        ("received from", *(f">{kind}" for kind in kinds), ">size"),
+        [
+            [
+                _name(each, "table"),
+                *(_count(each.number(kind)) for kind in kinds),
+                _size(each.number("bytes")),
+            ]
+            for each in tables
+        ],
     )
-    size = format_size(journal["bytes"])
-    yield Text(printable(f"journal: {size}; not read yet: {', '.join(kept) or 'nothing'}"))
 
 
-def _rows(status: dict[str, Any]) -> Iterator[RenderableType]:
-    if not status["rows"]:
+def _snapshots(status: Answer) -> Iterator[RenderableType]:
+    if not (tables := status.parts("snapshots")):
         return
-    table = Table("received from", box=None, padding=(0, 2, 0, 0))
-    for name in ("inserts", "updates", "deletes", "size"):
-        table.add_column(name, justify="right")
-    for each in status["rows"]:
-        counts = (f"{each[name]:,}" for name in ("inserts", "updates", "deletes"))
-        table.add_row(Text(printable(each["table"])), *counts, format_size(each["bytes"]))
+    total, rows = status.part("snapshot"), list[Row]()
+    if (count := total.number("tables")) and count > 1:
+        ended = f"{_count(total.number('ended'))} of {_count(count)} read"
+        state = "paused" if total.truth("paused") else ended
+        rows.append(["all tables", state, _bar(total), _count(total.number("rows")), ""])
+    for each in tables:
+        read, estimate = each.number("rows"), each.number("estimated_rows") or 0
+        about = f" of about {estimate:,.0f}" if read is not None and estimate > read else ""
+        pace = _count(each.number("rows_per_second"))
+        rows.append([_name(each), _name(each, "state"), _bar(each), f"{_count(read)}{about}", pace])
     yield ""
-    yield table
+    yield Sheet(("table", "state", "done", "rows", "rows/s"), rows)
+    if more := status.number("more_snapshots"):
+        yield Text(f"and {more:,.0f} more")
 
 
-def _snapshots(status: dict[str, Any]) -> Iterator[RenderableType]:
-    if not status["snapshots"]:
-        return
-    table = Table("table", "state", "done", "rows", "rows/s", box=None, padding=(0, 2, 0, 0))
-    total = status["snapshot"]
-    if total["tables"] > 1:
-        ended = "paused" if total["paused"] else f"{total['ended']:,} of {total['tables']:,} read"
-        table.add_row("all tables", ended, _bar(total), f"{total['rows']:,}")
-    for each in status["snapshots"]:
-        estimate = each["estimated_rows"] or 0
-        rows = f"{each['rows']:,}" + (f" of about {estimate:,}" if estimate > each["rows"] else "")
-        pace = f"{each['rows_per_second']:,.0f}"
-        table.add_row(Text(printable(each["name"])), each["state"], _bar(each), rows, pace)
-    yield ""
-    yield table
-
-
-def _bar(described: dict[str, Any]) -> RenderableType:
-    return ProgressBar(total=1.0, completed=described["done"], width=30)
+def _bar(described: Answer) -> Bar | str:
+    done = described.number("done", 1.0)
+    return _UNKNOWN if done is None else Bar(max(done, 0.0))

@@ -44,12 +44,20 @@ def top(url: str, once: bool) -> None:
     status = _status(url)
     if once:
         console.print(rendered(status))
-        return
-    with Live(rendered(status), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    elif console.is_terminal:
+        with Live(rendered(status), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(_SECONDS)
+                status, shown = _after(url, status)
+                live.update(shown, refresh=True)
+    else:
+        # A file or a pipe gets each status below the last one.
+        shown = rendered(status)
         while True:
+            console.print(shown, "")
+            console.file.flush()
             time.sleep(_SECONDS)
             status, shown = _after(url, status)
-            live.update(shown, refresh=True)
 
 
 def _after(url: str, last: dict[str, Any]) -> tuple[dict[str, Any], RenderableType]:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -36,9 +41,9 @@ def test_nobody_there(capsys):
     assert "start the pipeline with aiorepl run --http" in capsys.readouterr().err
 
 
-def drawn(shown) -> str:
+def drawn(shown, width: int = 200) -> str:
     """The text that is sent to a terminal."""
-    console = Console(width=200)
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(shown)
     return captured.get()
@@ -75,3 +80,142 @@ async def test_something_else_answers(answer):
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(NoAnswer, match="no status page at"):
             await asyncio.to_thread(_status, f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+async def test_a_pipe(troubled, encoding):
+    """A pipe gets each status below the last one, in any encoding."""
+    await troubled.until("/status", lambda text: '"stopped"' in text and '"retrying"' in text)
+    code = "from aiorepl.cli import main; main()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, "top", troubled.url),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            titles = 0
+            while titles < 2:
+                line = (await process.stdout.readline()).decode(encoding)
+                assert line, "top has ended"
+                titles += line.startswith("memory  degraded")
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+def changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield copies of a JSON value, in each of which one part is missing, null, too large, or of another type."""
+    if not isinstance(value, (dict, list)):
+        return
+    for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        for other in (..., None, 1e400, 10**400, float("nan"), "text", [], {}, [None], True):
+            made = copy.copy(value)
+            made[key] = other
+            if other is ...:
+                del made[key]
+            yield f"{path}.{key} {other!r:.9}", made
+        for where, inner in changed(part, f"{path}.{key}"):
+            made = copy.copy(value)
+            made[key] = inner
+            yield where, made
+
+
+STATUS: dict[str, Any] = {
+    "name": "orders",
+    "server": {"address": "db:5432", "database": "shop", "version": "18.1 (Debian)"},
+    "uptime_seconds": 3600.5,
+    "rates": {
+        "now": {"rows": 1234.5, "bytes": 123456.0},
+        "minute": None,
+        "change_seconds": 0.5,
+        "snapshot_seconds": 120,
+        "recent": {"rows": [1, 2, 3, 4], "bytes": [None, 2, 3, 4]},
+    },
+    "state": "degraded",
+    "error": None,
+    "problems": ["sink webhook has stopped"],
+    "ladder": [
+        {"name": "server", "lsn": "0/171B2A8", "behind": 0},
+        {"name": "slowest sink", "sink": "kafka", "lsn": "0/1", "behind": 100000},
+    ],
+    "reconnects": 2,
+    "sinks": [
+        {
+            "name": "kafka-with-a-name-that-is-as-long-as-names-of-topics",
+            "state": "stopped",
+            "error": "refused",
+            "changes": 123456789,
+            "retries": 2345,
+            "dead_letters": 77,
+            "lag_bytes": 1048575,
+            "lag_seconds": 5.0,
+            "recent_lags": [1, 2, None, None],
+        }
+    ],
+    "buffers": [{"name": "source", "bytes": 1, "limit": 16777216, "backpressured": True, "slowest": "kafka"}],
+    "transactions": {"memory": 5, "disk": 7},
+    "gaps": 0,
+    "rows": [{"table": "public.orders", "inserts": 100000, "updates": 2, "deletes": 3, "bytes": 1234567}],
+    "snapshots": [
+        {
+            "name": "public.orders",
+            "state": "reading",
+            "rows": 500,
+            "estimated_rows": 1000,
+            "rows_per_second": 55.5,
+            "done": 0.5,
+        }
+    ],
+    "more_snapshots": 3,
+    "snapshot": {"tables": 4, "ended": 1, "rows": 500, "done": 0.6, "paused": False},
+    "slot": {"retained": 5, "safe": 7, "wal_status": "reserved", "active": True, "error": None},
+    "journal": {
+        "bytes": 5000,
+        "prepared": 0,
+        "consumers": [{"name": "kafka", "label": "", "bytes": 10}],
+        "error": None,
+    },
+}
+
+
+def test_another_version():
+    """Whatever the status lacks or has in another form is unknown, and named; the rest is shown."""
+    assert "another" not in drawn(rendered(STATUS))
+    for where, status in changed(STATUS):
+        try:
+            shown = drawn(rendered(status), 60)
+        except Exception as error:
+            raise AssertionError(where) from error
+        assert "open and prepared transactions" in shown, where
+    del status["sinks"], status["rates"]
+    assert "another one: " in (shown := drawn(rendered(status))) and "rates, sinks" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_any_width(width):
+    """Every number is readable, and no line is cut."""
+    shown = drawn(rendered(STATUS), width)
+    text = " ".join(shown.split())
+    for part in ("123,456,789", "2,345", "77", "1.0 MiB, 5 s", "100,000", "500 of about 1,000", "and 3 more"):
+        assert part in text, part
+    assert all(len(line.rstrip()) <= width for line in shown.splitlines())
+    assert "\u2026" not in shown
+
+
+@pytest.mark.parametrize(
+    ("slot", "line"),
+    [
+        ({"wal_status": "lost", "retained": None}, "slot: lost"),
+        (
+            {"wal_status": "unreserved", "safe": -7},
+            "slot: keeps 5 bytes of WAL, and is lost at the server's next",
+        ),
+        ({"wal_status": None, "retained": None}, "slot: none on the server"),
+        ({}, "slot: keeps 5 bytes of WAL, 7 bytes until it may be lost"),
+    ],
+)
+def test_the_slot(slot, line):
+    """A slot that is lost or in danger has a line that says so."""
+    assert line in drawn(rendered(STATUS | {"slot": STATUS["slot"] | slot}))
