@@ -28,6 +28,10 @@ class Answer:
         """Whether there is a value of this name, which may be null."""
         return name in self._value
 
+    def names(self) -> list[str]:
+        """Return the names of all values."""
+        return list(self._value)
+
     def text(self, name: str) -> str | None:
         """Return a text."""
         found = self._get(name, str)

@@ -205,8 +205,8 @@ def _snapshots(status: Answer) -> Iterator[RenderableType]:
         rows.append([_name(each), _name(each, "state"), _bar(each), f"{_count(read)}{about}", pace])
     yield ""
     yield Sheet(("table", "state", "done", "rows", "rows/s"), rows)
-    if more := status.number("more_snapshots"):
-        yield Text(f"and {more:,.0f} more")
+    if more := status.part("more_snapshots"):
+        yield _line("and ", ", ".join(f"{_count(more.number(state))} {state}" for state in more.names()))
 
 
 def _bar(described: Answer) -> Bar | str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -34,7 +35,7 @@ class SinkStatistics:
         first one.
     :param began: the commit time of the first transaction that the sink has received, an aware datetime; ``None`` before it.
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
-    :param next_attempt: the approximate time of the next attempt, an aware datetime; ``None`` while ``retrying`` is ``None``.
+    :param next_attempt: the approximate time of the next attempt, as of ``time.monotonic``; ``None`` while ``retrying`` is ``None``.
     :param failed: the error that stopped the sink; ``None`` while it works.
     :param waiting_for: what a call of the sink waits for in its target, such as a lock; ``None`` if it does not wait, or does not say.
     """
@@ -55,13 +56,13 @@ class SinkStatistics:
     committed: datetime | None = None
     began: datetime | None = None
     retrying: str | None = None
-    next_attempt: datetime | None = None
+    next_attempt: float | None = None
     failed: str | None = None
     waiting_for: str | None = None
 
     def waits(self, seconds: float) -> None:
         """Record how long a repeated call waits."""
-        self.next_attempt = datetime.now(UTC) + timedelta(seconds=seconds)
+        self.next_attempt = time.monotonic() + seconds
 
     def called(self, name: str, seconds: float) -> None:
         """Record the duration of a call that has succeeded, and clear the error that it was repeated after."""

@@ -4,7 +4,7 @@
     /events     its contents as server-sent events, one each second
     /status     the same once, as JSON
     /livez      200, or 503 once the pipeline has ended
-    /readyz     200 while the pipeline makes progress, else 503 with the reasons
+    /readyz     200 while the pipeline makes progress, else 503 with the reasons; also warnings
     /metrics    for Prometheus
 
 The application is read-only and has no authentication: everybody who can reach the address sees table names, positions and
@@ -18,6 +18,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +29,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page
+from aiorepl.monitoring.axis import Axis
+from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page, timed
 from aiorepl.monitoring.progress import Readiness, alive
 from aiorepl.monitoring.prometheus import PrometheusCollector
 from aiorepl.monitoring.rates import Rates
@@ -65,6 +67,7 @@ class _Monitor:
         self._rates = Rates()
         self._watch = Watch(pipeline)
         self._trends = Trends()
+        self._axis = Axis()
         self._registry = CollectorRegistry()
         self._registry.register(PrometheusCollector(pipeline, watch=self._watch))
         self._task: asyncio.Task[None] | None = None
@@ -85,14 +88,14 @@ class _Monitor:
         return page("pipeline")
 
     async def events(self, request: Request) -> Response:
-        """Stream the status; the first event also has the lags and rates of the last day."""
+        """Stream the status, and at first the lags and rates of the last day."""
         self._begin()
-        return events(self._describe, self._trends)
+        return events(request, partial(self._describe, recent=False), self._trends, self._axis)
 
     async def status(self, request: Request) -> Response:
         """Return the status once."""
         self._begin()
-        return JSONResponse(self._describe(), headers=HEADERS)
+        return JSONResponse(self._describe() | timed(self._axis), headers=HEADERS)
 
     async def livez(self, request: Request) -> Response:
         """Return whether the pipeline runs."""
@@ -103,10 +106,9 @@ class _Monitor:
     async def readyz(self, request: Request) -> Response:
         """Return whether the pipeline makes progress."""
         self._begin()
-        problems = self._problems()
-        return JSONResponse(
-            {"ready": not problems, "problems": problems}, 503 if problems else 200, headers=HEADERS
-        )
+        problems, warnings = self._problems()
+        told = {"ready": not problems, "problems": problems, "warnings": warnings}
+        return JSONResponse(told, 503 if problems else 200, headers=HEADERS)
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in the format that the client accepts."""
@@ -126,26 +128,30 @@ class _Monitor:
                 self._readiness.observe(statistics, now)
                 self._rates.observe(statistics, now)
                 self._trends.observe(
-                    time.time(),
+                    self._axis.now(),
                     {name: lag.durable for name, lag in statistics.lags.items()},
                     self._rates.describe(now)["now"],
                     {RECONNECT: statistics.reconnects},
                     statistics.uptime_seconds,
                 )
                 await asyncio.sleep(EVENT_SECONDS)
+        await self._watch.end()
 
-    def _problems(self) -> list[str]:
-        return self._readiness.problems(self._pipeline.statistics(), time.monotonic())
+    def _problems(self) -> tuple[list[str], list[str]]:
+        now = self._pipeline.statistics(), time.monotonic(), self._watch.slot
+        return self._readiness.problems(*now), self._readiness.warnings(*now)
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, *, recent: bool = True) -> dict[str, Any]:
+        problems, warnings = self._problems()
         return status(
             self._pipeline.name,
             self._pipeline.statistics(),
             self._watch.slot,
             self._watch.journal,
-            self._problems(),
+            problems + warnings,
             datetime.now(UTC),
             self._rates.describe(time.monotonic()),
             self._pipeline.source.address,
             self._trends,
+            recent=recent,
         )

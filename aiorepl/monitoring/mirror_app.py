@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -24,8 +23,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from aiorepl.monitoring.axis import Axis
 from aiorepl.monitoring.mirror_status import mirror_status, problems
-from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page
+from aiorepl.monitoring.pages import EVENT_SECONDS, HEADERS, events, page, timed
 from aiorepl.monitoring.prometheus import PrometheusCollector
 from aiorepl.monitoring.trends import RESTART, Trends
 from aiorepl.spark.mirroring.running import MirrorRunner
@@ -57,6 +57,7 @@ class _Monitor:
         self._runner = runner
         self._listener = listener
         self._trends = Trends()
+        self._axis = Axis()
         self._registry = CollectorRegistry()
         self._registry.register(PrometheusCollector(listener))
         self._statistics: MirrorStatistics | None = None
@@ -69,14 +70,14 @@ class _Monitor:
         return page("mirror")
 
     async def events(self, request: Request) -> Response:
-        """Stream the status; the first event also has the lags of the last day."""
+        """Stream the status, and at first the lags of the last day."""
         await self._observed()
-        return events(self._describe, self._trends)
+        return events(request, self._describe, self._trends, self._axis)
 
     async def status(self, request: Request) -> Response:
         """Return the status once."""
         await self._observed()
-        return JSONResponse(self._describe(), headers=HEADERS)
+        return JSONResponse(self._describe() | timed(self._axis), headers=HEADERS)
 
     async def livez(self, request: Request) -> Response:
         """Return 200: the process answers."""
@@ -109,7 +110,7 @@ class _Monitor:
         self._statistics = statistics = await asyncio.to_thread(self._runner.statistics)
         lags = {} if statistics.bytes_behind is None else {"mirror": statistics.bytes_behind}
         self._trends.observe(
-            time.time(),
+            self._axis.now(),
             lags,
             counts={RESTART: statistics.restarts},
             uptime_seconds=time.monotonic() - self._began,
@@ -119,4 +120,4 @@ class _Monitor:
     def _describe(self) -> dict[str, Any]:
         assert self._statistics is not None
         query = self._listener.statistics().get(self._runner.query or "")
-        return mirror_status(self._statistics, query, datetime.now(UTC))
+        return mirror_status(self._statistics, query)

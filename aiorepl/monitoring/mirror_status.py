@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from aiorepl.spark.mirroring.statistics import MirroredTable, MirrorStatistics
@@ -11,16 +10,14 @@ from aiorepl.spark.reading.metrics import QueryStatistics
 _MOST_TABLES: Final = 200
 
 
-def mirror_status(mirror: MirrorStatistics, query: QueryStatistics | None, now: datetime) -> dict[str, Any]:
+def mirror_status(mirror: MirrorStatistics, query: QueryStatistics | None) -> dict[str, Any]:
     """Describe a mirror.
 
     :param query: the mirror's query; ``None`` if the query has not started yet.
-    :param now: an aware datetime.
     """
     aside = [table for table in mirror.tables if table.problem is not None]
     return {
         "name": mirror.name,
-        "time": now.timestamp(),
         "state": "degraded" if mirror.state == "running" and aside else mirror.state,
         "problems": problems(mirror),
         "ladder": _ladder(mirror, query),

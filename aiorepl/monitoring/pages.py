@@ -6,18 +6,26 @@ import asyncio
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from aiorepl.monitoring.axis import Axis
 from aiorepl.monitoring.trends import Trends
 
 EVENT_SECONDS: Final = 1.0
 _MARK_SECONDS: Final = 10.0
 """A mark is in each event for so long, because it may be made after an event of the same second."""
+_EVENTS: Final = "text/event-stream"
+_UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
+"""nginx, and proxies that follow it, otherwise keep events until a buffer is full."""
+_GZIP: Final = 16 + 13
+"""zlib's code for the format of gzip with a window of 8 KiB, because each client has its own."""
 _POLICY: Final = "Content-Security-Policy"
 HEADERS: Final = {
     _POLICY: "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -62,15 +70,38 @@ def page(name: str) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-def events(describe: Callable[[], dict[str, Any]], trends: Trends) -> Response:
-    """Stream the contents of a page each second. The first event also has what its charts show."""
+def events(request: Request, describe: Callable[[], dict[str, Any]], trends: Trends, axis: Axis) -> Response:
+    """Stream the contents of a page each second. The values of its charts follow the first event, in small parts, between which
+    the event loop does other work.
+    """
 
     async def stream() -> AsyncIterator[bytes]:
-        described = describe() | {"history": trends.describe(), "marks": trends.marks()}
+        yield _event(describe() | timed(axis) | {"marks": trends.marks()})
+        for part in trends.parts():
+            yield _event({"history": part})
+            await asyncio.sleep(0)
         while True:
-            yield b"data: " + json.dumps(described).encode() + b"\n\n"
             await asyncio.sleep(EVENT_SECONDS)
-            described = describe()
-            described["marks"] = trends.marks(described["time"] - _MARK_SECONDS)
+            now = timed(axis)
+            yield _event(describe() | now | {"marks": trends.marks(now["time"] - _MARK_SECONDS)})
 
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=HEADERS)
+    headers = HEADERS | _UNBUFFERED
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return StreamingResponse(stream(), media_type=_EVENTS, headers=headers)
+    headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return StreamingResponse(_compressed(stream()), media_type=_EVENTS, headers=headers)
+
+
+def timed(axis: Axis) -> dict[str, float]:
+    """Return the present time of the charts, and the seconds from it to the time of day."""
+    return {"time": axis.now(), "clock": axis.skew()}
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def _compressed(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    compressor = zlib.compressobj(level=1, wbits=_GZIP, memLevel=5)
+    async for event in events:
+        yield compressor.compress(event) + compressor.flush(zlib.Z_SYNC_FLUSH)

@@ -7,7 +7,7 @@ a coarser level never loses a peak that a finer one had.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 LEVELS: Final = ((1, 300), (10, 360), (120, 720))
@@ -38,29 +38,36 @@ class Peaks:
     def observe(self, now: float, values: Mapping[str, int]) -> None:
         """Record values, none of which is negative.
 
-        :param now: seconds since 1970. If the clock was set back, the peaks that are now in the future belong to this moment.
+        :param now: seconds since 1970, which never go back.
         """
         kept: dict[str, int] = {}
         for name, value in values.items():
-            stored = self._stored(name)
+            stored = self._store(name)
             kept[stored] = max(kept.get(stored, 0), min(value, _MOST))
         for level in self._levels:
             level.observe(int(now // level.step), kept)
 
     def recent(self, name: str, count: int, level: int = 1) -> list[int | None]:
         """Return the largest values of the last ``count`` steps of a level, the oldest first; ``None`` where nothing was observed."""
-        found = self._levels[level]
-        stored = name if name in self._names else OTHERS
+        found, stored = self._levels[level], self.stored(name)
         return found.read(stored, count) if stored in found.series else [None] * count
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return each level: its step in seconds, its number of steps, the number of its last step, and for each series the values.
+    def parts(self, most: int) -> Iterator[dict[str, Any]]:
+        """Yield the levels in parts, each with at most so many series: the number of the level, its step in seconds, its number of
+        steps, the number of its last step, and for each series the values.
 
         Step ``n`` begins ``n * step`` seconds after 1970. The last value of a series is that of the last step.
         """
-        return [level.describe() for level in self._levels]
+        for number, level in enumerate(self._levels):
+            names = list(level.series)
+            for begin in range(0, max(len(names), 1), most):
+                yield {"level": number, **level.describe(names[begin : begin + most])}
 
-    def _stored(self, name: str) -> str:
+    def stored(self, name: str) -> str:
+        """Return the series that has the values of a name: its own, or ``others``."""
+        return name if name in self._names else OTHERS
+
+    def _store(self, name: str) -> str:
         if name in self._names:
             return name
         # The last place belongs to those that find none.
@@ -81,28 +88,19 @@ class _Level:
 
     def observe(self, index: int, values: Mapping[str, int]) -> None:
         last = index if self._last is None else self._last
-        carried: dict[str, int] = {}
-        if index < last:
-            undone = range(max(index + 1, last - self.count + 1), last + 1)
-            carried = {
-                name: max(ring[each % self.count] for each in undone) for name, ring in self.series.items()
-            }
-            self._forget(undone)
-        else:
-            self._forget(range(max(last + 1, index - self.count + 1), index + 1))
+        self._forget(range(max(last + 1, index - self.count + 1), index + 1))
         self._last = index
-        for name in {**values, **carried}:
+        for name, value in values.items():
             ring = self.series.setdefault(name, array("q", [_UNKNOWN]) * self.count)
-            place = index % self.count
-            ring[place] = max(ring[place], values.get(name, _UNKNOWN), carried.get(name, _UNKNOWN))
+            ring[index % self.count] = max(ring[index % self.count], value)
 
     def read(self, name: str, count: int) -> list[int | None]:
         ring, last = self.series[name], self._last or 0
         found = (ring[each % self.count] for each in range(last - count + 1, last + 1))
         return [None if value == _UNKNOWN else value for value in found]
 
-    def describe(self) -> dict[str, Any]:
-        values = {name: self.read(name, self.count) for name in self.series}
+    def describe(self, names: Iterable[str]) -> dict[str, Any]:
+        values = {name: self.read(name, self.count) for name in names}
         known = max((_known(each) for each in values.values()), default=0)
         return {
             "step": self.step,

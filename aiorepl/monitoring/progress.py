@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from aiorepl.lsn import LSN
+from aiorepl.monitoring.watch import SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 
 STALLED_SECONDS: Final = 60.0
+_ENDANGERED: Final = "the server removes WAL that the slot needs at its next checkpoint: raise max_slot_wal_keep_size, or free the sinks"
+_LOST: Final = "the slot is lost: the server has removed WAL that it needs; start with a new slot and resnapshot=True (--resnapshot)"
 
 
 def alive(state: PipelineState) -> bool:
@@ -38,11 +41,14 @@ class Readiness:
             elif name not in self._lagging or self._lagging[name][0] != durable:
                 self._lagging[name] = durable, now
 
-    def problems(self, statistics: PipelineStatistics, now: float) -> list[str]:
+    def problems(
+        self, statistics: PipelineStatistics, now: float, slot: SlotStatus | None = None
+    ) -> list[str]:
         """List the reasons why the pipeline is not ready; empty if it is ready."""
+        lost = [_LOST] if slot is not None and slot.wal_status == "lost" else []
         if statistics.state not in (PipelineState.RUNNING, PipelineState.DEGRADED):
             waits = "" if statistics.waiting_for is None else f", and waits for {statistics.waiting_for}"
-            return [f"the pipeline is {statistics.state.value}{waits}"]
+            return [f"the pipeline is {statistics.state.value}{waits}", *lost]
         problems = []
         if statistics.last_error is not None:
             problems.append(f"no connection to the source: {statistics.last_error}")
@@ -52,4 +58,22 @@ class Readiness:
         for name, (_, since) in self._lagging.items():
             if statistics.sinks[name].failed is None and now - since >= self._stalled_seconds:
                 problems.append(f"nothing has become durable in sink {name} for {now - since:.0f} s")
-        return problems
+        return problems + lost
+
+    def warnings(
+        self, statistics: PipelineStatistics, now: float, slot: SlotStatus | None = None
+    ) -> list[str]:
+        """List what may become a problem: calls that are repeated or wait, and a slot that is about to be lost."""
+        found = [_ENDANGERED] if slot is not None and slot.wal_status == "unreserved" else []
+        if not alive(statistics.state):
+            return found
+        for name, sink in statistics.sinks.items():
+            if sink.retrying is not None and sink.failed is None:
+                seconds = 0.0 if sink.next_attempt is None else sink.next_attempt - now
+                when = (
+                    f"the next attempt is in {seconds:.0f} s" if seconds >= 1 else "the next attempt begins"
+                )
+                found.append(f"sink {name} repeats a call, and {when}: {sink.retrying}")
+            elif sink.waiting_for is not None:
+                found.append(f"sink {name} waits for {sink.waiting_for}")
+        return found

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Any, Final
 
 from aiorepl.lsn import LSN
+from aiorepl.monitoring.progress import alive
 from aiorepl.monitoring.samples import lag_seconds
 from aiorepl.monitoring.trends import Trends
 from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pipeline.statistics import PipelineStatistics
+from aiorepl.snapshot.statistics import TableStatistics
 
 _MOST_ROWS: Final = 25
+_MOST_SNAPSHOTS: Final = 50
+_BY_PROGRESS: Final = ("reading", "failed", "queued", "delivered", "cancelled", "complete")
 _RECENT: Final = 30
 """The number of steps of ten seconds in the last five minutes."""
 
@@ -26,16 +31,19 @@ def status(
     rates: dict[str, Any] | None = None,
     address: str = "",
     trends: Trends | None = None,
+    *,
+    recent: bool = True,
 ) -> dict[str, Any]:
     """Describe a pipeline.
 
     :param slot: the slot on the server; ``None`` if it was not read yet, or if there is no server.
     :param journal: the journal's files; ``None`` if they were not read yet, or if there is no journal.
-    :param problems: the reasons why it is not ready.
+    :param problems: of the pipeline, its sinks and its slot.
     :param now: an aware datetime.
     :param rates: from ``Rates.describe``.
     :param address: of the source's server.
-    :param trends: the lags and rates of the last five minutes; ``None`` leaves them out.
+    :param trends: the lags and rates of the charts.
+    :param recent: whether the lags and rates of the last five minutes are wanted.
     """
     return {
         "name": name,
@@ -44,18 +52,17 @@ def status(
             "database": None if slot is None else slot.database,
             "version": None if slot is None else slot.version,
         },
-        "uptime_seconds": statistics.uptime_seconds,
-        "rates": None if rates is None else rates | _recent_rates(trends),
+        "uptime_seconds": statistics.uptime_seconds if alive(statistics.state) else None,
+        "rates": None if rates is None else rates | _recent_rates(trends if recent else None),
         "slowest": _slowest(statistics),
-        "time": now.timestamp(),
         "state": statistics.state.value,
         "error": statistics.error,
-        "problems": [*problems, *_retries(statistics, now), *_endangered(slot)],
+        "problems": problems,
         "waiting_for": statistics.waiting_for,
         "ladder": _ladder(statistics, slot),
         "reconnects": statistics.reconnects,
         "last_error": statistics.last_error,
-        "sinks": [_sink(name, statistics, now, trends) for name in statistics.sinks],
+        "sinks": [_sink(name, statistics, now, trends, recent=recent) for name in statistics.sinks],
         "buffers": [
             {
                 "name": name,
@@ -74,6 +81,7 @@ def status(
         "publication": _publication(statistics),
         "rows": _rows(statistics),
         "snapshots": _snapshots(statistics),
+        "more_snapshots": Counter(table.state for table in _by_progress(statistics)[_MOST_SNAPSHOTS:]),
         "snapshot": _snapshot(statistics),
         "slot": None if slot is None else _slot(slot),
         "journal": None if journal is None else _journal(journal),
@@ -85,20 +93,6 @@ def _publication(statistics: PipelineStatistics) -> dict[str, Any] | None:
     if (watch := statistics.publication) is None:
         return None
     return {"changes": dict(watch.changes), "error": watch.error}
-
-
-def _endangered(slot: SlotStatus | None) -> list[str]:
-    """Describe a slot whose WAL the server has removed, or removes at its next checkpoint."""
-    match None if slot is None else slot.wal_status:
-        case "unreserved":
-            return [
-                "the server removes WAL that the slot needs at its next checkpoint: raise max_slot_wal_keep_size, or free the sinks"
-            ]
-        case "lost":
-            return [
-                "the slot is lost: the server has removed WAL that it needs; start with a new slot and resnapshot=True (--resnapshot)"
-            ]
-    return []
 
 
 def _slot(slot: SlotStatus) -> dict[str, Any]:
@@ -138,29 +132,24 @@ def _slowest(statistics: PipelineStatistics) -> str | None:
     return max(lags, key=lags.__getitem__) if lags else None
 
 
-def _retries(statistics: PipelineStatistics, now: datetime) -> list[str]:
-    """Describe the calls that are repeated, or wait. The page shows them as problems; they do not make the pipeline unready."""
-    found = []
-    for name, sink in statistics.sinks.items():
-        if sink.retrying is not None and sink.failed is None:
-            seconds = 0.0 if sink.next_attempt is None else (sink.next_attempt - now).total_seconds()
-            when = f"the next attempt is in {seconds:.0f} s" if seconds >= 1 else "the next attempt begins"
-            found.append(f"sink {name} repeats a call, and {when}: {sink.retrying}")
-        elif sink.waiting_for is not None:
-            found.append(f"sink {name} waits for {sink.waiting_for}")
-    return found
-
-
 def _recent_rates(trends: Trends | None) -> dict[str, Any]:
     units = ("rows", "bytes")
     return {} if trends is None else {"recent": {unit: trends.recent_rates(unit, _RECENT) for unit in units}}
 
 
-def _sink(name: str, statistics: PipelineStatistics, now: datetime, trends: Trends | None) -> dict[str, Any]:
+def _sink(
+    name: str, statistics: PipelineStatistics, now: datetime, trends: Trends | None, *, recent: bool
+) -> dict[str, Any]:
     sink, lag = statistics.sinks[name], statistics.lags.get(name)
+    running = "running" if alive(statistics.state) else "ended"
     return {
         "name": name,
-        "state": "stopped" if sink.failed else "retrying" if sink.retrying else "running",
+        "series": name if trends is None else trends.series(name),
+        "state": "stopped"
+        if sink.failed
+        else "retrying"
+        if sink.retrying and running != "ended"
+        else running,
         "error": sink.failed or sink.retrying,
         "waiting_for": sink.waiting_for,
         "changes": sink.changes,
@@ -171,7 +160,7 @@ def _sink(name: str, statistics: PipelineStatistics, now: datetime, trends: Tren
         "durable": str(sink.durable),
         "lag_bytes": None if lag is None else lag.durable,
         "lag_seconds": None if lag is None else lag_seconds(statistics, name, now),
-        "recent_lags": [] if trends is None else trends.recent_lags(name, _RECENT),
+        "recent_lags": trends.recent_lags(name, _RECENT) if trends is not None and recent else [],
     }
 
 
@@ -220,9 +209,7 @@ def _snapshot(statistics: PipelineStatistics) -> dict[str, Any] | None:
 
 
 def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
-    """Describe the tables that snapshots read or have read."""
-    if statistics.snapshot is None:
-        return []
+    """Describe the first tables that snapshots read or have read, those in progress before the others."""
     return [
         {
             "name": table.table,
@@ -232,5 +219,10 @@ def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
             "rows_per_second": table.rows_per_second,
             "done": table.done,
         }
-        for table in statistics.snapshot.tables
+        for table in _by_progress(statistics)[:_MOST_SNAPSHOTS]
     ]
+
+
+def _by_progress(statistics: PipelineStatistics) -> list[TableStatistics]:
+    tables = () if statistics.snapshot is None else statistics.snapshot.tables
+    return sorted(tables, key=lambda table: _BY_PROGRESS.index(table.state))

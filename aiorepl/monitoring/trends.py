@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ MOST_MARKS: Final = 500
 START: Final = "start"
 RECONNECT: Final = "reconnect"
 RESTART: Final = "restart"
+_SERIES_IN_PART: Final = 8
 _DAY: Final = max(step * count for step, count in LEVELS)
 
 
@@ -36,7 +37,7 @@ class Trends:
     ) -> None:
         """Record the present values.
 
-        :param now: seconds since 1970.
+        :param now: seconds since 1970, which never go back.
         :param lags: by name, in bytes.
         :param rates: by unit, per second; ``None`` if they are unknown.
         :param counts: by the kind of a mark, how often it has happened. If a count has grown, this moment gets a mark.
@@ -67,6 +68,11 @@ class Trends:
         """Return the marks from this time on, in seconds since 1970."""
         return [{"time": at, "kind": kind} for at, kind in self._marks if at >= since]
 
-    def describe(self) -> dict[str, Any]:
-        """Return all values, as ``Peaks.describe`` does."""
-        return {"lags": self._lags.describe(), "rates": self._rates.describe()}
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Yield all values in small parts, as ``Peaks.parts`` does, each with the kind ``lags`` or ``rates``."""
+        for kind, peaks in (("lags", self._lags), ("rates", self._rates)):
+            yield from ({"kind": kind, **part} for part in peaks.parts(_SERIES_IN_PART))
+
+    def series(self, name: str) -> str:
+        """Return the series that has the lags of this name."""
+        return self._lags.stored(name)

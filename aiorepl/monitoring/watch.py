@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -26,6 +27,8 @@ SECONDS: Final = 10.0
 _INACTIVE_SECONDS: Final = 1.0
 # The journal is read less often, because an object store charges for each request.
 _JOURNAL_TIMES: Final = 3
+_LAST_SECONDS: Final = 10.0
+_ENDED: Final = "not read any more, because the pipeline has ended"
 # wal_status and safe_wal_size exist since PostgreSQL 13; to_jsonb returns NULL for a missing column. A standby writes no WAL, so its
 # end of WAL is the replayed LSN.
 _QUERY: Final = """
@@ -136,6 +139,18 @@ class Watch:
     ) -> None:
         if self._task is not None:
             await cancel_and_wait(self._task)
+
+    async def end(self) -> None:
+        """Look once more, after the end of the pipeline. The values then count as old."""
+        if self._on_server:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._look()
+            self._connection.drop()
+        if self.slot is not None:
+            self.slot = replace(self.slot, error=_ENDED)
+        if self.journal is not None:
+            self.journal = replace(self.journal, error=_ENDED)
 
     async def _watch_slot(self) -> None:
         try:

@@ -40,6 +40,7 @@ class TableStatistics:
     :param chunks_done: the number of delivered chunks, including those of earlier processes.
     :param rows_per_second: the average rate since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
+    :param planned: the number of chunks that were planned before the table's turn came; ``None`` if its turn plans them.
     """
 
     table: str
@@ -51,6 +52,7 @@ class TableStatistics:
     chunks_done: int = 0
     rows_per_second: float = 0.0
     error: str | None = None
+    planned: int | None = None
 
     @property
     def done(self) -> float:
@@ -83,9 +85,13 @@ class SnapshotStatistics:
 
     @property
     def done(self) -> float:
-        """The delivered fraction of all tables, from 0 to 1. All chunks count alike."""
-        chunks = sum(table.chunks or 1 for table in self.tables)
-        return sum(table.done * (table.chunks or 1) for table in self.tables) / chunks if chunks else 0.0
+        """The delivered fraction of all tables, from 0 to 1. If all chunks were planned before, they count alike, and otherwise all
+        tables do: the fraction must not shrink when the turn of a large table comes.
+        """
+        planned = [table.planned or 0 for table in self.tables]
+        weights = planned if all(planned) else [1] * len(planned)
+        done = sum(table.done * weight for table, weight in zip(self.tables, weights, strict=True))
+        return done / sum(weights) if weights else 0.0
 
     @property
     def rows(self) -> int:
@@ -123,7 +129,7 @@ class TableCounters:
         self.table = table
         self.state: State = state
         self.estimated_rows = estimated_rows
-        self.chunks = chunks
+        self.chunks = self._planned = chunks
         self.chunks_done = chunks_done
         self.rows = 0
         self.bytes = 0
@@ -171,6 +177,7 @@ class TableCounters:
             self.chunks_done,
             self.rows / self._seconds if self._seconds > 0 else 0.0,
             self.error,
+            self._planned,
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,10 +23,13 @@ async def test_a_pipeline_that_works(monitor):
     served = monitor(pipeline)
     assert (200, 503) == ((await served.get("/livez"))[0], (await served.get("/readyz"))[0])
     async with pipeline:
-        assert (200, '{"ready":true,"problems":[]}') == await served.get("/readyz")
+        assert (200, '{"ready":true,"problems":[],"warnings":[]}') == await served.get("/readyz")
         assert (200, '{"state":"running"}') == await served.get("/livez")
     assert (503, '{"state":"stopped"}') == await served.get("/livez")
-    assert (503, '{"ready":false,"problems":["the pipeline is stopped"]}') == await served.get("/readyz")
+    assert (
+        503,
+        '{"ready":false,"problems":["the pipeline is stopped"],"warnings":[]}',
+    ) == await served.get("/readyz")
 
 
 async def test_a_sink_that_has_stopped(troubled):
@@ -75,21 +80,33 @@ async def test_metrics(troubled):
     assert {"memory"} == {point["attributes"]["pipeline"] for point in found["aiorepl_sink_changes"]}
 
 
-async def test_events(troubled):
-    """The stream begins with the lags and rates of the last day, and goes on each second, with new marks."""
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_events(troubled, compressed):
+    """The stream begins with the status, then has the lags and rates of the last day in parts, and goes on each second, with new
+    marks. No proxy may keep it back.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", int(troubled.url.rpartition(":")[2]))
-    writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    events = []
-    while len(events) < 2:
-        line = await asyncio.wait_for(reader.readline(), 60)
-        if line.startswith(b"data: "):
-            events.append(json.loads(line[6:]))
+    accepted = b"Accept-Encoding: gzip, br\r\n" if compressed else b""
+    writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n" + accepted + b"\r\n")
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).lower()
+    assert b"x-accel-buffering: no" in head
+    assert compressed == (b"content-encoding: gzip" in head)
+    decompress = zlib.decompressobj(wbits=31).decompress if compressed else bytes
+    text, events = b"", []
+    while len([event for event in events if "name" in event]) < 2:
+        size = int(await asyncio.wait_for(reader.readuntil(b"\r\n"), 60), 16)
+        text += decompress((await reader.readexactly(size + 2))[:-2])
+        events = [json.loads(line[6:]) for line in text.decode().split("\n\n") if line]
     writer.close()
-    assert ("history" in events[0], "history" in events[1]) == (True, False)
+    first, *parts, second = events
     names = {"journal", "good", "busy", "broken"}
-    assert [names, names, names] == [set(level["values"]) for level in events[0]["history"]["lags"]]
-    assert ["start"] == [mark["kind"] for mark in events[0]["marks"]]
-    assert events[1]["time"] > events[0]["time"]
+    assert [(kind, level) for kind in ("lags", "rates") for level in range(3)] == [
+        (part["history"]["kind"], part["history"]["level"]) for part in parts
+    ]
+    assert [names, names, names] == [set(part["history"]["values"]) for part in parts[:3]]
+    assert ["start"] == [mark["kind"] for mark in first["marks"]]
+    assert second["time"] > first["time"]
+    assert [] == first["sinks"][0]["recent_lags"]
 
 
 async def test_what_happens_before_anybody_looks():

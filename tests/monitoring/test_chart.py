@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from aiorepl import Pipeline
+from aiorepl.errors import printable
 from aiorepl.monitoring.trends import Trends
 from aiorepl.testing import MemorySink, MemorySource
 
@@ -40,11 +41,11 @@ async def show(page: Page, found: Trends) -> None:
     """Give a history to the page, as its first event does."""
     await page.evaluate(
         """found => {
-          remember(found.history);
+          for (const part of found.history) remember(part);
           for (const mark of found.marks) trends.marks.set(mark.kind + mark.time, mark);
           draw();
         }""",
-        {"history": found.describe(), "marks": found.marks()},
+        {"history": list(found.parts()), "marks": found.marks()},
     )
 
 
@@ -168,7 +169,8 @@ async def test_what_the_page_adds(page: Page):
     levels = await page.evaluate(
         "trends.lags.map(level => [level.last, Object.fromEntries([...level.series].map(([name, each]) => [name, Object.fromEntries(each)]))])"
     )
-    for each, (last, series) in zip(found.describe()["lags"], levels, strict=True):
+    parts = [part for part in found.parts() if part["kind"] == "lags"]
+    for each, (last, series) in zip(parts, levels, strict=True):
         assert each["last"] == last
         for name, values in each["values"].items():
             first = last - len(values) + 1
@@ -193,9 +195,25 @@ async def test_a_restart(page: Page):
 
 
 async def test_a_clock_that_is_set_back(page: Page):
-    """The page then shows the present, not the future."""
-    await show(page, trends(a=[1] * 100))
-    await page.evaluate(f"observe('lags', {NOON - 5000}, {{ a: 9 }}); draw()")
-    assert "now: a 9 bytes" == await page.get_by_role("slider", name="Lag of the sinks").get_attribute(
+    """The lines stay, even if the server was started again with a clock that was set back; times of day are those of the new clock."""
+    await show(page, trends(a=[*range(99), 7]))
+    before = await page.locator("#lag path.series").get_attribute("d")
+    await page.evaluate("move(-3600); trends.marks.set('x', { kind: 'start', time: 0 }); draw()")
+    assert before == await page.locator("#lag path.series").get_attribute("d")
+    assert {"07:00:00", "now"} <= set(await texts(page))
+    await page.evaluate("skew = -7200; draw()")
+    assert {"05:00:00", "now"} <= set(await texts(page))
+    assert "now: a 7 bytes" == await page.get_by_role("slider", name="Lag of the sinks").get_attribute(
         "aria-valuetext"
     )
+
+
+async def test_names(page: Page):
+    """Sizes have the largest unit that leaves at least one of it, and names cannot hide or reorder other text."""
+    assert ["1 byte", "1023 bytes", "1.0 KiB", "1.0 MiB", "1.0 GiB"] == await page.evaluate(
+        "[1, 1023, 1024, 1048575, 1073741823].map(bytes)"
+    )
+    hostile = "a\u202eb \n\x9b\U000e0001\u3000\U0001f600é"
+    assert printable(hostile) == await page.evaluate("printable", hostile)
+    await show(page, trends(**{"a\u202e": [1] * 10}))
+    assert "a\\u202e 1 byte" in await page.locator("#lag-legend").inner_text()

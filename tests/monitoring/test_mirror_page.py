@@ -143,7 +143,7 @@ async def test_the_page(browser: Browser, mirrored: Any) -> None:
     await page.wait_for_selector("#tables tr")
     assert "lake: degraded" == await page.title()
     rows = [await row.inner_text() for row in await page.get_by_role("row").all()]
-    assert ["public.u", 'public.t</script>"'] == [row.split()[0] for row in rows[1:]]
+    assert ["public.u", 'public.t</script>"\\n<b>'] == [row.split()[0] for row in rows[1:]]
     assert "<img src=x" in rows[1]
     assert "set aside" in rows[1]
     assert "bytes, " in rows[1] or "KiB, " in rows[1]

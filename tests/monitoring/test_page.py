@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.async_api import Browser, Route
+from playwright.async_api import Browser, Page, Route
+
+from aiorepl import Pipeline
+from aiorepl.testing import MemorySink, MemorySource
 
 FOCUSED = """(each => (document.getElementById(each.getAttribute("aria-labelledby")) ?? each.labels?.[0]?.firstChild ?? each)
   .textContent.trim() || each.labels[0].textContent)(document.activeElement)"""
@@ -118,7 +121,62 @@ async def test_selected_text_stays(browser: Browser, troubled: Any):
     await page.get_by_text("the values stand still while text is selected").wait_for()
     await page.evaluate(
         """new Promise(done => {
-          const seen = received, timer = setInterval(() => received > seen + 1000 && (clearInterval(timer), done()), 50);
+          const seen = received[0], timer = setInterval(() => received[0] > seen + 1000 && (clearInterval(timer), done()), 50);
         })"""
     )
     assert chosen == await page.evaluate("getSelection().toString()") != ""
+
+
+async def until(page: Page, condition: str) -> None:
+    """Wait for a condition; playwright's own way is forbidden by the page's policy."""
+    await page.evaluate(
+        f"new Promise(done => {{ const timer = setInterval(() => ({condition}) && (clearInterval(timer), done()), 50); }})"
+    )
+
+
+HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+async def test_more_tabs_than_connections(browser: Browser, troubled: Any):
+    """A browser opens six connections to a host. A hidden page has none, so that any number of tabs works; its title follows."""
+    context = await browser.new_context()
+    pages = []
+    for number in range(9):
+        page = await context.new_page()
+        await page.goto(troubled.url)
+        await page.wait_for_selector("#sinks tr")
+        pages.append(page)
+        if number < 8:
+            await page.evaluate("document.title = 'old'")
+            await page.evaluate(HIDE, True)
+    await until(pages[0], "document.title.startsWith('memory: ')")
+    await pages[0].evaluate("received = null")
+    await pages[0].evaluate(HIDE, False)
+    await until(pages[0], "received !== null")
+
+
+async def test_no_connection_is_left(browser: Browser, troubled: Any):
+    """A page without an answer says so, and why that may be."""
+    page = await browser.new_page()
+    await page.route("**/events", lambda route: None)
+    await page.goto(troubled.url)
+    await page.get_by_text("if more than five windows show this host, close one").wait_for()
+
+
+async def test_more_sinks_than_series(browser: Browser, monitor: Any):
+    """Sinks without room for a series of their own share one, also in the values that follow the history."""
+    pipeline = Pipeline(MemorySource(), {f"s{number:03}": MemorySink() for number in range(100)})
+    page = await browser.new_page()
+    async with pipeline:
+        served = monitor(pipeline)
+        await served.until("/status", lambda text: '"series":"others"' in text)
+        await page.goto(served.url)
+        await until(page, "received !== null && trends.lags.length === 3")
+        await page.evaluate("draw()")
+        names = await page.evaluate(
+            "[...trends.lags[0].series.keys()].filter(name => name > 's092' || name === 'others')"
+        )
+    assert ["others"] == names

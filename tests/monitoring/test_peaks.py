@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from aiorepl.monitoring.peaks import LEVELS, LIMIT_BYTES, OTHERS, Peaks
 
@@ -11,9 +12,14 @@ STEPS = [step for step, _ in LEVELS]
 SPANS = [step * count for step, count in LEVELS]
 
 
+def described(peaks: Peaks) -> list[dict[str, Any]]:
+    """All levels."""
+    return list(peaks.parts(10**6))
+
+
 def largest(peaks: Peaks, name: str, level: int) -> int:
     """The largest value that a level still has."""
-    return max(value for value in peaks.describe()[level]["values"][name] if value is not None)
+    return max(value for value in described(peaks)[level]["values"][name] if value is not None)
 
 
 def test_levels():
@@ -22,10 +28,10 @@ def test_levels():
     peaks = Peaks()
     for second in range(90_000):
         peaks.observe(NOON + second, {"s": second})
-    described = peaks.describe()
-    assert [count for _, count in LEVELS] == [len(each["values"]["s"]) for each in described]
+    levels = described(peaks)
+    assert [count for _, count in LEVELS] == [len(each["values"]["s"]) for each in levels]
     end = 89_999
-    for each, step in zip(described, STEPS, strict=True):
+    for each, step in zip(levels, STEPS, strict=True):
         assert each["last"] == (NOON + end) // step
         # The last value of each complete step is its largest one.
         starts = [(each["last"] - back) * step - NOON for back in range(1, 10)]
@@ -56,24 +62,25 @@ def test_bounded_in_bytes():
         peaks.observe(NOON + second, {name: number for number, name in enumerate(names)})
         assert peaks.bytes <= LIMIT_BYTES
     assert peaks.bytes > LIMIT_BYTES * 0.9
-    values = peaks.describe()[0]["values"]
+    values = described(peaks)[0]["values"]
     assert 0 == values["sink 0"][-1]
     assert 999 == values[OTHERS][-1] == peaks.recent("sink 500", 1, level=0)[0]
     assert OTHERS in values
     assert "sink 999" not in values
 
 
-def test_a_clock_that_is_set_back():
-    """Nothing is in the future then, and no peak is lost."""
+def test_parts():
+    """A part has a few series of one level; together they have everything."""
     peaks = Peaks()
-    peaks.observe(NOON, {"s": 1})
-    peaks.observe(NOON + 250, {"s": 7})
-    peaks.observe(NOON + 130, {"s": 2})
-    for each, step in zip(peaks.describe(), STEPS, strict=True):
-        assert each["last"] == (NOON + 130) // step
-        assert 7 == each["values"]["s"][-1]
-    peaks.observe(NOON - 10**6, {"s": 3})
-    assert [7, 7, 7] == [each["values"]["s"][-1] for each in peaks.describe()]
+    peaks.observe(NOON, {f"s{number}": number for number in range(20)})
+    parts = list(peaks.parts(8))
+    assert [(level, size) for level in range(3) for size in (8, 8, 4)] == [
+        (part["level"], len(part["values"])) for part in parts
+    ]
+    assert {f"s{number}": [number] for number in range(20)} == {
+        name: values for part in parts[:3] for name, values in part["values"].items()
+    }
+    assert 3 == len(list(Peaks().parts(8)))
 
 
 def test_a_pause():
@@ -81,11 +88,11 @@ def test_a_pause():
     peaks = Peaks()
     peaks.observe(NOON, {"s": 5})
     peaks.observe(NOON + 3, {"s": 6})
-    assert [5, None, None, 6] == peaks.describe()[0]["values"]["s"]
+    assert [5, None, None, 6] == described(peaks)[0]["values"]["s"]
     assert [None, 6] == peaks.recent("s", 2)
     assert [None] * 2 == peaks.recent("t", 2)
     peaks.observe(NOON + 10**6, {"s": 8})
-    assert [[8]] * 3 == [each["values"]["s"] for each in peaks.describe()]
+    assert [[8]] * 3 == [each["values"]["s"] for each in described(peaks)]
 
 
 def test_against_a_list():
@@ -98,7 +105,7 @@ def test_against_a_list():
             value = chance.randrange(2**40)
             peaks.observe(now, {"s": value})
             seen.append((now, value))
-        for each, (step, count) in zip(peaks.describe(), LEVELS, strict=True):
+        for each, (step, count) in zip(described(peaks), LEVELS, strict=True):
             expected: dict[int, int] = {}
             for at, value in seen:
                 expected[int(at // step)] = max(value, expected.get(int(at // step), 0))

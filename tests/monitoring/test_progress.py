@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from aiorepl.monitoring.watch import JournalStatus, SlotStatus
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.pipeline.statistics import Lag, PipelineState, PipelineStatistics
+from aiorepl.snapshot.statistics import SnapshotStatistics, TableStatistics
 from aiorepl.source.session import TransactionBufferStatistics
 from aiorepl.transactions.row_counts import RowCounts
 
@@ -100,16 +102,54 @@ def test_every_sample_has_its_labels():
     )
 
 
-@pytest.mark.parametrize(
-    ("wal_status", "said"), [("unreserved", "next checkpoint"), ("lost", "is lost"), ("extended", None)]
-)
-def test_a_slot_in_danger(wal_status, said):
-    """The page shows a slot that the server gives up, or has given up, as a problem."""
-    slot = SlotStatus(LSN(9), 5, -7, wal_status, True)
+@pytest.mark.parametrize("state", [PipelineState.RUNNING, PipelineState.FAILED])
+def test_a_slot_in_danger(state):
+    """A slot that the server gives up soon is a warning; one that it has given up is a problem, also after the pipeline's end."""
+    readiness, now = Readiness(), statistics(state=state)
 
-    problems = status("p", statistics(), slot, None, [], NOW)["problems"]
+    def told(wal_status: str) -> tuple[str, str]:
+        slot = SlotStatus(LSN(9), 5, -7, wal_status, True)
+        return "".join(readiness.problems(now, 0, slot)), "".join(readiness.warnings(now, 0, slot))
 
-    assert [] == problems if said is None else said in "".join(problems)
+    assert "next checkpoint" in told("unreserved")[1]
+    assert "slot" not in told("unreserved")[0]
+    assert "is lost" in told("lost")[0]
+    assert "slot" not in "".join(told("extended"))
+
+
+def test_a_call_that_is_repeated():
+    """The pause is counted by a clock that is never set; what has ended repeats nothing."""
+    sink = SinkStatistics("s", retrying="503")
+    sink.waits(30.0)
+    assert sink.next_attempt is not None
+    now = statistics(retrying="503", next_attempt=sink.next_attempt)
+    at = sink.next_attempt
+    assert ["sink s repeats a call, and the next attempt is in 9 s: 503"] == Readiness().warnings(now, at - 9)
+    assert ["sink s repeats a call, and the next attempt begins: 503"] == Readiness().warnings(now, at + 1)
+    assert [] == Readiness().warnings(replace(now, state=PipelineState.FAILED), at)
+    assert ["sink s waits for a lock"] == Readiness().warnings(statistics(waiting_for="a lock"), 0)
+
+
+def test_after_the_end():
+    """A sink of a pipeline that has ended does not run."""
+    found = status("p", statistics(state=PipelineState.FAILED), None, None, [], NOW)
+    assert (["ended"], None) == ([sink["state"] for sink in found["sinks"]], found["uptime_seconds"])
+
+
+def test_many_tables():
+    """Of thousands of tables that a snapshot reads, those in progress come first, and the others are counted."""
+    tables = tuple(
+        TableStatistics(
+            f"public.t{number}", "reading" if number == 900 else "queued" if number > 500 else "complete"
+        )
+        for number in range(1000)
+    )
+    found = status("p", replace(statistics(), snapshot=SnapshotStatistics(tables)), None, None, [], NOW)
+    assert "public.t900" == found["snapshots"][0]["name"]
+    assert 50 == len(found["snapshots"])
+    assert {"queued": 449, "complete": 501} == found["more_snapshots"]
+    assert (1000, 501) == (found["snapshot"]["tables"], found["snapshot"]["ended"])
+    assert len(json.dumps(found)) < 10_000
 
 
 def test_a_slot_that_cannot_be_read():

@@ -39,6 +39,7 @@ def test_rates():
     trends.observe(NOON, {"s": 5}, {"rows": 0.2, "bytes": 20.0})
     trends.observe(NOON + 10, {"s": 6})
     trends.observe(NOON + 20, {"s": 7}, {"rows": 0.0, "bytes": 0.0})
-    assert [1, None, 0] == trends.describe()["rates"][1]["values"]["rows"]
+    (part,) = (part for part in trends.parts() if (part["kind"], part["level"]) == ("rates", 1))
+    assert [1, None, 0] == part["values"]["rows"]
     assert [None, 5, 6, 7] == trends.recent_lags("s", 4)
     assert [None, 1, None, 0] == trends.recent_rates("rows", 4)

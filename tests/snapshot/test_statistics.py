@@ -60,7 +60,7 @@ def test_counting():
     counted.add(30, 3000, 52.0)
     counted.end_chunk(last=False)
     expected = table(
-        "t", rows=40, bytes=4000, estimated_rows=100, chunks=2, chunks_done=1, rows_per_second=20.0
+        "t", rows=40, bytes=4000, estimated_rows=100, chunks=2, chunks_done=1, rows_per_second=20.0, planned=2
     )
     assert expected == counted.statistics()
     counted.end_chunk(last=True)
@@ -71,13 +71,34 @@ def test_counting():
 
 SOME = SnapshotStatistics(
     (
-        table("a", "complete", chunks=3, chunks_done=3, rows=5000, bytes=5 * GIB),
-        table("b", chunks=3, chunks_done=1, rows=1000, bytes=1024, estimated_rows=3000),
-        table("c", "queued", chunks=2),
-        table("d", "failed", error="it was dropped"),
+        table("a", "complete", chunks=3, planned=3, chunks_done=3, rows=5000, bytes=5 * GIB),
+        table("b", chunks=3, planned=3, chunks_done=1, rows=1000, bytes=1024, estimated_rows=3000),
+        table("c", "queued", chunks=2, planned=2),
+        table("d", "failed", planned=1, error="it was dropped"),
     ),
     wal=WalRetention(3 * GIB // 2, "reserved", None),
 )
+
+
+@pytest.mark.parametrize(
+    ("planned", "done"), [((3, 50), [0, 3 / 53, 3 / 53, 28 / 53, 1]), ((None, None), [0, 0.5, 0.5, 0.75, 1])]
+)
+def test_all_tables(planned, done):
+    """Together they never go back, although the chunks of a table may be planned only when its turn comes."""
+    a, b = (TableCounters(name, chunks=chunks) for name, chunks in zip("ab", planned, strict=True))
+
+    def now() -> float:
+        return SnapshotStatistics((a.statistics(), b.statistics())).done
+
+    seen = [now()]
+    a.state = "complete"
+    seen.append(now())
+    b.chunks = 50
+    seen.append(now())
+    b.chunks_done = 25
+    seen.append(now())
+    b.state = "complete"
+    assert done == pytest.approx([*seen, now()])
 
 
 def test_one_line():

@@ -1,7 +1,7 @@
 // Charts of the last five minutes, hour or day. A chart shows the largest value of each step.
 const COLOURS = 6, DASHES = ["none", "7 7", "1 6", "12 7 1 7"], FOOT = 18, HEAD = 14, MOST_SHOWN = 8, SPIKE = 100;
 const trends = { lags: [], rates: [], marks: new Map() }, order = [], charts = [];
-let range = 0, scale = "auto";
+let range = 0, scale = "auto", skew = 0;
 
 // Adds a value to a level: the largest one of a step counts. Levels have the form that aiorepl/monitoring/peaks.py describes.
 function put(level, name, index, value) {
@@ -16,25 +16,25 @@ function forget(level) {
   for (const series of level.series.values())
     for (const index of [...series.keys()]) if (index <= level.last - level.count) series.delete(index);
 }
-// If the server's clock was set back, what is in the future goes.
-function setBack(level, index) {
-  if (index + 5 < level.last) { level.series.clear(); level.last = index; }
+// Moves everything by some seconds: the server's time goes back only if the server was started again, after its clock was set back.
+function move(seconds) {
+  for (const level of [...trends.lags, ...trends.rates]) {
+    const steps = Math.round(seconds / level.step);
+    for (const [name, series] of level.series) level.series.set(name, new Map([...series].map(([index, value]) => [index + steps, value])));
+    level.last += steps;
+  }
+  for (const mark of trends.marks.values()) mark.time += seconds;
 }
-// Adds the history that a server sends first. After a restart of the server, what this page has seen before stays.
-function remember(history) {
-  for (const kind of ["lags", "rates"])
-    history[kind].forEach((found, position) => {
-      const level = trends[kind][position] ??= { kind, step: found.step, count: found.count, last: 0, series: new Map() };
-      setBack(level, found.last ?? level.last);
-      for (const [name, values] of Object.entries(found.values))
-        values.forEach((value, place) => put(level, name, found.last - values.length + 1 + place, value));
-      forget(level);
-    });
+// Adds a part of the history that a server sends first. After a restart of the server, what this page has seen before stays.
+function remember({ kind, level: position, step, count, last, values }) {
+  const level = trends[kind][position] ??= { kind, step, count, last: 0, series: new Map() };
+  for (const [name, found] of Object.entries(values))
+    found.forEach((value, place) => put(level, printable(name), last - found.length + 1 + place, value));
+  forget(level);
 }
 function observe(kind, time, values) {
   for (const level of trends[kind]) {
     const index = Math.floor(time / level.step);
-    setBack(level, index);
     for (const [name, value] of Object.entries(values)) put(level, name, index, value);
     forget(level);
   }
@@ -46,7 +46,7 @@ function svg(tag, attributes, text) {
   return made;
 }
 function clock(time, step) {
-  return new Date(time * 1000).toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit",
+  return new Date((time + skew) * 1000).toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit",
     ...(step < 60 ? { second: "2-digit" } : step > 60 ? { weekday: "short" } : {}) });
 }
 const stroke = name => {

@@ -1,9 +1,20 @@
 // Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
-const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000;
-let received = 0;
+const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000, HIDDEN_MS = 15000, STEADY_SECONDS = 5;
+// Read by two clocks: one stands still while the computer sleeps, the other one can be set.
+const began = () => [Date.now(), performance.now()];
+const since = ([date, time]) => Math.max(Date.now() - date, performance.now() - time);
+let received = null, asked = began();
 
+// Escapes what would hide or reorder other text, as aiorepl.errors.printable does.
+function printable(text) {
+  return text.replace(/[\p{C}\p{Z}]/gu, char => {
+    const code = char.codePointAt(0), hex = code.toString(16);
+    return char === " " ? char : { 9: "\\t", 10: "\\n", 13: "\\r" }[code]
+      ?? (code < 256 ? `\\x${hex.padStart(2, "0")}` : code < 65536 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`);
+  });
+}
 // Sets text, never HTML: table names and errors are not trusted.
 function element(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,7 +26,7 @@ function bytes(count) {
   if (count === null || count === undefined) return "–";
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let unit = 0;
-  while (count >= 1024 && unit < units.length - 1) { count /= 1024; unit++; }
+  while ((unit ? Number(count.toFixed(1)) : count) >= 1024 && unit < units.length - 1) { count /= 1024; unit++; }
   return count === 1 && !unit ? "1 byte" : `${unit ? count.toFixed(1) : count} ${units[unit]}`;
 }
 function duration(seconds) {
@@ -28,9 +39,10 @@ function pairs(list, entries) {
   list.replaceChildren(...entries.flatMap(([name, value]) =>
     [element("dt", { textContent: name }), element("dd", { textContent: value })]));
 }
+function showTitle(now) { document.title = `${now.name}: ${now.state}`; }
 // Shows the state, the problems and the positions, with which both pages begin.
 function showHeader(now) {
-  document.title = `${now.name}: ${now.state}`;
+  showTitle(now);
   $("name").textContent = now.name;
   if ($("state").textContent !== now.state) $("state").textContent = now.state;
   $("state").className = `pill ${now.state}`;
@@ -62,31 +74,49 @@ function row(columns, header, cells) {
     return cell;
   }));
 }
+const read = text => JSON.parse(text, (_, value) => typeof value === "string" ? printable(value) : value);
 // Passes each event to `show`, and draws the lags that `lagsOf` returns by name, and the rates by unit.
 function watch(show, lagsOf, ratesOf) {
-  let events, since = 0;
+  let events = null, last = 0;
+  const receive = now => {
+    if (now.time < last - STEADY_SECONDS) move(now.time - last - since(received) / 1000);
+    last = now.time;
+    skew = now.clock;
+    for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
+    observe("lags", now.time, lagsOf(now));
+    observe("rates", now.time, ratesOf(now));
+    received = began();
+    // New values would replace text that the user is about to copy.
+    if (getSelection().isCollapsed) show(now);
+  };
   const connect = () => {
     events?.close();
-    since = Date.now();
+    asked = began();
     events = new EventSource("events");
     events.onmessage = message => {
-      const now = JSON.parse(message.data);
-      if (now.history) remember(now.history);
-      for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
-      observe("lags", now.time, lagsOf(now));
-      observe("rates", now.time, ratesOf(now));
-      received = since = Date.now();
-      // New values would replace text that the user is about to copy.
-      if (getSelection().isCollapsed) show(now);
+      asked = began();
+      const now = read(message.data);
+      if (now.history) remember(JSON.parse(message.data).history); else receive(now);
       draw();
     };
   };
-  connect();
+  // A browser has six connections to a host, so a page that nobody sees has none; only its title follows, now and then.
+  const follow = () => {
+    if (!document.hidden) return events || connect();
+    events?.close();
+    events = null;
+    fetch("status").then(answer => answer.text()).then(text => document.hidden && showTitle(read(text))).catch(() => {});
+  };
+  document.addEventListener("visibilitychange", follow);
+  follow();
+  setInterval(() => document.hidden && follow(), HIDDEN_MS);
   // An EventSource gives up after a proxy's error, and does not notice a connection without an other end.
-  setInterval(() => { if (events.readyState === EventSource.CLOSED || Date.now() - since > SILENT_MS) connect(); }, RETRY_MS);
+  setInterval(() => { if (!document.hidden && (events.readyState === EventSource.CLOSED || since(asked) > SILENT_MS)) connect(); }, RETRY_MS);
 }
+const opened = began();
 setInterval(() => {
-  const seconds = received ? Math.round((Date.now() - received) / 1000) : 0;
-  $("age").textContent = seconds > 3 ? `no answer for ${seconds} s: these values are old`
-    : getSelection().isCollapsed ? "" : "the values stand still while text is selected";
+  const seconds = Math.round(since(received ?? opened) / 1000);
+  $("age").textContent = seconds <= 3 ? (getSelection().isCollapsed ? "" : "the values stand still while text is selected")
+    : received ? `no answer for ${seconds} s: these values are old`
+    : `no answer for ${seconds} s: if more than five windows show this host, close one`;
 }, 1000);

@@ -31,9 +31,9 @@ function show(now) {
   }));
   const slot = now.slot;
   $("slot-card").hidden = !slot;
-  if (slot) pairs($("slot"), slot.error ? [["unknown", slot.error]] : [
+  if (slot) pairs($("slot"), [...(slot.error ? [["unknown", slot.error]] : []), ...(slot.error && slot.wal_status === null ? [] : [
     ["WAL that it keeps", bytes(slot.retained)], ["until it may be lost", slot.safe !== null ? bytes(Math.max(slot.safe, 0)) : slot.wal_status === "lost" ? "lost" : "no limit"],
-    ["wal_status", slot.wal_status ?? "–"], ["in use", slot.active ? "yes" : "no"]]);
+    ["wal_status", slot.wal_status ?? "–"], ["in use", slot.active ? "yes" : "no"]].map(([name, value]) => [slot.error ? `${name}, before` : name, value]))]);
   const journal = now.journal;
   $("journal-card").hidden = !journal;
   if (journal) pairs($("journal"), journal.error ? [["unknown", journal.error]] : [["size", bytes(journal.bytes)],
@@ -60,9 +60,18 @@ function show(now) {
     ...now.snapshots.map(table => line(table.name, table.state, table.done,
       number(table.rows) + (table.estimated_rows > table.rows ? ` of about ${number(table.estimated_rows)}` : ""),
       number(Math.round(table.rows_per_second)))));
+  const more = Object.entries(now.more_snapshots).map(([state, count]) => `${number(count)} ${state}`);
+  $("more").hidden = !more.length;
+  $("more").textContent = `and ${more.join(", ")}`;
 }
 new Chart("rows-chart", "rates", { base: 1000, only: "rows", format: rows => `${number(rows)} rows/s` });
 new Chart("bytes-chart", "rates", { only: "bytes", format: size => `${bytes(size)}/s` });
 new Chart("lag", "lags");
-watch(show, now => Object.fromEntries(now.sinks.filter(sink => sink.lag_bytes !== null).map(sink => [sink.name, sink.lag_bytes])),
+// Sinks without room for a series of their own share one.
+function lagsOf(now) {
+  const lags = new Map();
+  for (const { series, lag_bytes: lag } of now.sinks) if (lag !== null) lags.set(series, Math.max(lag, lags.get(series) ?? 0));
+  return Object.fromEntries(lags);
+}
+watch(show, lagsOf,
   now => now.rates?.now ? { rows: Math.ceil(now.rates.now.rows), bytes: Math.ceil(now.rates.now.bytes) } : {});
