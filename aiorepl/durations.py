@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, shown
 
 Duration = float | str | timedelta
 """A duration as an option: seconds, text with a unit, or a ``timedelta``."""
@@ -32,6 +32,6 @@ def seconds_of(name: str, value: Duration) -> float:
     seconds = parse_duration(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise ConfigurationError(
-            f'{name} is {value!r}, but must be a number of seconds, text like "10s" or "5m", or a timedelta'
+            f'{name} is {shown(value)}, but must be a number of seconds, text like "10s" or "5m", or a timedelta'
         )
     return seconds

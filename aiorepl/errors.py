@@ -39,6 +39,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def shown(value: object) -> str:
+    """Describe the value of an option of a wrong type, without the value, which may be a password. A text that begins like a
+    number is shown.
+    """
+    if value is None or (isinstance(value, str) and value[:1].isdigit()):
+        return repr(value)
+    return f"of type {type(value).__name__}"
+
+
 def raised(error: BaseException) -> str:
     """Say which exception a user's code raised, and where: ``raised KeyError (mine.py, line 12)``, without its text.
 

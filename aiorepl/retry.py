@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import stamina
 
+from aiorepl.checked import checked
 from aiorepl.errors import (
-    ConfigurationError,
     ConnectionFailed,
     ConnectionLost,
     ServerError,
@@ -43,6 +43,7 @@ _TRANSIENT = ("08", "53", "57", "58")
 _PASSING: Final = frozenset({"CheckXLogRemoved", "relation_open"})
 
 
+@checked("retry", zero=("timeout", "wait_initial", "wait_max"))
 @dataclass(frozen=True)
 class RetryPolicy:
     """Exponential backoff with jitter, in stamina's terms.
@@ -59,15 +60,6 @@ class RetryPolicy:
     timeout: Seconds[float | None] = Seconds(300.0)
     wait_initial: Seconds[float] = Seconds(0.1)
     wait_max: Seconds[float] = Seconds(30.0)
-
-    def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise ConfigurationError("retry: attempts must be at least 1; None for no limit")
-        if self.timeout is not None and not self.timeout >= 0:
-            raise ConfigurationError("retry: timeout must be 0 or more seconds; None for no limit")
-        for name in ("wait_initial", "wait_max"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigurationError(f"retry: {name} must be 0 or more seconds")
 
     def sink(
         self, call: str, *, rewind: bool = True, waits: Callable[[float], None] | None = None

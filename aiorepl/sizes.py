@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, shown
 
 Size = int | str
 """A size as an option: a number of bytes, or text with a unit."""
@@ -37,7 +37,9 @@ def size_of(name: str, value: Size) -> int:
     """
     size = parse_size(value) if isinstance(value, str) else value
     if isinstance(size, bool) or not isinstance(size, int):
-        raise ConfigurationError(f'{name} is {value!r}, but must be a number of bytes, or text like "64MiB"')
+        raise ConfigurationError(
+            f'{name} is {shown(value)}, but must be a number of bytes, or text like "64MiB"'
+        )
     return size
 
 

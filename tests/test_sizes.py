@@ -12,7 +12,8 @@ from aiorepl.sizes import format_size, size_of
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (5 << 40, "5.0 TiB")]
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (5 << 40, "5.0 TiB")],
 )
 def test_sizes(size, text):
     """A size has the largest unit that leaves at least one of it."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.checked import checked
 from aiorepl.option_fields import Bytes, Seconds
 from aiorepl.sink import Batch
 from aiorepl.transactions.slices import Slice
 
 
+@checked("batches", zero=("linger", "flush_seconds"))
 @dataclass(frozen=True)
 class BatchPolicy:
     """How much a sink gets at once, and how long accepted data may stay unflushed.
@@ -30,17 +30,6 @@ class BatchPolicy:
     linger: Seconds[float] = Seconds(0.0)
     flush_bytes: Bytes[int] = Bytes(64 * 1024 * 1024)
     flush_seconds: Seconds[float] = Seconds(1.0)
-
-    def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_rows", "flush_bytes"):
-            amount = getattr(self, name)
-            if amount is not None and amount < 1:
-                raise ConfigurationError(f"batches: {name} is {amount}, but must be at least 1")
-        for name in ("linger", "flush_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigurationError(
-                    f"batches: {name} is {getattr(self, name)}, but must be a number of seconds, 0 or more"
-                )
 
 
 class Batcher:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from aiorepl.checked import checked
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.partitioning import Order, by_key, by_table, order
 from aiorepl.delivery.sync_sink import ThreadedSink
@@ -24,6 +25,7 @@ OnError = Literal["halt", "dead_letter", "skip"]
 _OWN_PACKAGES: Final = ("aiorepl", "aiorepl_sinks")
 
 
+@checked(own=("sink",))
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A sink with options. A pipeline accepts it in place of a sink.
@@ -64,8 +66,6 @@ class Delivery:
         _require_sink(self.sink)
         if self.dead_letters is not None and not isinstance(self.dead_letters, (str, Path)):
             _require_sink(self.dead_letters)
-        if self.on_error not in ("halt", "dead_letter", "skip"):
-            raise ConfigurationError(f"on_error is {self.on_error!r}, but must be halt, dead_letter or skip")
         if self.on_error == "dead_letter" and self.dead_letters is None:
             raise ConfigurationError("on_error = dead_letter needs dead_letters: a folder to put them in")
         if self.on_error != "dead_letter" and self.dead_letters is not None:
@@ -78,8 +78,6 @@ class Delivery:
             raise ConfigurationError(
                 f"{type(self.sink).__name__} does not support changes of the publication: remove publication_changes"
             )
-        if self.concurrency < 1:
-            raise ConfigurationError(f"concurrency is {self.concurrency}, but must be at least 1")
         if isinstance(self.transform, str):
             object.__setattr__(self, "transform", load(self.transform))
         if isinstance(self.routing_key, str):
@@ -122,7 +120,9 @@ def resolve(
 
     :raises ConfigurationError: the same sink is given twice, or two sinks share a folder of dead letters.
     """
-    if isinstance(sinks, (Sink, SyncSink, Delivery, str)) or not isinstance(sinks, (Mapping, Iterable)):
+    if isinstance(sinks, (Sink, SyncSink, Delivery, str, bytes)) or not isinstance(
+        sinks, (Mapping, Iterable)
+    ):
         raise ConfigurationError("sinks must be a list, or a mapping from names to sinks")
     named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
     resolved = {name: _resolve(spec, batches, retry) for name, spec in named.items()}

@@ -19,6 +19,7 @@ from zlib import crc32
 
 import orjson
 
+from aiorepl.checked import checked
 from aiorepl.durable import (
     make_folder,
     reason,
@@ -50,6 +51,7 @@ _FORMATS: Final = (1, _FORMAT)
 _SUFFIX: Final = ".json"
 
 
+@checked("dead letters")
 class DeadLetters(SyncSink):
     """Writes rejected changes to a folder. They are durable when ``write`` returns.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from aiorepl import compiled
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.suggestions import suggestion
 
@@ -37,6 +38,7 @@ NAMES: Final = tuple(_FORMATS)
 __all__ = ["NAMES", "named", "native_schema"]
 
 
+@checked("format", own=("position",))
 def named(
     chosen: str | Mapping[str, Any] = "native",
     *,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
@@ -23,6 +24,7 @@ _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _FIELDS: Final = ("schema", "table", "kind", "key")
 
 
+@checked("routing")
 class Routing:
     """A template with fields in braces; other text is literal.
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from aiorepl.checked import checked
 from aiorepl.durable import reason
 from aiorepl.durations import parse_duration
 from aiorepl.errors import ConfigurationError, JournalError
@@ -31,6 +32,7 @@ _MAX_PAUSE: Final = 60.0
 _MIN_PAUSE: Final = 1.0
 
 
+@checked("retention", zero=("max_age_seconds", "max_bytes"))
 @dataclass(frozen=True)
 class Retention:
     """Limits for the segments that every consumer has passed. They are kept for replays and for new consumers.

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.checked import checked
 from aiorepl.durable import reason
 from aiorepl.errors import AioreplError, loggable
 from aiorepl.loggers import logger
@@ -98,6 +99,7 @@ class JournalStatus:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+@checked("watch", own=("pipeline",))
 class Watch:
     """Reads the slot's state from the server every few seconds, on a separate connection, and the size of the journal.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from anyio import CancelScope
 
 from aiorepl.cancellation import cancel_and_wait, require_asyncio
+from aiorepl.checked import checked
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
@@ -56,6 +57,7 @@ _log = logger("aiorepl.pipeline")
 FOR_EVER = RetryPolicy(timeout=None)
 
 
+@checked(zero=("shutdown_timeout",), own=("source", "sinks"))
 class Pipeline:
     """Delivers the changes of one source to sinks. Use ``await pipeline.run()``, or ``async with pipeline:``.
 
@@ -125,12 +127,6 @@ class Pipeline:
             )
         shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
         buffer_bytes = size_of("buffer_bytes", buffer_bytes)
-        if not shutdown_timeout >= 0:
-            raise ConfigurationError(
-                f"shutdown_timeout is {shutdown_timeout}, but must be a number of seconds, 0 or more"
-            )
-        if buffer_bytes < 1:
-            raise ConfigurationError(f"buffer_bytes is {buffer_bytes}, but must be at least 1")
         if not sinks and journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         options = snapshot if isinstance(snapshot, SnapshotOptions) else SnapshotOptions()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.option_fields import Bytes, Seconds
 
 _BLOCK = 8192
 
 
+@checked("snapshot")
 @dataclass(frozen=True)
 class SnapshotOptions:
     """How a snapshot is read, and how much it may burden the server.
@@ -38,25 +39,13 @@ class SnapshotOptions:
     state: str | None = None
 
     def __post_init__(self) -> None:
-        if self.connections < 1:
-            raise ConfigurationError(f"snapshot: connections is {self.connections}, but must be at least 1")
         if self.chunk_bytes < _BLOCK:
             raise ConfigurationError(
                 f"snapshot: chunk_bytes is {self.chunk_bytes}, but must be at least {_BLOCK}, a block of PostgreSQL"
             )
-        if self.in_flight_bytes < 1:
-            raise ConfigurationError(
-                f"snapshot: in_flight_bytes is {self.in_flight_bytes}, but must be at least 1"
-            )
-        for name in ("max_rows_per_second", "max_wal_bytes"):
-            limit: int | None = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ConfigurationError(
-                    f"snapshot: {name} is {limit}, but must be at least 1; None for no limit"
-                )
         for name in ("statement_timeout", "lock_timeout"):
             seconds: float | None = getattr(self, name)
-            if seconds is not None and not 0.001 <= seconds < math.inf:
+            if seconds is not None and seconds < 0.001:
                 raise ConfigurationError(
                     f"snapshot: {name} is {seconds}, but must be at least 0.001 seconds; None for no limit"
                 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Final, Literal, TypedDict
 
+from aiorepl.checked import checked
 from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
@@ -34,6 +34,7 @@ Origin = Literal["any", "none"]
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
+@checked(zero=("receive_timeout",), empty=("dsn",), own=("slot",))
 @dataclass(frozen=True)
 class Source:
     """A database, a replication slot in it, and the options of its stream.
@@ -118,16 +119,6 @@ class Source:
             )
         if self.temporary and not self.create_slot:
             raise ConfigurationError("temporary needs create_slot (--create-slot)")
-        if self.interface not in get_args(Interface):
-            raise ConfigurationError(f"interface {self.interface!r} does not exist: use walsender or sql")
-        if self.heartbeat_interval is not None and not 0 < self.heartbeat_interval < math.inf:
-            raise ConfigurationError(
-                "heartbeat_interval must be more than 0 seconds; leave it out for no heartbeats"
-            )
-        if self.receive_timeout is not None and not self.receive_timeout >= 0:
-            raise ConfigurationError("receive_timeout must be 0 or more seconds; 0 waits forever")
-        if not self.visible_timeout > 0:
-            raise ConfigurationError("visible_timeout must be more than 0 seconds")
         if self.failover and self.temporary:
             raise ConfigurationError(
                 "a temporary slot is dropped with its connection, so it cannot be a failover slot"
@@ -141,8 +132,6 @@ class Source:
         :raises ConfigurationError: an option is out of range.
         """
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication or ())
-        if self.streaming not in get_args(StreamingMode):
-            raise ConfigurationError(f"streaming {self.streaming!r} does not exist: use off, on or parallel")
         return Options(
             names,
             proto_version=self.proto_version,

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self, Unpack, overload
 from anyio import CancelScope
 
 from aiorepl.cancellation import Resumable, require_asyncio
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
@@ -47,6 +48,7 @@ def connect(
     reconnect: RetryPolicy | None = FOR_EVER,
     **options: Unpack[SourceOptions],
 ) -> ReplicationStream: ...
+@checked(empty=("dsn",))
 def connect(
     dsn: str | Source | None = None,
     *,

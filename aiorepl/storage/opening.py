@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.objects.location import SCHEMES, ObjectStore
@@ -16,6 +17,7 @@ Location: TypeAlias = str | os.PathLike[str] | ObjectStore
 """Where a journal is: a path, a ``file:`` URL, the URL of an object store, or an ``ObjectStore`` with its configuration."""
 
 
+@checked("journal")
 def open_store(url: Location | Store, config: Mapping[str, str] | None = None) -> Store:
     """Open the store of a journal.
 

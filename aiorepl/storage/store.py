@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aiorepl.durable import reason
 from aiorepl.errors import JournalError
@@ -32,6 +32,7 @@ class Upload(Protocol):
         """Delete the file unless it is published."""
 
 
+@runtime_checkable
 class Store(Protocol):
     """A journal's folder. Names may contain one ``/``. Every call may raise OSError."""
 

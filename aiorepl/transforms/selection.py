@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import TableCatalog
@@ -14,6 +15,7 @@ from aiorepl.transforms.rules import ColumnAction, Rules, select_table
 KINDS: Final = ("insert", "read", "update", "delete", "truncate", "message")
 
 
+@checked(own=("tables", "kinds", "drop", "mask", "keep"))
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The tables, kinds of change and columns that a sink gets. Without options, it gets everything unchanged.
@@ -75,8 +77,6 @@ class Selection:
                     f"kinds: {kind!r} is not one of {', '.join(KINDS)}, or one of these after !"
                 )
         secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
-        if secret is not None and not isinstance(secret, str):
-            raise ConfigurationError("secret must be a string: write it in quotes")
         object.__setattr__(self, "secret", Secret(secret) if secret else None)
         if self.mask and not self.secret:
             raise ConfigurationError(

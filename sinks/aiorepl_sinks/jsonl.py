@@ -30,11 +30,13 @@ from aiorepl import (
     SinkContext,
     durable,
 )
+from aiorepl.checked import checked
 from aiorepl.formats import named
 from aiorepl.formats.pieces import Piece
 from aiorepl.sizes import Size, size_of
 
 
+@checked("jsonl")
 class JsonLinesSink(Sink):
     """Options:
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aiorepl.checked import checked
 from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.objects.encodings import ParquetEncoding
 from aiorepl_sinks.objects.folder import Folder
@@ -24,6 +25,7 @@ from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
 
 
+@checked("parquet", zero=("memory_bytes",))
 class ParquetSink(ObjectSink):
     """Options:
 

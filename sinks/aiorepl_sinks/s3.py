@@ -25,6 +25,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from aiorepl import ConfigurationError
+from aiorepl.checked import checked
 from aiorepl.sizes import Size, size_of
 from aiorepl.storage.objects.location import SCHEMES
 from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, ParquetEncoding
@@ -34,6 +35,7 @@ from aiorepl_sinks.objects.sink import ObjectSink
 from aiorepl_sinks.objects.store import RemoteStore, Store
 
 
+@checked("s3", zero=("memory_bytes",))
 class S3Sink(ObjectSink):
     """Options:
 

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from aiorepl import Batch, PermanentError, Position, Sink, SinkContext
+from aiorepl.checked import checked
 from aiorepl.formats import named
 from aiorepl.formats.pieces import Piece
 
 
+@checked("stdout")
 class StdoutSink(Sink):
     """Options:
 

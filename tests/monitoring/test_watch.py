@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 
 import asyncpg
+import pytest
 from prometheus_client import CollectorRegistry
 
-from aiorepl import Pipeline, Source
+from aiorepl import Pipeline, SlotError, Source
 from aiorepl.monitoring import PrometheusCollector, Watch
 from aiorepl.testing import MemorySink
 
@@ -58,3 +61,34 @@ async def test_a_slot_that_is_created_later(database, slot_name):
         async with pipeline:
             while not watch.slot.active:
                 await asyncio.sleep(0.02)
+
+
+async def test_after_a_lost_slot(database, slot_name, monitor):
+    """The slot is read once more after the end of the pipeline. Then its state, the sinks' and the journal's count as old."""
+    connection = await asyncpg.connect(database)
+    pipeline = Pipeline(
+        Source(database, slot=slot_name, publication="p", create_slot=True), {"s": MemorySink()}
+    )
+    served = monitor(pipeline)
+    try:
+        async with asyncio.timeout(60):
+            await connection.execute("CREATE PUBLICATION p")
+            task = asyncio.create_task(pipeline.run())
+            await pipeline.started()
+            await served.until("/status", lambda text: '"active":true' in text)
+            while True:
+                await connection.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1",
+                    slot_name,
+                )
+                with contextlib.suppress(asyncpg.ObjectInUseError):
+                    await connection.execute("SELECT pg_drop_replication_slot($1)", slot_name)
+                    break
+            with pytest.raises(SlotError):
+                await task
+            text = await served.until("/status", lambda text: "not read any more" in text)
+    finally:
+        await connection.close()
+    status = json.loads(text)
+    assert ("failed", ["ended"]) == (status["state"], [sink["state"] for sink in status["sinks"]])
+    assert (False, None) == (status["slot"]["active"], status["slot"]["retained"])

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
 
+@checked("object store")
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
     """A prefix in an object store.

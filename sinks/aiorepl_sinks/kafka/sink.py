@@ -20,6 +20,7 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
@@ -33,6 +34,7 @@ from aiorepl_sinks.kafka.topics import topic_name
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
 
+@checked("kafka")
 class KafkaSink(Sink):
     """Options:
 

@@ -16,6 +16,7 @@ from aiorepl import (
     Sink,
     SinkContext,
 )
+from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
@@ -25,6 +26,7 @@ from aiorepl_sinks.nats.auth import Login
 from aiorepl_sinks.nats.stream import Message, Stream
 
 
+@checked("nats")
 class NatsSink(Sink):
     """Options:
 

@@ -19,6 +19,7 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.checked import checked
 from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration, seconds_of
 from aiorepl_sinks.postgres.applier import StepFailed
@@ -32,6 +33,7 @@ from aiorepl_sinks.postgres.writer import ApplyOptions, Writer
 _CLOSE_TIMEOUT: Final = 5.0
 
 
+@checked("postgres")
 class PostgresSink(Sink):
     """Options:
 
@@ -81,10 +83,6 @@ class PostgresSink(Sink):
         settings: Mapping[str, str] | None = None,
         timeout: Duration = 30.0,
     ) -> None:
-        if mode not in ("upsert", "strict"):
-            raise ConfigurationError(f"postgres: mode is upsert or strict, not {mode!r}")
-        if transactions not in ("batch", "source"):
-            raise ConfigurationError(f"postgres: transactions is batch or source, not {transactions!r}")
         settings = {name: str(value) for name, value in (settings or {}).items()}
         if name := reserved(settings):
             raise ConfigurationError(

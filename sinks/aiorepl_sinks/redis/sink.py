@@ -27,6 +27,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl.cancellation import cancellable
+from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
@@ -49,6 +50,7 @@ Entry = tuple[str, str, list[bytes]]
 """The stream's key, the entry's ID, and its fields: names and values in turn."""
 
 
+@checked("redis", zero=("replicas",))
 class RedisSink(Sink):
     """Options:
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import httpcore2
 
@@ -25,6 +25,7 @@ from aiorepl import (
     SinkContext,
     TransientError,
 )
+from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats.events import Events
 from aiorepl.sizes import Size, size_of
@@ -90,6 +91,7 @@ class _Response:
     location: str | None
 
 
+@checked("webhook")
 class WebhookSink(Sink):
     """Options:
 
@@ -146,17 +148,6 @@ class WebhookSink(Sink):
         request_timeout = seconds_of("webhook: request_timeout", request_timeout)
         self._target = parse_url(url)
         self._keys = decode_secrets(secrets)
-        _require_one_of("body", body, get_args(Body))
-        _require_one_of("private_addresses", private_addresses, ("allow", "refuse"))
-        _require_positive(
-            request_events=request_events,
-            request_bytes=request_bytes,
-            connections=connections,
-            connect_timeout=connect_timeout,
-            write_timeout=write_timeout,
-            read_timeout=read_timeout,
-            request_timeout=request_timeout,
-        )
         self._body = body
         self._events = Events(format, values=values, binary="http" if body == "binary" else None)
         self._content_type = content_type(self._events.format.content_type, body)
@@ -375,14 +366,3 @@ class WebhookSink(Sink):
         if bearer is not None:
             constant.append(header("authorization", f"Bearer {bearer}"))
         return constant + [header(name, value) for name, value in others.items()]
-
-
-def _require_one_of(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigurationError(f"webhook: {option} is one of {', '.join(known)}, not {value!r}")
-
-
-def _require_positive(**options: float) -> None:
-    for option, value in options.items():
-        if not 0 < value < float("inf"):
-            raise ConfigurationError(f"webhook: {option} is a number above 0")
