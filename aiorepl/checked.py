@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import IO, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from aiorepl.durations import seconds_of
 from aiorepl.errors import ConfigurationError, shown
@@ -135,6 +135,8 @@ def _told(kinds: Collection[Any], value: Any) -> str:
     """Describe a value that does not fit. A wrong word where one of a few is expected is no secret."""
     if isinstance(value, str) and any(get_origin(kind) is Literal for kind in kinds) and str not in kinds:
         return f"is {value!r}"
+    if isinstance(value, type):
+        return f"is a class: create an object with {value.__name__}(…)"
     return f"is {shown(value)}"
 
 
@@ -148,6 +150,8 @@ def _fits(kind: Any, value: Any) -> bool:
         return True  # a hint that means nothing at run time
     if origin in (int, float):
         return isinstance(value, int if origin is int else (int, float)) and not isinstance(value, bool)
+    if issubclass(origin, IO):
+        return hasattr(value, "write")
     if issubclass(origin, Mapping):
         return isinstance(value, Mapping) and (
             not inner or (_all_fit(inner[0], value) and _all_fit(inner[1], value.values()))

@@ -39,6 +39,7 @@ ORDER = (
         "credentials",
         "durations",
         "option_fields",
+        "checked",
         "suggestions",
         "waits",
     },
@@ -116,7 +117,7 @@ ONLY_IN = {
 
 CONTRACT = {
     *("aiorepl", "aiorepl.sink", "aiorepl.errors", "aiorepl.lsn", "aiorepl.position", "aiorepl.formats"),
-    *("aiorepl.dsn", "aiorepl.credentials", "aiorepl.durations", "aiorepl.sizes"),
+    *("aiorepl.dsn", "aiorepl.credentials", "aiorepl.durations", "aiorepl.sizes", "aiorepl.checked"),
     "aiorepl.durable",
     "aiorepl.storage.objects.client",
     "aiorepl.storage.objects.location",

@@ -57,7 +57,7 @@ _log = logger("aiorepl.pipeline")
 FOR_EVER = RetryPolicy(timeout=None)
 
 
-@checked(zero=("shutdown_timeout",), own=("source", "sinks"))
+@checked(zero=("shutdown_timeout",), own=("source", "sinks", "until"))
 class Pipeline:
     """Delivers the changes of one source to sinks. Use ``await pipeline.run()``, or ``async with pipeline:``.
 

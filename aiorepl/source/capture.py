@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, Literal
 
-from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError
+from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError, shown
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -434,10 +434,11 @@ class Capture:
 def _checked(until: LSN | Literal["now"] | None) -> LSN | Literal["now"] | None:
     """Return ``until``.
 
-    :raises ConfigurationError: ``until`` is a text other than ``"now"``.
+    :raises ConfigurationError: ``until`` is neither ``"now"`` nor an LSN.
     """
     if until is None or until == "now":
         return until
-    if not isinstance(until, int):
-        raise ConfigurationError(f'until is {until!r}, but must be "now" or an LSN: LSN.parse("0/171B2A8")')
+    if not isinstance(until, int) or isinstance(until, bool) or until < 0:
+        given = repr(until) if isinstance(until, (str, int)) else shown(until)
+        raise ConfigurationError(f'until is {given}, but must be "now" or an LSN: LSN.parse("0/171B2A8")')
     return LSN(until)

@@ -48,7 +48,7 @@ def connect(
     reconnect: RetryPolicy | None = FOR_EVER,
     **options: Unpack[SourceOptions],
 ) -> ReplicationStream: ...
-@checked(empty=("dsn",))
+@checked(empty=("dsn",), own=("until",))
 def connect(
     dsn: str | Source | None = None,
     *,

@@ -57,10 +57,11 @@ def test_what_is_no_pipeline(given, reason):
         ({"slot": 5}, "name a replication slot"),
         ({"slot": "Orders"}, "is not a slot name"),
         ({"slot": "s" * 64}, "is not a slot name"),
-        ({"publication": None}, "name at least one publication"),
-        ({"heartbeat_interval": float("nan")}, "heartbeat_interval must be"),
-        ({"heartbeat_interval": float("inf")}, "heartbeat_interval must be"),
-        ({"receive_timeout": float("nan")}, "receive_timeout must be"),
+        ({"publication": None}, "publication is None, but must be text or a list of text"),
+        ({"publication": []}, "name at least one publication"),
+        ({"heartbeat_interval": float("nan")}, "heartbeat_interval is nan, but must be"),
+        ({"heartbeat_interval": float("inf")}, "heartbeat_interval is inf, but must be"),
+        ({"receive_timeout": float("nan")}, "receive_timeout is nan, but must be"),
     ],
 )
 def test_what_is_no_source(given, reason):
@@ -80,7 +81,7 @@ def test_dead_letters_are_for_a_sink_as_well():
 )
 def test_what_is_no_retry_policy(wrong):
     """The policy rejects the value and names the option."""
-    with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} must be "):
+    with pytest.raises(ConfigurationError, match=f"retry: {next(iter(wrong))} is .*, but must be "):
         RetryPolicy(**wrong)
 
 

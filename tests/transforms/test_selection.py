@@ -245,8 +245,8 @@ def test_a_truncation_by_its_bytes():
             "kinds: 'upsert' is not one of insert, read, update, delete, truncate, message",
         ),
         ({"mask": ["*.*.email"]}, "mask needs a secret"),
-        ({"mask": ["*.*.email"], "secret": ""}, "mask needs a secret"),
-        ({"mask": ["*.*.email"], "secret": 7}, "secret must be a string"),
+        ({"mask": ["*.*.email"], "secret": ""}, "secret is empty"),
+        ({"mask": ["*.*.email"], "secret": 7}, "secret is of type int, but must be text"),
         ({"tables": ["orders"]}, "tables: 'orders' is not a valid pattern: write schema.table"),
         ({"drop": ["email"]}, "drop: 'email' is not a valid pattern: write schema.table.column"),
         (
