@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from time import monotonic
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError, shown
 from aiorepl.loggers import logger
@@ -431,13 +431,15 @@ class Capture:
         return connection, result
 
 
-def _checked(until: LSN | Literal["now"] | None) -> LSN | Literal["now"] | None:
+def _checked(until: Any) -> LSN | Literal["now"] | None:
     """Return ``until``.
 
     :raises ConfigurationError: ``until`` is neither ``"now"`` nor an LSN.
     """
-    if until is None or until == "now":
-        return until
+    if until is None:
+        return None
+    if until == "now":
+        return "now"
     if not isinstance(until, int) or isinstance(until, bool) or until < 0:
         given = repr(until) if isinstance(until, (str, int)) else shown(until)
         raise ConfigurationError(f'until is {given}, but must be "now" or an LSN: LSN.parse("0/171B2A8")')
