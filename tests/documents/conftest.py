@@ -35,7 +35,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import httpx2
 import pytest
 from opentelemetry.metrics import get_meter
 
@@ -156,10 +155,6 @@ def value_of(name: str, page: Any) -> Any:
             return ignore
         case "change":
             return BATCH.changes[0]
-        case "client":
-            answer = httpx2.Response(200, json={"items": [{"index": {"status": 201}}]})
-            transport = httpx2.MockTransport(lambda _: answer)
-            return httpx2.AsyncClient(base_url="http://search", transport=transport)
         case "meter":
             return get_meter("documents")
     raise AssertionError(f"tests/documents/conftest.py has no value for {name}")
