@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from aiorepl.source.source import Source
     from aiorepl.storage.store import Store
 
+_FILE: Final = Path("aiorepl.toml")
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
 _NONE: Final[Mapping[str, Delivery]] = MappingProxyType({})
 
 
 @click.command(short_help="Check a pipeline: its file, server, slot and journal. Changes nothing.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@options.dsn
+@options.dsn_over_file
 @click.option("--slot", help="The replication slot, which may not exist yet.")
 @options.publication(required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -51,13 +52,17 @@ def check(
     if slot is not None or publication:
         if file is not None or slot is None or not publication:
             raise ConfigurationError("pass --slot and --publication, or else a file")
+        from aiorepl.cli.pipeline_file import default_dsn
         from aiorepl.source.source import Source
 
-        findings = run_async(
-            _diagnose(Source(dsn, slot=slot, publication=publication, create_slot=True), None)
-        )
+        source = Source(dsn or default_dsn(), slot=slot, publication=publication, create_slot=True)
+        findings = run_async(_diagnose(source, None))
     else:
-        findings = _diagnose_file(file or Path("aiorepl.toml"))
+        if file is None and dsn is not None and not _FILE.exists():
+            raise ConfigurationError(
+                f"--dsn names only the server: add --slot and --publication, or a pipeline's file (there is no {_FILE} here)"
+            )
+        findings = _diagnose_file(file or _FILE, dsn)
     errors = [finding.exit_code for finding in findings if finding.level == "error"]
     if as_json:
         reported = [
@@ -84,19 +89,20 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     yield click.style(", ".join(counted), fg=_COLOURS[worst], bold=True)
 
 
-def _diagnose_file(file: Path) -> list[Finding]:
+def _diagnose_file(file: Path, dsn: str | None) -> list[Finding]:
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.storage.opening import open_store
 
     try:
-        loaded = load(file)
+        loaded = load(file, dsn)
     except ConfigurationError as error:
         lines = error.lines if isinstance(error, InvalidFile) else [str(error)]
         return [Finding("error", "file", line, error.exit_code) for line in lines]
     sinks = ", ".join(f"{name} ({kind})" for name, kind in loaded.sinks.items()) or "no sinks, journal only"
-    valid = Finding("ok", "file", f"{file} is valid: {sinks}")
+    replaced = "" if dsn is None else "; --dsn replaces its dsn"
+    valid = Finding("ok", "file", f"{file} is valid: {sinks}{replaced}")
     snapshot = loaded.snapshot
     diagnosis = _diagnose(
         loaded.source, loaded.journal, snapshot=snapshot is not False, sinks=loaded.deliveries
@@ -104,6 +110,8 @@ def _diagnose_file(file: Path) -> list[Finding]:
     findings = [valid, *run_async(diagnosis)]
     if not isinstance(snapshot, bool) and snapshot.state is not None:
         findings += _store_folder("the state of the snapshot", open_store(snapshot.state))
+    if loaded.state_dir is not None:
+        findings += _store_folder("state_dir", open_store(loaded.state_dir))
     return findings
 
 

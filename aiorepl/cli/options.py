@@ -12,10 +12,6 @@ from aiorepl.durations import parse_duration
 from aiorepl.errors import ConfigurationError
 from aiorepl.wire.commands import split_names
 
-DSN_HELP: Final = (
-    "postgresql://user@host:5432/database; default: AIOREPL_DSN, or the PG* environment variables."
-)
-
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]
     """A duration: seconds, or text with a unit."""
@@ -32,7 +28,18 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 
 DURATION: Final = _Duration()
 
-dsn = click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
+dsn = click.option(
+    "--dsn",
+    envvar="AIOREPL_DSN",
+    help="postgresql://user@host:5432/database; default: AIOREPL_DSN, or the PG* environment variables.",
+)
+
+# Without the environment's, which a file precedes.
+dsn_over_file = click.option(
+    "--dsn",
+    help="postgresql://user@host:5432/database, which replaces the dsn of a pipeline's file; default: AIOREPL_DSN, or the PG* "
+    "environment variables.",
+)
 
 target_dsn = click.option(
     "--target-dsn",

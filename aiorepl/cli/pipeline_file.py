@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -40,6 +41,7 @@ class PipelineFile:
     :param journal: the store of the journal, if there is one.
     :param snapshot: whether the pipeline begins with a snapshot of the tables, or the options of that
         snapshot.
+    :param state_dir: without a journal, the folder for what a restart must not forget.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     """
@@ -48,23 +50,32 @@ class PipelineFile:
     source: Source
     journal: Store | None
     snapshot: bool | SnapshotOptions
+    state_dir: str | None
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
 
 
-def load(path: Path, **overrides: bool) -> PipelineFile:
+def load(
+    path: Path, dsn: str | None = None, *, resnapshot: bool = False, accept_gap: bool = False
+) -> PipelineFile:
     """Load a file and construct its pipeline. Nothing connects.
 
-    :param overrides: options of ``Pipeline`` that a file cannot hold, ``resnapshot`` and ``accept_gap``.
+    :param dsn: replaces the file's.
+    :param resnapshot: as in ``Pipeline``; a file cannot hold it.
+    :param accept_gap: likewise.
     :raises ConfigurationError: the file cannot be read or is not TOML.
     :raises InvalidFile: the file has errors.
     """
     reader = TableReader()
     document = document_of(path, "run")
+    if dsn is not None and isinstance(document.get("source"), dict):
+        # Its variables need not be set.
+        document["source"].pop("dsn", None)
     # Modules of transforms are beside the file.
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        loaded = _pipeline(reader, document, overrides)
+        overrides = {"resnapshot": resnapshot, "accept_gap": accept_gap}
+        loaded = _pipeline(reader, document, dsn or default_dsn(), overrides)
     finally:
         sys.path.pop(0)
     if loaded is None or reader.errors:
@@ -73,7 +84,7 @@ def load(path: Path, **overrides: bool) -> PipelineFile:
 
 
 def _pipeline(
-    reader: TableReader, document: dict[str, Any], overrides: Mapping[str, bool]
+    reader: TableReader, document: dict[str, Any], dsn: str | None, overrides: Mapping[str, bool]
 ) -> PipelineFile | None:
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.journal.retention import Retention
@@ -89,7 +100,7 @@ def _pipeline(
     source: Source | None = None
     reader.kept.add("source.dsn")
     if "source" in document:
-        source = reader.make("source", _source, document["source"], _source_schema())
+        source = reader.make("source", partial(_source, dsn), document["source"], _source_schema())
     else:
         reader.error("source", "missing: a table with slot and publication")
 
@@ -138,7 +149,13 @@ def _pipeline(
     )
     kinds = {name: kind for name, (kind, _) in sinks.items()}
     return PipelineFile(
-        pipeline, source, options.get("journal"), options.get("snapshot", False), kinds, deliveries
+        pipeline,
+        source,
+        options.get("journal"),
+        options.get("snapshot", False),
+        options.get("state_dir"),
+        kinds,
+        deliveries,
     )
 
 
@@ -166,10 +183,30 @@ def _open_journal(reader: TableReader, settings: Mapping[str, Any]) -> Store | N
     return store
 
 
-def _source(**options: Any) -> Source:
+def default_dsn() -> str | None:
+    """Return the DSN of the environment; ``None``: the PG* variables name the server."""
+    return os.environ.get("AIOREPL_DSN") or None
+
+
+def named_source(
+    pipeline: Path | None, dsn: str | None, slot: str | None = None, publications: tuple[str, ...] = ()
+) -> Source:
+    """Return the source that the options of a command name: a pipeline's file, with another DSN if there is one, or a slot.
+
+    :raises ConfigurationError: the file, or an option, is not valid.
+    """
     from aiorepl.source.source import Source
 
-    return Source(**{"dsn": os.environ.get("AIOREPL_DSN")} | options)
+    if pipeline is not None:
+        return load(pipeline, dsn).source
+    # For the commands that need no slot, or no publication.
+    return Source(dsn or default_dsn(), slot or "unused", publications or "unused")
+
+
+def _source(default: str | None, /, **options: Any) -> Source:
+    from aiorepl.source.source import Source
+
+    return Source(**{"dsn": default} | options)
 
 
 def _source_schema() -> TableSchema:

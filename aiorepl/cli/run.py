@@ -68,8 +68,7 @@ def run(
     from aiorepl.cli.event_loop import run_async, run_pipeline
     from aiorepl.cli.pipeline_file import load
 
-    overrides = {"resnapshot": resnapshot, "accept_gap": accept_gap}
-    loaded = load(file, **{name: value for name, value in overrides.items() if value})
+    loaded = load(file, resnapshot=resnapshot, accept_gap=accept_gap)
     if check:
         click.echo(f"{file} is valid")
         return 0

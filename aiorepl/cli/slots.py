@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from aiorepl.cli.log import Log
-from aiorepl.cli.options import DSN_HELP
+from aiorepl.cli.options import dsn_over_file
+from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.errors import printable
-from aiorepl.secret import Secret
 
 if TYPE_CHECKING:
+    from aiorepl.source.source import Source
     from aiorepl.wire.connection import ReplicationConnection
     from aiorepl.wire.interface import CreatedSlot
 
 _T = TypeVar("_T")
 
 
-def _inherited(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | Secret[str] | None:
-    # --dsn may be before or after the subcommand.
-    return value if value is not None else context.obj
+class _Given(NamedTuple):
+    """The options that precede the subcommand."""
+
+    dsn: str | None
+    pipeline: Path | None
 
 
-def _read(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    if value is not None:
-        from aiorepl.cli.pipeline_file import load
+def _server(command: Callable[..., None]) -> Callable[..., Any]:
+    """Add ``--dsn`` and ``--pipeline``, which may precede or follow the subcommand, and pass the source that they name."""
 
-        context.obj = load(value).source.dsn
+    @functools.wraps(command)
+    def called(dsn: str | None, pipeline: Path | None, **arguments: Any) -> None:
+        from aiorepl.cli.pipeline_file import named_source
 
+        before = click.get_current_context().find_object(_Given) or _Given(None, None)
+        command(named_source(pipeline or before.pipeline, dsn or before.dsn), **arguments)
 
-def _dsn(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--dsn`` and ``--pipeline``, which is read first."""
-    dsn = click.option("--dsn", callback=_inherited, help=DSN_HELP)
-    return dsn(_pipeline(command))
+    return dsn_over_file(pipeline_option(called))
 
-
-_pipeline = click.option(
-    "--pipeline",
-    type=click.Path(path_type=Path),
-    callback=_read,
-    is_eager=True,
-    expose_value=False,
-    help="The pipeline's TOML file, instead of --dsn.",
-)
 
 _LIST = """
 SELECT slot_name::text AS slot, database::text, plugin::text, active::text, temporary::text,
@@ -69,46 +61,50 @@ _LIST_SINCE_19 = """,
 
 
 @click.group(invoke_without_command=True, short_help="List, create, alter or drop replication slots.")
-@click.option("--dsn", envvar="AIOREPL_DSN", help=DSN_HELP)
-@_pipeline
+@dsn_over_file
+@pipeline_option
 @click.pass_context
-def slots(context: click.Context, dsn: str | None) -> None:
+def slots(context: click.Context, dsn: str | None, pipeline: Path | None) -> None:
     """List replication slots, or create, alter or drop one."""
-    if context.obj is None or isinstance(context.obj, Log):
-        context.obj = dsn
+    context.obj = _Given(dsn, pipeline)
     if context.invoked_subcommand is None:
-        _list(context.obj)
+        context.invoke(list_command)
 
 
 @slots.command("list")
-@_dsn
-def list_command(dsn: str | Secret[str] | None) -> None:
+@_server
+def list_command(source: Source) -> None:
     """List all slots of the server and how much WAL each one keeps."""
-    _list(dsn)
+
+    def listing(connection: ReplicationConnection) -> Awaitable[list[dict[str, str | None]]]:
+        return connection.query(
+            _LIST.format(further=_LIST_SINCE_19 if connection.server_version >= 19 else "")
+        )
+
+    _print(_with_connection(source, listing))
 
 
 @slots.command()
-@_dsn
+@_server
 @click.argument("name")
 @click.option(
     "--two-phase", is_flag=True, help="Decode prepared transactions at PREPARE TRANSACTION (PostgreSQL 15)."
 )
 @click.option("--failover", is_flag=True, help="Synchronize the slot to standbys (PostgreSQL 17).")
-def create(dsn: str | Secret[str] | None, name: str, two_phase: bool, failover: bool) -> None:
+def create(source: Source, name: str, two_phase: bool, failover: bool) -> None:
     """Create a slot for pgoutput, and print its name and the LSN where it starts."""
     from aiorepl.source.server.slot_wait import telling
-    from aiorepl.wire.opening import connect_sql
 
     async def creating(connection: ReplicationConnection) -> CreatedSlot:
-        with telling(lambda: connect_sql(_revealed(dsn)), name):
+        with telling(source.connect_sql, name):
             return await connection.create_slot(name, two_phase=two_phase, failover=failover)
 
-    created = _with_connection(dsn, creating)
+    created = _with_connection(source, creating)
     click.echo(f"{created.name} {created.consistent_point}")
 
 
 @slots.command()
-@_dsn
+@_server
 @click.argument("name")
 @click.option(
     "--failover/--no-failover", default=None, help="Synchronize the slot to standbys (PostgreSQL 17)."
@@ -116,19 +112,19 @@ def create(dsn: str | Secret[str] | None, name: str, two_phase: bool, failover: 
 @click.option(
     "--two-phase/--no-two-phase", default=None, help="Decode at PREPARE TRANSACTION (PostgreSQL 18)."
 )
-def alter(dsn: str | Secret[str] | None, name: str, failover: bool | None, two_phase: bool | None) -> None:
+def alter(source: Source, name: str, failover: bool | None, two_phase: bool | None) -> None:
     """Change failover or two_phase of a slot."""
     _with_connection(
-        dsn, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase)
+        source, lambda connection: connection.alter_slot(name, failover=failover, two_phase=two_phase)
     )
 
 
 @slots.command()
-@_dsn
+@_server
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until the slot is not in use.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop(dsn: str | Secret[str] | None, name: str, wait: bool, yes: bool) -> None:
+def drop(source: Source, name: str, wait: bool, yes: bool) -> None:
     """Drop a slot. Changes that its consumer has not confirmed are lost."""
     if not yes:
         if not sys.stdin.isatty():
@@ -138,30 +134,14 @@ def drop(dsn: str | Secret[str] | None, name: str, wait: bool, yes: bool) -> Non
         click.confirm(
             f"Changes that the consumer of {name} has not confirmed are lost. Drop it?", abort=True, err=True
         )
-    _with_connection(dsn, lambda connection: connection.drop_slot(name, wait=wait))
+    _with_connection(source, lambda connection: connection.drop_slot(name, wait=wait))
 
 
-def _list(dsn: str | Secret[str] | None) -> None:
-    def listing(connection: ReplicationConnection) -> Awaitable[list[dict[str, str | None]]]:
-        return connection.query(
-            _LIST.format(further=_LIST_SINCE_19 if connection.server_version >= 19 else "")
-        )
-
-    _print(_with_connection(dsn, listing))
-
-
-def _revealed(dsn: str | Secret[str] | None) -> str | None:
-    return dsn.reveal() if isinstance(dsn, Secret) else dsn
-
-
-def _with_connection(
-    dsn: str | Secret[str] | None, action: Callable[[ReplicationConnection], Awaitable[_T]]
-) -> _T:
+def _with_connection(source: Source, action: Callable[[ReplicationConnection], Awaitable[_T]]) -> _T:
     from aiorepl.cli.event_loop import run_async
-    from aiorepl.wire.connection import ReplicationConnection
 
     async def connected() -> _T:
-        connection = await ReplicationConnection.open(_revealed(dsn))
+        connection = await source.open_walsender()
         try:
             return await action(connection)
         finally:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aiorepl.cli.options import dsn
+from aiorepl.cli.options import dsn_over_file
 from aiorepl.cli.options import pipeline as pipeline_option
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Make a running pipeline read tables again.")
-@dsn
+@dsn_over_file
 @click.option("--slot", help="The replication slot of the pipeline.")
 @pipeline_option
 @click.option(
@@ -57,17 +57,13 @@ def snapshot(
 
 
 def _source(dsn: str | None, slot: str | None, pipeline: Path | None) -> Source:
-    from aiorepl.source.source import Source
+    from aiorepl.cli.pipeline_file import named_source
 
-    if pipeline is None:
-        if slot is None:
-            raise click.UsageError("Name the pipeline's slot: --slot, or --pipeline.")
-        return Source(dsn, slot, "unused")
-    if slot is not None:
+    if pipeline is None and slot is None:
+        raise click.UsageError("Name the pipeline's slot: --slot, or --pipeline.")
+    if pipeline is not None and slot is not None:
         raise click.UsageError("--slot is in the file: leave it out.")
-    from aiorepl.cli.pipeline_file import load
-
-    return load(pipeline).source
+    return named_source(pipeline, dsn, slot)
 
 
 async def _send(source: Source, text: str) -> str:

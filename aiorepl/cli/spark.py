@@ -13,7 +13,7 @@ import click
 from anyio.from_thread import start_blocking_portal
 
 from aiorepl.cli.log import Log
-from aiorepl.cli.options import DURATION, dsn, http_host, publication
+from aiorepl.cli.options import DURATION, dsn_over_file, http_host, publication
 from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.cli.progress import progress
 from aiorepl.errors import ConfigurationError
@@ -142,7 +142,7 @@ def _served(
 @spark.command(short_help="Compare a mirror with its source.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("mirror.toml"))
 @pipeline_option
-@dsn
+@dsn_over_file
 @click.option("--slot", help="The replication slot of the pipeline.")
 @publication(required=False)
 @click.option(
@@ -229,17 +229,13 @@ def verify(
 def _source(
     pipeline: Path | None, dsn: str | None, slot: str | None, publications: tuple[str, ...]
 ) -> Source:
-    if pipeline is not None:
-        if slot is not None or publications:
-            raise click.UsageError("--slot and --publication are in the pipeline's file: leave them out.")
-        from aiorepl.cli.pipeline_file import load
+    from aiorepl.cli.pipeline_file import named_source
 
-        return load(pipeline).source
-    if slot is None or not publications:
+    if pipeline is not None and (slot is not None or publications):
+        raise click.UsageError("--slot and --publication are in the pipeline's file: leave them out.")
+    if pipeline is None and (slot is None or not publications):
         raise click.UsageError("Name the source: --pipeline, or --slot and --publication.")
-    from aiorepl.source.source import Source
-
-    return Source(dsn, slot, publications)
+    return named_source(pipeline, dsn, slot, publications)
 
 
 @contextlib.contextmanager

@@ -156,9 +156,18 @@ class Source:
         :raises ConnectionFailed: the connection failed; the message says what to do.
         :raises ConfigurationError: the DSN is not valid.
         """
-        dsn, arguments = self._revealed()
         if self.interface == "sql":
+            dsn, arguments = self._revealed()
             return await SqlConnection.open(dsn, **arguments)
+        return await self.open_walsender()
+
+    async def open_walsender(self) -> ReplicationConnection:
+        """Open a replication connection, whatever ``interface`` is.
+
+        :raises ConnectionFailed: the connection failed; the message says what to do.
+        :raises ConfigurationError: the DSN is not valid.
+        """
+        dsn, arguments = self._revealed()
         return await ReplicationConnection.open(dsn, **arguments)
 
     async def connect_sql(self) -> Any:

@@ -125,10 +125,10 @@ async def test_folders(run, published, tmp_path):
     """Each folder of the pipeline is checked, and none is created."""
     file = tmp_path / "aiorepl.toml"
 
-    async def found(spill, state):
+    async def found(spill, state, table="[snapshot]\nstate"):
         file.write_text(
             f"[source]\nslot = '{published.slot}'\npublication = 'p'\ncreate_slot = true\nspill_dir = '{spill}'\n"
-            f"[snapshot]\nstate = '{state}'\n[[sinks]]\ntype = 'jsonl'\npath = '{tmp_path / 'out'}'\n"
+            f"{table} = '{state}'\n[[sinks]]\ntype = 'jsonl'\npath = '{tmp_path / 'out'}'\n"
         )
         done = await run("check", "--json", str(file), AIOREPL_DSN=published.dsn)
         return done.code, [
@@ -145,6 +145,14 @@ async def test_folders(run, published, tmp_path):
     code, (_, state) = await found(good[0], tmp_path / "file" / "state")
     assert 2 == code
     assert "Not a directory" in state
+
+    (tmp_path / "file").unlink()
+    state_dir = "[pipeline]\nstate_dir"
+    code, (_, state) = await found(*good, state_dir)
+    assert (0, f"state_dir {good[1]} can be written") == (code, state)
+    assert ["aiorepl.toml"] == [path.name for path in tmp_path.iterdir()]
+    code, (_, state) = await found(good[0], "/proc/state", state_dir)
+    assert (2, True) == (code, state.startswith("state_dir /proc/state: ")), state
 
 
 async def test_selections(check, published, tmp_path):
@@ -180,3 +188,6 @@ async def test_what_to_look_at(refused):
     """A file, or both a slot and a publication."""
     await refused(2, "pass --slot and --publication", "check", "--slot", "s")
     await refused(2, "or else a file", "check", "x.toml", "--slot", "s", "--publication", "p")
+    await refused(
+        2, "add --slot and --publication, or a pipeline's file", "check", "--dsn", "postgresql://h/d"
+    )
