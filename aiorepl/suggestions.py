@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
+
+_MOST: Final = 50
+"""The most names in a list."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that ``name`` resembles, or list all of them."""
+    """Suggest the known name that ``name`` resembles, or list them."""
     names = sorted(known)
     within = [each for each in names if name in each.split("_")]
     if near := get_close_matches(name, names, 1) or within:
         return f"did you mean {' or '.join(near)}?"
-    return f"use one of {', '.join(names)}" if names else "there are none"
+    if not names:
+        return "there are none"
+    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"use one of {', '.join(names[:_MOST])}{more}"
 
 
 def require_options(function: str, given: Iterable[str], known: Iterable[str]) -> None:

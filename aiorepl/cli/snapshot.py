@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,6 +12,7 @@ from aiorepl.cli.options import dsn_over_file
 from aiorepl.cli.options import pipeline as pipeline_option
 
 if TYPE_CHECKING:
+    from aiorepl.snapshot.incremental.table_names import Name
     from aiorepl.source.source import Source
 
 
@@ -35,23 +37,23 @@ def snapshot(
 ) -> int:
     """Make a running pipeline read TABLES (as schema.table) again, while its stream continues.
 
-    The command writes a logical message, and does not wait for the pipeline, which reads it from its stream. The server
-    must be PostgreSQL 14 or later, and a primary.
+    The command checks the tables and the condition, writes a logical message, and does not wait for the pipeline, which reads it
+    from its stream. The server must be PostgreSQL 14 or later, and a primary.
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.snapshot.incremental.table_names import parse_name
     from aiorepl.snapshot.merging.signals import content
 
-    source = _source(dsn, slot, pipeline)
+    source, names = _source(dsn, slot, pipeline), []
     if action is None or action == "cancel":
         if not tables:
             raise click.UsageError("Name at least one table, as schema.table.")
-        for table in tables:
-            parse_name(table)
+        names = [parse_name(table) for table in tables]
     elif tables:
         raise click.UsageError(f"--{action} takes no tables: it applies to all of them.")
     text = content(source.slot, action or "snapshot", tables, where)
-    end = run_async(_send(source, text))
+    publications = None if pipeline is None else source.options().publications
+    end = run_async(_send(source, text, publications, names if action is None else [], where))
     click.echo(f"{action or 'snapshot'} signalled at {end}")
     return 0
 
@@ -66,7 +68,17 @@ def _source(dsn: str | None, slot: str | None, pipeline: Path | None) -> Source:
     return named_source(pipeline, dsn, slot)
 
 
-async def _send(source: Source, text: str) -> str:
+_ALL: Final = "SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1"
+
+
+async def _send(
+    source: Source, text: str, publications: tuple[str, ...] | None, names: Sequence[Name], where: str | None
+) -> str:
+    """Check the request, and write the signal.
+
+    :param publications: ``None``: those of the pipeline are unknown, so a table must be in any one.
+    """
+    from aiorepl.snapshot.incremental.request_check import require_possible
     from aiorepl.snapshot.merging.watermarks import emit, require_messages, require_slot
     from aiorepl.transactions.control_messages import SIGNAL
     from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
@@ -75,6 +87,9 @@ async def _send(source: Source, text: str) -> str:
     try:
         await require_messages(connection, source.slot)
         await require_slot(connection, source.slot)
+        if names:
+            known = publications or tuple(row[0] for row in await connection.fetch(_ALL))
+            await require_possible(connection, known, names, where)
         return str(await emit(connection, SIGNAL, text))
     except ASYNCPG_ERRORS as error:
         raise translated(error) from None

@@ -209,7 +209,7 @@ async def test_a_table_that_is_not_published(large, small):
     sink = MemorySink()
     async with Pipeline(large.source(), [sink], snapshot=small) as pipeline:
         with pytest.raises(
-            ConfigurationError, match=r"public\.missing does not exist, or is not published by p"
+            ConfigurationError, match=r"public\.missing does not exist: did you mean public\.items"
         ):
             await pipeline.resnapshot("missing")
         await pipeline.resnapshot("t")

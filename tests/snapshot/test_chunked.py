@@ -229,7 +229,7 @@ async def test_all_tables_without_privilege_are_named(loaded):
     parts = urlsplit(loaded.dsn)
     loaded.reader = parts._replace(netloc=f"{role}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
     try:
-        with pytest.raises(ConfigurationError, match=r"public\.a: .*; .*public\.c: "):
+        with pytest.raises(ConfigurationError, match=r"cannot read public\.a, public\.c: "):
             await loaded.load()
     finally:
         await loaded.connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

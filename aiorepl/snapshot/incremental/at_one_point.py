@@ -11,9 +11,10 @@ import contextlib
 from dataclasses import replace
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import SlotError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable
+from aiorepl.snapshot.incremental.request_check import require_key
 from aiorepl.snapshot.incremental.table_reading import TableReading, delivered
 from aiorepl.snapshot.planning import plan_tables
 from aiorepl.snapshot.truncates import truncate
@@ -31,9 +32,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
     """
     source, table = reading.source, described.table
     if reading.progress.where is not None:
-        raise ConfigurationError(
-            f"table {table} has no replica identity with a key, so it can only be read as a whole: leave out where"
-        )
+        require_key(table)
     options = replace(source.options, chunk_bytes=2**62)
     (plan,) = await plan_tables(reading.control, [table], source.publications, options)
     await reading.update(lambda progress: progress.planned(plan))

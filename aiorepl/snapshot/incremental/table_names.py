@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.snapshot.tables import PublishedTable, published_tables
+from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
+from aiorepl.suggestions import suggestion
+from aiorepl.wire.commands import identifier
 
 _NAME: Final = re.compile(r'(?:(?P<schema>"(?:[^"]|"")+"|[^".]+)\.)?(?P<table>"(?:[^"]|"")+"|[^".]+)')
 
@@ -21,6 +23,17 @@ WITH RECURSIVE tree(schema, name, part) AS (
    UNION SELECT tree.schema, tree.name, i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.part
      JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid AND p.relispartition)
 SELECT schema, name, part FROM tree
+"""
+
+_EXISTING: Final = """
+SELECT n.nspname::text AS schema, c.relname::text AS name
+  FROM ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::text[])) AS named(schema, name)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = named.schema
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = named.name
+"""
+_PUBLISHED: Final = """
+SELECT DISTINCT schemaname::text AS schema, tablename::text AS name
+  FROM pg_catalog.pg_publication_tables WHERE pubname = ANY ($1)
 """
 
 Name = tuple[str, str]
@@ -59,6 +72,36 @@ async def look_up(
     for row in rows:
         parts[row["schema"], row["name"]].add(row["part"])
     return {name: [table for table in tables if table.oid in found] for name, found in parts.items()}
+
+
+async def unpublished(
+    connection: Any, publications: tuple[str, ...], names: Sequence[Name]
+) -> dict[Name, ConfigurationError]:
+    """Say for names without a published table what is wrong with each.
+
+    :param connection: an asyncpg connection.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    if not names:
+        return {}
+    rows = await connection.fetch(_EXISTING, [schema for schema, _ in names], [name for _, name in names])
+    existing = {(row["schema"], row["name"]) for row in rows}
+    rows = await fetch_published(connection, _PUBLISHED, list(publications))
+    published = [f"{row['schema']}.{row['name']}" for row in rows]
+    listed = ", ".join(publications) or "any publication"
+    errors = {}
+    for name in names:
+        table = ".".join(name)
+        if name in existing:
+            target = identifier(publications[0]) if publications else "…"
+            added = ".".join(map(identifier, name))
+            problem = f"is not published by {listed}: ALTER PUBLICATION {target} ADD TABLE {added}"
+        elif published:
+            problem = f"does not exist: {suggestion(table, published)}"
+        else:
+            problem = f"does not exist, and no table is published by {listed}"
+        errors[name] = ConfigurationError(f"table {table} {problem}")
+    return errors
 
 
 def _unquoted(name: str) -> str:

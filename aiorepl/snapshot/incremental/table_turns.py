@@ -9,14 +9,14 @@ from functools import partial
 from typing import Final
 
 from aiorepl.cancellation import cancel_and_wait
-from aiorepl.errors import AioreplError, ConfigurationError, PermanentError
+from aiorepl.errors import AioreplError, PermanentError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.retry import Backoff, RetryPolicy, may_pass
 from aiorepl.snapshot.incremental.connections import ReadingConnections
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.incremental.table import read_table
-from aiorepl.snapshot.incremental.table_names import look_up
+from aiorepl.snapshot.incremental.table_names import look_up, unpublished
 from aiorepl.snapshot.incremental.table_queue import Forgotten, TableQueue
 from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
 from aiorepl.snapshot.reading_transaction import translating
@@ -140,6 +140,8 @@ class TableTurns:
                 try:
                     names = [(table.schema, table.name) for table in named]
                     found = await look_up(connection, publications, names)
+                    missing = [name for name, tables in found.items() if not tables]
+                    errors = await unpublished(connection, publications, missing)
                 finally:
                     connection.terminate()
         except AioreplError as error:
@@ -147,13 +149,9 @@ class TableTurns:
                 await self._failed(table, error, alone=True)
             return
         for table in named:
-            if not found[table.schema, table.name] and not self._queue.is_cancelled(table.id):
-                await self._queue.fail(
-                    table,
-                    ConfigurationError(
-                        f"table {table} does not exist, or is not published by {', '.join(publications)}"
-                    ),
-                )
+            wrong = errors.get((table.schema, table.name))
+            if wrong is not None and not self._queue.is_cancelled(table.id):
+                await self._queue.fail(table, wrong)
         await self._queue.replace([table for table in named if found[table.schema, table.name]], found)
 
     async def _read(self, table: TableProgress, *, alone: bool) -> None:
