@@ -17,7 +17,7 @@ from aiorepl.cli.check import check
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
-from aiorepl.cli.log import Log, placed
+from aiorepl.cli.log import Log, is_json, placed
 from aiorepl.cli.models import models
 from aiorepl.cli.prove import prove
 from aiorepl.cli.run import run
@@ -72,12 +72,13 @@ class Commands(click.Group):
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
+    expose_value=False,
     help="Lines of text or of JSON on standard error.",
 )
 @click.pass_obj
-def command(log: Log, verbose: int, log_format: str) -> None:
+def command(log: Log, verbose: int) -> None:
     """PostgreSQL logical replication: deliver changes to sinks, files and Spark."""
-    log.begin(verbose, as_json=log_format == "json")
+    log.begin(verbose)
 
 
 command.add_command(check)
@@ -103,7 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and exit with its code."""
     replace_closed()
     escape_unencodable()
-    code = _run(arguments)
+    log = Log(as_json=is_json(sys.argv[1:] if arguments is None else arguments))
+    code = _run(log, arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -111,12 +113,11 @@ def main(arguments: list[str] | None = None) -> None:
         # Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if code == 0 and not isinstance(error, BrokenPipeError):
-            code = _fail(Log(), f"cannot write to standard output: {reason(error)}", code=1)
+            code = _fail(log, f"cannot write to standard output: {reason(error)}", code=1)
     sys.exit(code)
 
 
-def _run(arguments: list[str] | None) -> int:
-    log = Log()
+def _run(log: Log, arguments: list[str] | None) -> int:
     try:
         code = command.main(arguments, prog_name="aiorepl", standalone_mode=False, obj=log)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -6,7 +6,9 @@ import json
 import logging
 import sys
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -48,11 +50,14 @@ class TextFormatter(logging.Formatter):
 
 
 class Log:
-    """The log of one command on standard error."""
+    """The log of one command on standard error.
 
-    def __init__(self) -> None:
+    :param as_json: write lines of JSON.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
         self._handler = logging.StreamHandler(sys.stderr)
-        self._handler.setFormatter(TextFormatter(SHORT))
+        self._handler.setFormatter(JsonFormatter() if as_json else TextFormatter(SHORT))
         # The command itself reports the error that ends a pipeline.
         self._handler.addFilter(lambda record: not hasattr(record, "fatal"))
         self._level = logging.WARNING
@@ -62,13 +67,11 @@ class Log:
         """Whether progress is drawn: standard error is a terminal, and its lines are text."""
         return sys.stderr.isatty() and isinstance(self._handler.formatter, TextFormatter)
 
-    def begin(self, verbose: int, *, as_json: bool) -> None:
+    def begin(self, verbose: int) -> None:
         """Log what the packages log.
 
         :param verbose: 0 for warnings, 1 for what happens, 2 for everything.
         """
-        if as_json:
-            self._handler.setFormatter(JsonFormatter())
         self._level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
         logging.basicConfig(level=logging.WARNING, handlers=[self._handler])
         # Configure only our own logger, because verbose logs of client libraries may contain secrets and rows.
@@ -84,8 +87,20 @@ class Log:
 
     def error(self, text: str) -> None:
         """Write an error that ends the command."""
-        record = logging.LogRecord("aiorepl", logging.ERROR, "", 0, text, None, None)
+        self._write(logging.ERROR, text)
+
+    def note(self, text: str) -> None:
+        """Write what a user of the command has to know."""
+        self._write(logging.INFO, text)
+
+    def _write(self, level: int, text: str) -> None:
+        record = logging.LogRecord("aiorepl", level, "", 0, text, None, None)
         click.echo(self._handler.format(record), err=True)
+
+
+def is_json(arguments: Sequence[str]) -> bool:
+    """Whether the arguments ask for lines of JSON. Errors of parsing are lines, too, so this must not depend on parsing."""
+    return "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
 
 
 def placed(error: BaseException) -> str:

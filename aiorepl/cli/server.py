@@ -6,6 +6,8 @@ import signal
 
 import click
 
+from aiorepl.cli.log import Log
+
 
 @click.command(short_help="Start a temporary PostgreSQL server with wal_level = logical.")
 @click.option(
@@ -15,7 +17,8 @@ import click
     show_default=True,
     help="The server's major version.",
 )
-def server(version: str) -> int:
+@click.pass_obj
+def server(log: Log, version: str) -> int:
     """Start a temporary PostgreSQL server with wal_level = logical on 127.0.0.1, and print the DSN of its superuser.
 
     Ctrl-C or SIGTERM stops the server and removes its data. It needs pip install 'aiorepl[testing]'.
@@ -26,10 +29,9 @@ def server(version: str) -> int:
         ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         click.echo(f"export AIOREPL_DSN='{running.dsn}?{LOCAL}'")
-        click.echo(
+        log.note(
             f"PostgreSQL {version} runs with wal_level = logical. Paste the line above into another terminal. "
-            "Ctrl-C here stops the server and removes its data.",
-            err=True,
+            "Ctrl-C here stops the server and removes its data."
         )
         signal.sigwait(ends)
         # From here on a second Ctrl-C ends this process; the server's guardian then stops the server.

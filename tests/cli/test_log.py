@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from aiorepl.cli.log import JsonFormatter, Log
 
 
@@ -41,3 +43,23 @@ def test_a_service(capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert "aiorepl: one" == first
     assert second.endswith("+00:00 ERROR two")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--log-format", "json", "chekc"],
+        ["--log-format=json"],
+        ["--log-format", "json", "run", "--chekc"],
+        ["--chekc", "--log-format=json", "run"],
+        ["--log-format", "json", "slots", "drpo", "s"],
+        ["run", "--log-format", "json", "none.toml"],
+        ["--log-format", "json", "run", "none.toml"],
+    ],
+)
+async def test_every_error_is_json(run, arguments):
+    """Also a command or an option that does not exist, wherever ``--log-format`` is."""
+    done = await run(*arguments)
+    assert (2, "") == (done.code, done.out)
+    (line,) = done.err.splitlines()
+    assert "error" == json.loads(line)["level"]

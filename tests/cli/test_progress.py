@@ -59,7 +59,6 @@ async def test_json(run, tmp_path, monkeypatch, log):
     """With ``--log-format json``, a terminal does not change the lines either."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert log.has_bars
-    log.begin(0, as_json=True)
-    assert not log.has_bars
+    assert not Log(as_json=True).has_bars
     failed = await run("--log-format", "json", "journal", "verify", str(tmp_path / "none"))
     assert all(json.loads(line) for line in failed.err.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import signal
 
@@ -19,7 +20,7 @@ async def test_a_server_until_a_signal(start, monkeypatch, number) -> None:
     """
     monkeypatch.setenv("PGSSLMODE", "require")
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
-    running = await start("server")
+    running = await start("--log-format", "json", "server")
     async with asyncio.timeout(90):
         line = (await running.process.stdout.readline()).decode()
     export, assignment = shlex.split(line)
@@ -33,6 +34,6 @@ async def test_a_server_until_a_signal(start, monkeypatch, number) -> None:
     ended = await running.finished()
 
     assert (ended.code, ended.out) == (0, "")
-    assert "Ctrl-C" in ended.err
+    assert "Ctrl-C" in json.loads(ended.err)["message"]
     with pytest.raises(OSError):
         await asyncpg.connect(dsn)
