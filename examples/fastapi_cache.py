@@ -1,6 +1,7 @@
 """A web service whose cache PostgreSQL invalidates: a pipeline runs in the application's lifespan.
 
-    pip install aiorepl fastapi uvicorn
+    pip install . fastapi uvicorn
+    cd examples
     psql "$DATABASE_URL" -c 'CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)' \
                          -c 'CREATE PUBLICATION products FOR TABLE products'
     uvicorn fastapi_cache:app

@@ -1,6 +1,6 @@
 """A medallion lake: raw changes, current rows, and aggregates, all from one journal.
 
-    pip install 'aiorepl[spark]'
+    pip install '.[spark]'
     aiorepl run pipeline.toml                                         # writes the journal, beside this
     python spark_medallion.py /var/lib/aiorepl/journal /var/lib/aiorepl/lake
 

@@ -5,7 +5,7 @@
 Open this file as a notebook in VS Code, PyCharm or Jupyter with jupytext, or run it as a program. Run it again, and it goes on
 where it was: the pipeline at its slot, the mirror at its checkpoint.
 
-    pip install 'aiorepl[spark]' matplotlib
+    pip install '.[spark]' matplotlib
     export DATABASE_URL=postgresql://user@host/database
 """
 

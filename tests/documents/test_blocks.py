@@ -267,7 +267,7 @@ class Page:
                 accept(words[1:])
             case "pip":
                 project = tomllib.loads((self.root / "pyproject.toml").read_text())["project"]
-                for extras in re.findall(r"aiorepl\[([\w,]+)\]", " ".join(words)):
+                for extras in re.findall(r"(?:aiorepl|\.)\[([\w,]+)\]", " ".join(words)):
                     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
             case "make":
                 assert re.search(rf"^{words[1]}:", (self.root / "Makefile").read_text(), re.MULTILINE), words

@@ -32,8 +32,35 @@ def test_every_sink_is_listed():
 
 def test_every_extra_and_version_is_there():
     """Every extra and version that README names exists."""
-    assert set(re.findall(r"aiorepl\[(\w+)\]", TEXT)) <= PROJECT["optional-dependencies"].keys()
+    named = ",".join(re.findall(r"(?:aiorepl|\.)\[([\w,]+)\]", TEXT)).split(",")
+    assert set(named) <= PROJECT["optional-dependencies"].keys()
     assert PROJECT["requires-python"].removeprefix(">=") in section("Install")
+
+
+def test_nothing_is_installed_from_an_index():
+    """Until there is a release, documents and examples install the clone, and the page that begins with that says so."""
+    assert "is not on PyPI yet" in section("Install"), (
+        "a release: documents may now install aiorepl by its name"
+    )
+    generated = {"docs/reference/cli.md", "docs/reference/python-packages.md", "docs/reference/python.md"}
+    files = [ROOT / "README.md", ROOT / "sinks/README.md", ROOT / "bench/README.md"]
+    files += [
+        *(ROOT / "docs").rglob("*.md"),
+        *(path for path in (ROOT / "examples").rglob("*") if path.is_file()),
+    ]
+    found = []
+    for path in files:
+        text = path.read_bytes().decode(errors="replace")
+        if str(path.relative_to(ROOT)) not in generated:
+            found += [
+                f"{path}: {line}"
+                for line in re.findall(
+                    r"pip install[^\n`]*\baiorepl(?:\[|['\" ]|$)[^\n]*", text, re.MULTILINE
+                )
+            ]
+        if path.suffix == ".md" and re.search(r"pip install '?\.", text):
+            assert "clone" in text, f"{path} does not say where to run pip"
+    assert found == []
 
 
 def test_every_make_target_is_there():

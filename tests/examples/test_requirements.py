@@ -26,12 +26,17 @@ PROGRAMS = [
 ]
 
 
+def requirement_of(word: str) -> Requirement:
+    """A word after ``pip install``; a path is that of the clone, from its root or from an example's folder."""
+    return Requirement(re.sub(r"^\.[./]*(?=\[|$)", "aiorepl", word))
+
+
 def stated(text: str) -> set[str]:
     """The distributions that a text installs, each in lower case, those of an extra included."""
     found = {"aiorepl"}
     waiting = [Requirement(line) for line in PROJECT["dependencies"]]
     for line in re.findall(r"pip install ([^#\n]+)", text):
-        waiting += [Requirement(word) for word in shlex.split(line)]
+        waiting += map(requirement_of, shlex.split(line))
     while waiting:
         requirement = waiting.pop()
         found.add(canonicalize_name(requirement.name))
@@ -69,7 +74,7 @@ def test_pipelines(path):
     text = path.read_text(encoding="utf-8")
     sinks = {sink["type"] for sink in tomllib.loads(text).get("sinks", [])}
 
-    assert [] == [name for name in sinks & EXTRAS.keys() if f"aiorepl[{name}]" not in text]
+    assert [] == [name for name in sinks & EXTRAS.keys() if f"'.[{name}]'" not in text]
 
 
 def test_cluster():
@@ -79,4 +84,4 @@ def test_cluster():
     needed = {each for each in map(Requirement, EXTRAS["spark"]) if each.name != "pyspark"}
 
     assert needed == {Requirement(word) for word in shlex.split(line[1])}
-    assert Requirement(line[0]).extras <= EXTRAS.keys()
+    assert requirement_of(line[0]).extras <= EXTRAS.keys()

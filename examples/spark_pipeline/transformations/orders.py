@@ -1,6 +1,6 @@
 """The changes of a table, as they are, and the last one of each row.
 
-    pip install 'aiorepl[spark]' 'pyspark[pipelines]'
+    pip install '.[spark]' 'pyspark[pipelines]'
 
 AUTO CDC (``dp.create_auto_cdc_flow``) would keep the rows in a target table, but Spark 4.2.1 accepts no table of a released connector
 as its target: docs/spark/reading.md lists what was tried. ``aiorepl.spark.mirror`` and ``apply_changes`` keep such tables.
