@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import Batch, BatchPolicy, Pipeline, SnapshotOptions
 from aiorepl.pipeline import snapshot_monitor
+from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.testing.faults import MemorySink
 
@@ -54,6 +55,24 @@ async def test_an_initial_snapshot(published, tmp_path, journal):
         none.chunks_done,
     )
     assert (1000, 1.0, False) == (statistics.rows, statistics.done, statistics.active)
+
+
+async def test_rows_count_as_they_arrive(published, tmp_path):
+    """The rows of a chunk that is not complete are counted."""
+    await published.execute("INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(1, 20000) AS n")
+    # After its first rows, the chunk waits for the limit longer than any test.
+    options = SnapshotOptions(max_rows_per_second=1, state=str(tmp_path))
+    pipeline = Pipeline(published.source(), [MemorySink()], snapshot=options, shutdown_timeout=0)
+
+    async def table() -> TableStatistics | None:
+        statistics = pipeline.statistics().snapshot
+        return None if statistics is None or not statistics.tables else statistics.tables[0]
+
+    async with pipeline:
+        found = await published.until(table, lambda found: found is not None and found.rows > 0)
+        pipeline.stop()
+    assert ("reading", 0) == (found.state, found.chunks_done)
+    assert found.bytes > 200 * found.rows
 
 
 class WaitingSink(MemorySink):

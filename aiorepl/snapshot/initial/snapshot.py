@@ -259,6 +259,7 @@ class InitialSnapshot:
         described = self._tables[chunk.table.oid]
         statement = described.copy_statement(chunk.range, chunk.table.key)
         number = chunk.number
+        counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
         async for attempt in _RETRY.connection():
             with attempt:
                 skip = order.received(number)
@@ -270,6 +271,8 @@ class InitialSnapshot:
                     skip = 0
                 async with aclosing(reader.read(statement, len(described.kinds), skip)) as parts:
                     async for part in parts:
+                        if counters.state != "failed":
+                            counters.add(part[1], len(part[0]), clock())
                         await limit.wait(part[1])
                         await order.add(number, part)
                         if not order.wanted(number):
@@ -320,8 +323,8 @@ class InitialSnapshot:
         commit_lsn = LSN(base + chunk.number)
         header = chunk.header(self._consistent_point, complete=complete)
         transaction = Transaction(0, commit_lsn, self._begun().time, snapshot=header)
-        counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
-        counters.begin(clock())
+        counters = self.counters[chunk.table.oid]
+        counters.begin(asyncio.get_running_loop().time())
         rows, first, verified = 0, True, False
         last: Slice | None = None
         async with aclosing(order.release(chunk.number)) as parts:
@@ -337,7 +340,6 @@ class InitialSnapshot:
                     transaction, changes, first, None, len(data) + count * OVERHEAD + changes.expansion
                 )
                 rows, first = rows + count, False
-                counters.add(count, len(data), clock())
         if not verified:
             await self._require_unaltered(described, chunk.number, order)
             self._unverified = False
