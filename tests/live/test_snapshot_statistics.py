@@ -59,7 +59,9 @@ async def test_an_initial_snapshot(published, tmp_path, journal):
 
 async def test_rows_count_as_they_arrive(published, tmp_path):
     """The rows of a chunk that is not complete are counted."""
-    await published.execute("INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(1, 20000) AS n")
+    await published.execute(
+        "INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(1, 20000) AS n"
+    )
     # After its first rows, the chunk waits for the limit longer than any test.
     options = SnapshotOptions(max_rows_per_second=1, state=str(tmp_path))
     pipeline = Pipeline(published.source(), [MemorySink()], snapshot=options, shutdown_timeout=0)
