@@ -43,7 +43,7 @@ async def current_dsn(dsn: str | None) -> str | None:
         return without_driver(dsn)
     path = Path(dsn.removeprefix(FILE))
     try:
-        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+        text = await asyncio.to_thread(path.read_text, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConnectionFailed(f"the DSN's file {path} cannot be read: {reason}") from None

@@ -171,9 +171,11 @@ def prune_command(journal: str) -> None:
     Prints which cursors have not moved for a day, and what they keep.
     """
     from aiorepl.journal.consumers import stalled_cursors
+    from aiorepl.journal.reader import JournalReader
     from aiorepl.journal.retention import prune
 
     store = _open(journal)
+    JournalReader(store).chain()
     deleted = prune(store)
     click.echo(f"{len(deleted)} segment{'s' * (len(deleted) != 1)} deleted")
     for warning in stalled_cursors(store).values():

@@ -140,7 +140,7 @@ def _pipeline(
         options["publication_interval"] = None
     options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
 
-    sinks = _sinks(reader, document.get("sinks", []), journal="journal" in document)
+    sinks = _sinks(reader, document.get("sinks"), journal="journal" in document)
     if reader.errors or source is None:
         return None
     deliveries = {name: delivery for name, (_, delivery) in sinks.items()}
@@ -200,7 +200,7 @@ def named_source(
     if pipeline is not None:
         return load(pipeline, dsn).source
     # For the commands that need no slot, or no publication.
-    return Source(dsn or default_dsn(), slot or "unused", publications or "unused")
+    return Source(dsn or default_dsn(), "unused" if slot is None else slot, publications or "unused")
 
 
 def _source(default: str | None, /, **options: Any) -> Source:
@@ -225,11 +225,15 @@ def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, tupl
     from aiorepl.pipeline.fan_out import JOURNAL
     from aiorepl.pipeline.registry import sinks as installed
 
+    if tables is None:
+        if not journal:
+            reader.error("sinks", "missing: at least one [[sinks]] with a type, or a [journal]")
+        return {}
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         reader.error("sinks", "must be an array of tables: write [[sinks]]")
         return {}
     if not tables and not journal:
-        reader.error("sinks", "missing: at least one [[sinks]] with a type, or a [journal]")
+        reader.error("sinks", "is empty: write at least one [[sinks]] with a type, or a [journal]")
     kinds: dict[str, str] = {}
     deliveries: dict[str, Delivery] = {}
     names: dict[str, str] = {JOURNAL: "the journal"} if journal else {}

@@ -44,7 +44,13 @@ def prove() -> None:
 
 @prove.command()
 @options.dsn
-@click.option("--rows", default=60, show_default=True, help="Rows in each table: few, so that writers meet.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    help="Rows in each table: few, so that writers meet.",
+)
 @_wait
 def create(dsn: str | None, rows: int, wait: float) -> None:
     """Create the schema aiorepl_verify with its tables. Publish them before writing."""
@@ -68,9 +74,21 @@ def drop(dsn: str | None, wait: float) -> None:
 @click.option(
     "--for", "seconds", type=options.DURATION, default="60s", show_default=True, help="How long to write."
 )
-@click.option("--writers", default=2, show_default=True, help="How many clients write at the same time.")
+@click.option(
+    "--writers",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="How many clients write at the same time.",
+)
 @click.option("--seed", default=1, show_default=True, help="Draws other transactions.")
-@click.option("--largest", default=1000, show_default=True, help="The most rows that one statement writes.")
+@click.option(
+    "--largest",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="The most rows that one statement writes.",
+)
 @click.option(
     "--pause",
     type=options.DURATION,

@@ -16,13 +16,14 @@ from aiorepl.cli.log import Log
 from aiorepl.cli.options import DURATION, dsn_over_file, http_host, publication
 from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.cli.progress import progress
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError
 from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
     from aiorepl.source.source import Source
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
+    from aiorepl.storage.opening import Location
 
 _log = logger("aiorepl.run")
 
@@ -90,6 +91,7 @@ def mirror(
         return 0
 
     log.be_a_service()
+    _require_journal(loaded.mirror.journal, once=once)
     if once and (lsn := loaded.mirror.up_to_date(loaded.name)) is not None:
         _log.info("nothing to do: the tables are at %s", lsn)
         return 0
@@ -111,6 +113,23 @@ def mirror(
             runner.run()
     _log.info("stopped after %.1f s: %s", time.monotonic() - began, runner.summary)
     return 0
+
+
+def _require_journal(journal: Location, *, once: bool) -> None:
+    """Say at once that there is no journal. It may only be late, unless the mirror is to end with what there is now.
+
+    :raises NoJournal: there is none, and ``once``.
+    """
+    from aiorepl.journal.reader import JournalReader, NoJournal
+
+    try:
+        JournalReader(journal).chain()
+    except NoJournal as error:
+        if once:
+            raise
+        _log.warning("the mirror waits: %s", error)
+    except (AioreplError, OSError):
+        pass  # the query meets the same error, and the runner tries again if that may help
 
 
 @contextlib.contextmanager

@@ -33,6 +33,9 @@ _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]
 _ADVICE: Final[Mapping[str, str]] = {
     "Illegal character '\\n'": ": is a quote missing at the end of the line?",
     "Invalid value": ": texts have quotes",
+    "Cannot mutate immutable namespace": ": it has a value above, such as [], which cannot be extended: leave that line out",
+    "Cannot overwrite a value": ": the key is there twice",
+    "Cannot declare": ": the table is there twice",
 }
 """By the beginning of an error of tomllib."""
 _SIZE: Final = 'a size such as 1048576 or "16MiB"'
@@ -241,7 +244,7 @@ class TableReader:
         text = named = _VARIABLE.sub(variable, written)
         if written.startswith("file:") and not written.startswith("file://") and len(self.errors) == before:
             try:
-                text = Path(named.removeprefix("file:")).read_text(encoding="utf-8").rstrip("\r\n")
+                text = Path(named.removeprefix("file:")).read_text(encoding="utf-8-sig").rstrip("\r\n")
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
                 self.error(key, f"{written.removeprefix('file:')} cannot be read: {reason}")
@@ -277,7 +280,7 @@ def document_of(path: Path, command: str) -> dict[str, Any]:
     :raises ConfigurationError: the file cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         example = f"aiorepl {command} --example > {shlex.quote(str(path))}"
         raise ConfigurationError(f"{path} does not exist; create an example with: {example}") from None

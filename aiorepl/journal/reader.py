@@ -51,6 +51,10 @@ _REMEDY: Final = (
 _NAMED_TABLES: Final = 5
 
 
+class NoJournal(JournalError):
+    """There is no journal at the path or URL, or not yet."""
+
+
 class JournalReader:
     """Reads the journal in one folder. One thread may use it at a time.
 
@@ -78,7 +82,7 @@ class JournalReader:
         """
         chain = self._files.chain()
         if chain is None:
-            raise JournalError(
+            raise NoJournal(
                 f"there is no journal in {self.url}: check the path, or start the pipeline, which creates it"
             )
         return chain

@@ -67,7 +67,8 @@ class Retention:
             if united and size is None and (size := parse_size(word)) is not None:
                 continue
             raise ConfigurationError(
-                f'retention {text!r} is not valid: give an age like "7d" or "12h", a size like "100GB", or both: "7d 100GB"'
+                # Without quotes: an error in a pipeline's file hides quoted texts that are parts of its values.
+                f"retention {text!r} is not valid: give an age such as 7d or 12h, a size such as 100GB, or both: 7d 100GB"
             )
         return cls(age, size)
 

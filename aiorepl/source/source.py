@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 from aiorepl.checked import checked
 from aiorepl.credentials import PasswordCommand
@@ -22,6 +21,7 @@ from aiorepl.source.catalog.tables import CatalogTable, parse, published
 from aiorepl.transactions.assembler import TRANSACTION_BUFFER_BYTES
 from aiorepl.values import catalog
 from aiorepl.values.types import TypeInfo
+from aiorepl.wire.commands import require_slot_name
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.interface import Connection
 from aiorepl.wire.opening import ANSWER_SECONDS, address, connect_sql, translated
@@ -30,8 +30,6 @@ from aiorepl.wire.sql import SqlConnection
 StreamingMode = Literal["off", "on", "parallel"]
 Interface = Literal["walsender", "sql"]
 Origin = Literal["any", "none"]
-
-_SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
 @checked(zero=("receive_timeout",), empty=("dsn",), own=("slot",))
@@ -112,11 +110,7 @@ class Source:
                 raise ConfigurationError("give password_command or connect's password, not both")
         if not self.slot or not isinstance(self.slot, str):
             raise ConfigurationError("name a replication slot")
-        if not _SLOT.fullmatch(self.slot):
-            # The server truncates a longer name, and would find another slot.
-            raise ConfigurationError(
-                f"{self.slot!r} is not a slot name: use up to 63 lower-case letters, digits and underscores"
-            )
+        require_slot_name(self.slot)
         if self.temporary and not self.create_slot:
             raise ConfigurationError("temporary needs create_slot (--create-slot)")
         if self.failover and self.temporary:

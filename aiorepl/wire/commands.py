@@ -14,6 +14,8 @@ from aiorepl.lsn import LSN
 
 IDENTIFY_SYSTEM = "IDENTIFY_SYSTEM"
 
+_SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
+
 # A name in a list: quoted as in SQL if it begins with a quote, else verbatim.
 _LISTED: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^",][^,]*|))(?:,|$)')
 
@@ -64,6 +66,20 @@ def literals(texts: Iterable[str]) -> str:
     return ", ".join(map(literal, texts))
 
 
+def require_slot_name(name: str) -> str:
+    """Return the name of a slot.
+
+    The server truncates a longer name, and would find another slot.
+
+    :raises ConfigurationError: no slot can have this name.
+    """
+    if not _SLOT_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{name!r} is not a slot name: use up to 63 lower-case letters, digits and underscores"
+        )
+    return name
+
+
 def require_slot(*, server: int, temporary: bool, two_phase: bool, failover: bool) -> None:
     """Check a new slot's options against the server's version.
 
@@ -96,10 +112,11 @@ def create_slot(
 
     :param server: the server's major version; 15 changed the grammar.
     :param snapshot: ``"export"``, ``"use"`` or ``"nothing"``.
-    :raises ConfigurationError: this server does not support an option.
+    :raises ConfigurationError: this server does not support an option, or no slot can have this name.
     """
     if snapshot not in ("export", "use", "nothing"):
         raise ConfigurationError(f"snapshot {snapshot!r} does not exist: it is export, use or nothing")
+    require_slot_name(name)
     require_slot(server=server, temporary=temporary, two_phase=two_phase, failover=failover)
     kind = " TEMPORARY" if temporary else ""
     head = f"CREATE_REPLICATION_SLOT {identifier(name)}{kind} LOGICAL pgoutput"
@@ -130,7 +147,7 @@ def alter_slot(name: str, *, server: int, failover: bool | None = None, two_phas
     clauses = ", ".join(
         f"{name} {str(value).lower()}" for name, value in options.items() if value is not None
     )
-    return f"ALTER_REPLICATION_SLOT {identifier(name)} ({clauses})"
+    return f"ALTER_REPLICATION_SLOT {identifier(require_slot_name(name))} ({clauses})"
 
 
 def timeline_history(timeline: int) -> str:
@@ -140,7 +157,7 @@ def timeline_history(timeline: int) -> str:
 
 def drop_slot(name: str, *, wait: bool = False) -> str:
     """Return DROP_REPLICATION_SLOT; with ``wait`` the server waits until the slot is not in use."""
-    return f"DROP_REPLICATION_SLOT {identifier(name)}{' WAIT' if wait else ''}"
+    return f"DROP_REPLICATION_SLOT {identifier(require_slot_name(name))}{' WAIT' if wait else ''}"
 
 
 def start_replication(slot: str, lsn: LSN, options: Mapping[str, str]) -> str:

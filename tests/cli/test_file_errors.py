@@ -94,13 +94,19 @@ def command(capsys, *arguments):
         ("[source]\nslot=''\npublication='p'" + ARCHIVE, ["source: name a replication slot"]),
         (SOURCE + "[journal]\nsnapshot = true", ["journal.url: missing"]),
         (
-            SOURCE + '[journal]\nurl = "j"\nretention = "7"',
+            # Parts of the value are in the advice.
+            SOURCE + '[journal]\nurl = "j"\nretention = "7d 100GB 7"',
             [
                 (
-                    'journal.retention: retention \'…\' is not valid: give an age like "7d" or "12h", a size like "100GB", '
-                    'or both: "7d 100GB"'
+                    "journal.retention: retention '…' is not valid: give an age such as 7d or 12h, a size such as 100GB, "
+                    "or both: 7d 100GB"
                 )
             ],
+        ),
+        (SOURCE + "[journal]\nurl = ''", ["journal: no folder is named: give a path, or a URL"]),
+        (
+            "sinks = []\n" + SOURCE,
+            ["sinks: is empty: write at least one [[sinks]] with a type, or a [journal]"],
         ),
         ("journal = 1\n" + SOURCE, ["journal: must be a table"]),
         (
@@ -226,3 +232,22 @@ def test_no_such_file(capsys, content, expected):
 def test_a_folder(capsys):
     """A folder is no file."""
     assert (2, "", "aiorepl: . cannot be read: Is a directory\n") == command(capsys, ".")
+
+
+def test_a_byte_order_mark(tmp_path):
+    """A file that an editor of Windows has written is read, and so is a secret."""
+    secret = tmp_path / "dsn"
+    secret.write_text("postgresql://host/shop", encoding="utf-8-sig")
+    path = Path("aiorepl.toml")
+    path.write_text(SOURCE + f"dsn = 'file:{secret}'\n" + ARCHIVE, encoding="utf-8-sig")
+
+    assert load(path).source.slot == "orders"
+
+
+def test_a_list_that_is_continued(capsys):
+    """``sinks = []`` before ``[[sinks]]`` is an error of TOML, which says which line to leave out."""
+    written("sinks = []\n" + SOURCE + ARCHIVE)
+    code, _, err = command(capsys)
+
+    assert code == 2
+    assert "such as [], which cannot be extended: leave that line out" in err

@@ -125,3 +125,41 @@ async def test_an_unreadable_configuration(refused, tmp_path):
     broken.write_text("[source\ndsn = 's3cret'")
     await refused(2, "absent.toml", "run", str(tmp_path / "absent.toml"))
     await refused(2, "broken.toml", "run", str(broken))
+
+
+@pytest.mark.parametrize("name", ["Orders", "", "two words", "a" * 64])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["slots", "create"],
+        ["slots", "drop", "--yes"],
+        ["slots", "alter", "--failover"],
+        ["snapshot", "t", "--slot"],
+    ],
+)
+async def test_a_name_that_no_slot_has(refused, published, command, name):
+    """The error says which names there are. The server would cut a longer name off, and so find another slot."""
+    text = (
+        "name a replication slot"
+        if (command[0], name) == ("snapshot", "")
+        else "is not a slot name: use up to 63"
+    )
+    await refused(2, text, *command, name, *(["--dsn", published.dsn]))
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "prune", "compact"])
+async def test_a_journal_without_a_name(refused, command):
+    """An empty name, as of a variable that is not set, is not the current folder."""
+    await refused(2, "no folder is named", "journal", command, "")
+
+
+async def test_a_folder_without_a_journal(refused, tmp_path):
+    """There is nothing to prune, and ``prune`` does not say that it has."""
+    await refused(1, "there is no journal in", "journal", "prune", str(tmp_path))
+
+
+@pytest.mark.parametrize("option", ["--rows", "--writers", "--largest"])
+async def test_nothing_to_prove(refused, tmp_path, option):
+    """Without rows, or writers, nothing is proved."""
+    command = ["create"] if option == "--rows" else ["write", str(tmp_path / "history")]
+    await refused(2, f"Invalid value for '{option}': 0 is not in the range", "prove", *command, option, "0")

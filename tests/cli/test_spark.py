@@ -11,6 +11,7 @@ import aiorepl
 from aiorepl.cli import main
 from aiorepl.cli.mirror_example import EXAMPLE
 from aiorepl.cli.mirror_file import load
+from aiorepl.errors import ConfigurationError
 from aiorepl.retry import RetryPolicy
 from aiorepl.storage.objects.location import ObjectStore
 
@@ -149,3 +150,25 @@ def test_every_error_at_once(written, capsys) -> None:
     with pytest.raises(SystemExit):
         main(["spark", "mirror", str(written(JOURNAL + "[mirror]\ntables = ['public']\ntarget = 'lake'\n"))])
     assert "mirror: tables: '…' is not a valid pattern" in capsys.readouterr().err
+
+
+def test_without_a_journal(written, tmp_path, monkeypatch, capsys, caplog) -> None:
+    """``--once`` says at once that there is no journal, before Spark starts; without it, the mirror waits, and says so, too."""
+
+    def no_spark(*_: object) -> None:
+        raise ConfigurationError("Spark starts")
+
+    monkeypatch.setattr("aiorepl.cli.mirror_file._session", no_spark)
+    path = written(
+        f"[journal]\nurl = '{tmp_path / 'none'}'\n[mirror]\ntables = ['*.*']\ntarget = '{tmp_path / 'lake'}'\n"
+    )
+    missing = f"there is no journal in {tmp_path / 'none'}: check the path"
+    for options, code in (["--once"], 1), ([], 2):
+        with pytest.raises(SystemExit) as ended:
+            main(["spark", "mirror", *options, str(path)])
+        told = capsys.readouterr().err + caplog.text
+        assert (code, True, bool(not options)) == (
+            ended.value.code,
+            missing in told,
+            "Spark starts" in told,
+        ), told

@@ -96,11 +96,22 @@ def test_refusals(server, options, expected):
         commands.create_slot("s", server=server, **options)
 
 
-@pytest.mark.parametrize(("name", "quoted"), NAMES)
-def test_drop_slot(name, quoted):
+def test_drop_slot():
     """DROP_REPLICATION_SLOT fails for a slot in use, or waits for it."""
-    assert f"DROP_REPLICATION_SLOT {quoted}" == commands.drop_slot(name)
-    assert f"DROP_REPLICATION_SLOT {quoted} WAIT" == commands.drop_slot(name, wait=True)
+    assert 'DROP_REPLICATION_SLOT "orders_1"' == commands.drop_slot("orders_1")
+    assert 'DROP_REPLICATION_SLOT "orders_1" WAIT' == commands.drop_slot("orders_1", wait=True)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 64, "Orders", "a;DROP_REPLICATION_SLOT b", "Größe"])
+def test_names_of_slots(name):
+    """A command for a name that no slot has is not sent: the server would cut a long one off."""
+    for command in (
+        lambda: commands.create_slot(name, server=18),
+        lambda: commands.alter_slot(name, server=18, failover=True),
+        lambda: commands.drop_slot(name),
+    ):
+        with pytest.raises(ConfigurationError, match="is not a slot name"):
+            command()
 
 
 def test_start_replication():
