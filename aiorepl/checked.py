@@ -118,17 +118,19 @@ def _check(name: str, hint: Any, value: Any, *, zero: bool = False, empty: bool 
     elif not any(_fits(kind, value) for kind in kinds):
         raise ConfigurationError(f"{name} {_told(kinds, value)}, but must be {_expected(kinds)}")
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and {int, float} & set(kinds):
-        _in_range(name, value, "a number", kinds, zero=zero)
+        _in_range(name, value, "a number" if float in kinds else "an integer", kinds, zero=zero)
     elif value == "" and isinstance(value, str) and not empty:
-        raise ConfigurationError(f"{name} is empty{': leave it out' if _NONE in kinds else ''}")
+        raise ConfigurationError(f"{name} is empty{': set it, or leave it out' if _NONE in kinds else ''}")
 
 
 def _in_range(name: str, value: float, unit: str, kinds: Collection[Any], *, zero: bool) -> None:
     if 0 < value < math.inf or (zero and value == 0):
         return
-    least = "0 or more" if zero else "at least 1" if isinstance(value, int) else "more than 0"
+    whole = float not in kinds
+    least = "0 or more" if zero else "at least 1" if whole else "more than 0"
     none = ", or None" if _NONE in kinds else ""
-    raise ConfigurationError(f"{name} is {value}, but must be {unit}, finite and {least}{none}")
+    finite = "" if isinstance(value, int) else "finite and "
+    raise ConfigurationError(f"{name} is {value}, but must be {unit}, {finite}{least}{none}")
 
 
 def _told(kinds: Collection[Any], value: Any) -> str:

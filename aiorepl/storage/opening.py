@@ -25,9 +25,6 @@ def open_store(url: Location | Store, config: Mapping[str, str] | None = None) -
     :param config: the configuration of an object store, as for ``ObjectStore``.
     :raises ConfigurationError: the URL is empty or has another scheme, or the configuration is wrong.
     """
-    if url == "":
-        # Path("") would be the working directory.
-        raise ConfigurationError("no folder is named: give a path, or a URL")
     if isinstance(url, str) and urlsplit(url).scheme in SCHEMES:
         url = ObjectStore(url, config or {})
     elif config:

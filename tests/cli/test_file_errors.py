@@ -103,7 +103,7 @@ def command(capsys, *arguments):
                 )
             ],
         ),
-        (SOURCE + "[journal]\nurl = ''", ["journal: no folder is named: give a path, or a URL"]),
+        (SOURCE + "[journal]\nurl = ''", ["journal: journal: url is empty"]),
         (
             "sinks = []\n" + SOURCE,
             ["sinks: is empty: write at least one [[sinks]] with a type, or a [journal]"],

@@ -29,6 +29,7 @@ def test_the_commands():
         "wait",
         "snapshot",
         "slots",
+        "models",
         "journal",
         "sinks",
         "spark",

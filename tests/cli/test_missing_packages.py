@@ -80,7 +80,7 @@ def test_conformance_tests_without_pytest():
         ("main(['run', '--example'])", "the operating system refused a call: No space left on device"),
         # Of a command that leaves its output in the buffer.
         (
-            "cli._run = lambda _: print('written late') or 0; main()",
+            "cli._run = lambda *_: print('written late') or 0; main()",
             "cannot write to standard output: No space left on device",
         ),
     ],

@@ -150,7 +150,7 @@ async def test_a_name_that_no_slot_has(refused, published, command, name):
 @pytest.mark.parametrize("command", ["inspect", "verify", "prune", "compact"])
 async def test_a_journal_without_a_name(refused, command):
     """An empty name, as of a variable that is not set, is not the current folder."""
-    await refused(2, "no folder is named", "journal", command, "")
+    await refused(2, "url is empty", "journal", command, "")
 
 
 async def test_a_folder_without_a_journal(refused, tmp_path):

@@ -57,7 +57,7 @@ def test_the_smallest(made):
     """A source and a sink are enough; all else is as in Python."""
     given = made(SOURCE + ARCHIVE)
 
-    assert {"source", "sinks", "reconnect"} == given.keys()
+    assert {"source", "sinks", "reconnect", "resnapshot", "accept_gap"} == given.keys()
     assert ("orders", "shop", None) == (
         given["source"].slot,
         given["source"].publication,
@@ -146,6 +146,8 @@ def test_everything_else(made):
         "publication_interval": "1m",
         "buffer_bytes": 32 * 1024**2,
         "reconnect": None,
+        "resnapshot": False,
+        "accept_gap": False,
         "batches": BatchPolicy(max_bytes=1024, flush_seconds=0.5),
         "retry": RetryPolicy(attempts=3, timeout=None),
     } == given

@@ -173,7 +173,7 @@ async def test_commands_that_fail(tmp_path):
     with pytest.raises(ConnectionFailed, match="cannot be started: No such file") as caught:
         await PasswordCommand([str(tmp_path / "missing")])()
     assert caught.value.permanent
-    with pytest.raises(ConfigurationError, match="password_command must be a list"):
+    with pytest.raises(ConfigurationError, match="password_command is of type str, but must be a list"):
         Source("postgresql://", slot="s", publication="p", password_command="aws rds")
     with pytest.raises(ConfigurationError, match="give password_command or"):
         Source("postgresql://", slot="s", publication="p", password_command=["a"], connect={"password": "b"})

@@ -522,14 +522,17 @@ async def test_a_locked_table(watched):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"publication_interval": 0}, "publication_interval must be"),
+        (
+            {"publication_interval": 0},
+            "publication_interval is 0, but must be a number of seconds, more than 0",
+        ),
         ({"publication_interval": None}, "publication_changes needs publication_interval"),
         (
             {"publication_interval": None, "on_new_table": "snapshot"},
             "on_new_table needs publication_interval",
         ),
         ({"publication_interval": None, "on_partition_change": "resnapshot"}, "on_partition_change needs"),
-        ({"on_new_table": "read"}, "on_new_table is 'read', but must be snapshot or warn or ignore"),
+        ({"on_new_table": "read"}, "on_new_table is 'read', but must be snapshot, warn or ignore"),
         ({"on_partition_change": "ignore"}, "on_partition_change is"),
     ],
 )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from aiorepl.cli import _run
 from aiorepl.cli.answer import Answer
+from aiorepl.cli.log import Log
 from aiorepl.cli.status_view import rendered
 from aiorepl.cli.top import NoAnswer, _after, _status, top
 
@@ -38,7 +39,7 @@ async def test_top(troubled):
 
 def test_nobody_there(capsys):
     """One line says how to serve the page."""
-    assert 3 == _run(["top", "http://127.0.0.1:1", "--once"])
+    assert 3 == _run(Log(), ["top", "http://127.0.0.1:1", "--once"])
     assert "start the pipeline with aiorepl run --http" in capsys.readouterr().err
 
 

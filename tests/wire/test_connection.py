@@ -92,12 +92,12 @@ async def test_commands():
     async with ScriptedWalsender(confirmed_flush_lsn=0x16_B374D848, wal_end=0x16_B374D848) as server:
         connection = await ReplicationConnection.open(server.dsn)
         system = await connection.identify_system()
-        slot = await connection.create_slot("My slot", snapshot="export")
-        await connection.drop_slot("My slot", wait=True)
+        slot = await connection.create_slot("my_slot", snapshot="export")
+        await connection.drop_slot("my_slot", wait=True)
         await connection.close()
 
     assert System("7000000000000000001", 1, LSN.parse("16/B374D848"), "scripted") == system
-    assert ("My slot", LSN.parse("16/B374D848"), None) == (
+    assert ("my_slot", LSN.parse("16/B374D848"), None) == (
         slot.name,
         slot.consistent_point,
         slot.snapshot_name,
@@ -105,8 +105,8 @@ async def test_commands():
     assert "('idle_session_timeout', '0')" in server.queries.pop(0)  # timeouts are off
     assert [
         "IDENTIFY_SYSTEM",
-        "CREATE_REPLICATION_SLOT \"My slot\" LOGICAL pgoutput (SNAPSHOT 'export')",
-        'DROP_REPLICATION_SLOT "My slot" WAIT',
+        "CREATE_REPLICATION_SLOT \"my_slot\" LOGICAL pgoutput (SNAPSHOT 'export')",
+        'DROP_REPLICATION_SLOT "my_slot" WAIT',
     ] == server.queries
 
 

@@ -52,7 +52,7 @@ def test_topics_of_different_tables():
     ("options", "says"),
     [
         ({"bootstrap_servers": "a"}, "bootstrap_servers is host:port"),
-        ({"compression": "brotli"}, "compression is one of gzip, snappy, lz4, zstd"),
+        ({"compression": "brotli"}, "compression is 'brotli', but must be gzip, snappy, lz4, zstd or None"),
         ({"transactional_id": "mine"}, "transactional_id needs exactly_once"),
         ({"binary": True}, "set format = cloudevents"),
         ({"password": "s3cr3t"}, "need security_protocol SASL_SSL"),

@@ -141,8 +141,8 @@ async def test_a_server_that_is_no_broker_under_tls(source, refused, sink, files
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"security_protocol": "TLS"}, "security_protocol is one of PLAINTEXT, SSL"),
-        ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism is one of PLAIN, SCRAM"),
+        ({"security_protocol": "TLS"}, "security_protocol is 'TLS', but must be PLAINTEXT, SSL"),
+        ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism is 'GSSAPI', but must be PLAIN, SCRAM"),
         ({"username": "u", "password": SECRET}, "need security_protocol SASL_SSL"),
         ({"ca": "ca.pem"}, "need security_protocol SSL"),
         ({"security_protocol": "SSL", "ca": "missing.pem"}, "cannot be read: No such file"),

@@ -204,8 +204,8 @@ async def test_secrets_stay_secret(pair, caplog):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "merge"}, "not 'merge'"),
-        ({"transactions": "all"}, "not 'all'"),
+        ({"mode": "merge"}, "mode is 'merge', but must be upsert or strict"),
+        ({"transactions": "all"}, "transactions is 'all', but must be batch or source"),
         ({"tables": {"orders": "copy.orders"}}, "neither schema.table"),
         ({"tables": {"public.*": "copy.orders"}}, r"schema\.\* to schema\.\*"),
         ({"settings": {"timezone": "Europe/Berlin"}}, "timezone"),
