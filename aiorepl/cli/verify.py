@@ -27,7 +27,7 @@ def verify() -> None:
 @verify.command(short_help="Compare published tables with those of another server.")
 @options.pipeline
 @click.option("--sink", metavar="NAME", help="The sink that writes the target; needed if there are several.")
-@options.dsn
+@options.dsn_over_file
 @options.publication(required=False)
 @options.target_dsn
 @click.option(
@@ -130,18 +130,17 @@ def _doing(comparison: Comparison, arrival: Arrival | None) -> str:
 def _source(
     pipeline: Path | None, sink: str | None, dsn: str | None, publications: tuple[str, ...]
 ) -> tuple[Source, Arrival | None]:
-    from aiorepl.source.source import Source
+    from aiorepl.cli.pipeline_file import load, named_source
 
     if pipeline is None:
         if not publications:
             raise click.UsageError("Name the source: --pipeline, or --dsn and --publication.")
         if sink is not None:
             raise click.UsageError("--sink needs --pipeline.")
-        return Source(dsn, "unused", publications), None
+        return named_source(None, dsn, publications=publications), None
     if publications:
         raise click.UsageError("--publication is in the pipeline's file: leave it out.")
-    from aiorepl.cli.pipeline_file import load
     from aiorepl.cli.wait import arrival_of
 
-    loaded = load(pipeline)
+    loaded = load(pipeline, dsn)
     return loaded.source, arrival_of(pipeline, loaded, () if sink is None else (sink,))

@@ -27,6 +27,7 @@ COMMANDS = {
     "slots": ["slots", "--pipeline", "FILE", "--dsn", "DSN"],
     "slots list": ["slots", "list", "--pipeline", "FILE", "--dsn", "DSN"],
     "slots, DSN first": ["slots", "--dsn", "DSN", "list", "--pipeline", "FILE"],
+    "verify": ["verify", "tables", "--pipeline", "FILE", "--dsn", "DSN", "--target-dsn", "DSN"],
     "slots, file first": ["slots", "--pipeline", "FILE", "list", "--dsn", "DSN"],
 }
 
@@ -43,7 +44,10 @@ async def test_the_option_replaces_the_file(run, published, elsewhere, command):
 async def test_the_file_precedes_the_environment(run, published, elsewhere, command):
     """AIOREPL_DSN is a default: it does not replace the file's dsn."""
     at = command.index("--dsn")
-    words = [str(elsewhere) if word == "FILE" else word for word in command[:at] + command[at + 2 :]]
+    words = [
+        {"FILE": str(elsewhere), "DSN": published.dsn}.get(word, word)
+        for word in command[:at] + command[at + 2 :]
+    ]
     done = await run(*words, AIOREPL_DSN=published.dsn)
     assert 3 == done.code, done.out + done.err
     assert "127.0.0.1:1" in done.out + done.err
