@@ -78,7 +78,7 @@ def checked(
 
 @functools.cache
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations that have a meaning at run time."""
+    """Return the parameters' annotations, except names that are imported for type checkers only."""
     names = vars(sys.modules[call.__module__])
     found = {}
     for name, parameter in inspect.signature(call).parameters.items():
@@ -134,7 +134,7 @@ def _in_range(name: str, value: float, unit: str, kinds: Collection[Any], *, zer
 
 
 def _told(kinds: Collection[Any], value: Any) -> str:
-    """Describe a value that does not fit. A wrong word where one of a few is expected is no secret."""
+    """Describe a value that does not fit. A text is shown only if the option takes one of a few words: it is no secret."""
     if isinstance(value, str) and any(get_origin(kind) is Literal for kind in kinds) and str not in kinds:
         return f"is {value!r}"
     if isinstance(value, type):
@@ -149,7 +149,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
     if not isinstance(origin, type):
-        return True  # a hint that means nothing at run time
+        return True  # the hint has no class at run time
     if origin in (int, float):
         return isinstance(value, int if origin is int else (int, float)) and not isinstance(value, bool)
     if issubclass(origin, IO):

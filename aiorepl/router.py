@@ -56,8 +56,8 @@ class Router(Sink):
     """Handlers by table and kind. A change without a handler is ignored. Several handlers of a change are called in the order in
     which they were added, one after the other.
 
-    An exception of a handler stops the router, or makes the transaction a dead letter, as with every sink; ``TransientError`` has the
-    batch handled again later. So does a failure of a later handler: a handler must bear to see a change twice.
+    An exception of a handler stops the router, or makes the transaction a dead letter, as with every sink. After
+    ``TransientError`` the pipeline delivers the batch again, so a handler may see a change twice, also if a later handler failed.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,9 @@ class Router(Sink):
         :param tables: a name or pattern: ``public.orders``, ``public.*``; as in a selection.
         :param kind: a kind, or a tuple of kinds: ``insert``, ``read`` (rows of a snapshot), ``update``, ``delete``, ``truncate``. All but
             ``truncate`` by default.
-        :param into: a dataclass, pydantic model or msgspec struct, made of the row after the change, of a delete of the deleted row
-            (see ``RowChange.into``). A row that does not fit is an error as if the handler had raised it.
+        :param into: the class of the first argument: a dataclass, pydantic model or msgspec struct. The object has the values of
+            the new row, or for a delete those of the deleted row (see ``RowChange.into``). A row that does not fit counts as an error of
+            the handler.
         :raises ConfigurationError: the pattern, the kind or the class is invalid.
         """
         kinds = (kind,) if isinstance(kind, str) else kind
@@ -120,9 +121,9 @@ class Router(Sink):
     def on_message(
         self, prefix: str
     ) -> Callable[[Callable[[Message], Awaitable[None]]], Callable[[Message], Awaitable[None]]]:
-        """Add the decorated coroutine function as the handler of logical decoding messages (``pg_logical_emit_message``).
+        """Add the decorated coroutine function as a handler of logical decoding messages (``pg_logical_emit_message``).
 
-        :param prefix: the whole prefix of the messages.
+        :param prefix: the exact prefix of the messages; patterns are not supported.
         """
 
         def add(function: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
@@ -157,7 +158,7 @@ class Router(Sink):
                 raise PermanentError(str(error)) from error
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:
-        """Check that each handler has a table.
+        """Check that each handler's pattern matches a published table.
 
         :raises PermanentError: a handler's pattern matches no published table.
         """

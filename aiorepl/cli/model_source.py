@@ -15,7 +15,7 @@ from aiorepl.values.types import ARRAY, COMPOSITE, DOMAIN, ENUM
 
 Style = Literal["dataclass", "pydantic", "msgspec"]
 
-# By the name of the type in pg_catalog. A type that is missing here is Any.
+# Annotations by the type's name in pg_catalog. All other types are Any.
 _ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bool": "bool",
@@ -63,10 +63,13 @@ class TableOfModel:
 class _Form:
     """How a class is written.
 
+    :param module: the module of the library.
     :param imports: the names from ``module`` that every class needs.
+    :param head: writes the lines up to the colon, from the class's name.
     :param first: the first lines within the class.
-    :param alias: makes what a field is set to whose column has another name.
-    :param refused: matches a character that no alias can have.
+    :param alias: writes the right-hand side of a field whose column has another name.
+    :param alias_import: the name from ``module`` that ``alias`` needs.
+    :param refused: matches a character that an alias cannot contain.
     """
 
     module: str
@@ -185,7 +188,7 @@ def _camel(name: str) -> str:
 
 
 def _field_names(columns: Sequence[ColumnOfModel]) -> list[str]:
-    # Names that stay are taken first, so that a changed name never takes the name of another column.
+    # Unchanged names are taken first, so that a changed name never takes the name of another column.
     found = [column.name if _stays(column.name) else "" for column in columns]
     for place, column in enumerate(columns):
         if not found[place]:
@@ -219,5 +222,5 @@ def _docstring(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    # ascii escapes whatever an editor or terminal could show as something else.
+    # ascii() escapes characters that an editor or terminal could show as others.
     return ascii(text)

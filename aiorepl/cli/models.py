@@ -39,13 +39,13 @@ SELECT DISTINCT n.nspname::pg_catalog.text AS schema, c.relname::pg_catalog.text
     type=click.Choice(["dataclass", "pydantic", "msgspec"]),
     default="dataclass",
     show_default=True,
-    help="What the classes are.",
+    help="The kind of the classes.",
 )
 def models(dsn: str | None, publication: tuple[str, ...], style: Style) -> None:
     """Print a Python module with a class for each published table, for RowChange.into and Router.on.
 
-    A class has the columns that the server sends. A column whose name is no Python name, or means something to pydantic, gets
-    another name and an alias. Types without an equivalent in Python's standard library are Any.
+    A class has the columns that the server sends. A field whose column's name is not an identifier in Python, or is
+    reserved by pydantic, gets another name and an alias. Types without an equivalent in Python's standard library are Any.
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.model_source import write_models

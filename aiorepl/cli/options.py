@@ -34,7 +34,7 @@ dsn = click.option(
     help="postgresql://user@host:5432/database; default: AIOREPL_DSN, or the PG* environment variables.",
 )
 
-# Without the environment's, which a file precedes.
+# No default from the environment: the dsn of a pipeline's file takes precedence over AIOREPL_DSN.
 dsn_over_file = click.option(
     "--dsn",
     help="postgresql://user@host:5432/database, which replaces the dsn of a pipeline's file; default: AIOREPL_DSN, or the PG* "

@@ -69,7 +69,7 @@ def load(
     reader = TableReader()
     document = document_of(path, "run")
     if dsn is not None and isinstance(document.get("source"), dict):
-        # Its variables need not be set.
+        # The variables of the replaced dsn need not be set.
         document["source"].pop("dsn", None)
     # Modules of transforms are beside the file.
     sys.path.insert(0, str(path.resolve().parent))
@@ -199,7 +199,7 @@ def named_source(
 
     if pipeline is not None:
         return load(pipeline, dsn).source
-    # For the commands that need no slot, or no publication.
+    # A command that needs no slot or no publication still needs a Source.
     return Source(dsn or default_dsn(), "unused" if slot is None else slot, publications or "unused")
 
 

@@ -18,7 +18,7 @@ def sequences() -> None:
     """Copy sequences, which logical replication does not send, to another server."""
 
 
-@sequences.command(short_help="Set the sequences of another server to the values of this one.")
+@sequences.command(short_help="Set the sequences of another server to the values of the source.")
 @options.dsn
 @options.target_dsn
 def copy(dsn: str | None, target_dsn: str) -> int:

@@ -38,14 +38,14 @@ def verify() -> None:
     type=options.DURATION,
     default="5s",
     show_default=True,
-    help="Without --pipeline: how far the target may be behind.",
+    help="Without --pipeline: the time that the target gets to catch up.",
 )
 @click.option(
     "--timeout",
     type=options.DURATION,
     default="10m",
     show_default=True,
-    help="How long to look again at rows that change, and to wait for the pipeline.",
+    help="How long to compare changing rows again, and to wait for the pipeline.",
 )
 @click.option("--keys", "show_keys", is_flag=True, help="Print the keys of some rows that differ.")
 @click.pass_obj
@@ -63,9 +63,9 @@ def tables(
 ) -> int:
     """Compare the published tables of a server with the tables of the same names on another one.
 
-    Both servers compute checksums of ranges of rows. Where these differ, rows are compared one by one; rows that change meanwhile are
-    compared again, with --pipeline once the pipeline has delivered what was committed. Name the source by --pipeline, or by --dsn and
-    --publication. The exit code is 1 if a table differs or was not compared.
+    Both servers compute checksums of ranges of rows. Where checksums differ, rows are compared one by one. Rows that change
+    meanwhile are compared again; with --pipeline, the command first waits until the pipeline has delivered all committed changes. Name
+    the source by --pipeline, or by --dsn and --publication. The exit code is 1 if a table differs or was not compared.
     """
     from aiorepl.cli.event_loop import run_async
 

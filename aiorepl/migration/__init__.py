@@ -1,1 +1,1 @@
-"""Moves from one server to another: compares the published tables in SQL, and copies sequences."""
+"""Migration to another server: compares the published tables in SQL, and copies sequences."""

@@ -1,7 +1,7 @@
-"""Compares tables, first by checksums, then row by row where those differ, until the rows of a running stream are settled.
+"""Compares tables by checksums, and row by row where checksums differ. Rows that a running stream changes are compared again.
 
-A row differs if, twice in a row, the source had the same row before and after the target was read, and the target had another
-one. In between, the target gets the time to catch up.
+A row is reported after two consecutive comparisons with the same result: the source's row did not change while the target was read,
+and the target's row was another one. In each comparison, the target gets time to catch up before its rows are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TableResult:
     :param additional: the number of rows that only the target has.
     :param different: the number of rows with other values.
     :param unsettled: the number of rows that changed whenever they were compared.
-    :param problem: why the table could not be compared.
+    :param problem: why the table could not be compared; ``None`` if it was compared.
     :param keys: the keys of some rows that differ. Row data: do not log them.
     """
 
@@ -83,11 +83,11 @@ class Comparison:
     """Compares the tables of publications on two servers.
 
     :param source: an asyncpg connection of ``connect_sql``.
-    :param target: another one.
+    :param target: such a connection to the other server.
     :param settle: waits until the target has everything that the source had committed before.
-    :param timeout: how long rows that change are looked at again, in seconds.
-    :param range_blocks: about how many blocks of a table are read by one query.
-    :ivar doing: for people, what is being done.
+    :param timeout: how long changing rows are compared again, in seconds.
+    :param range_blocks: the approximate number of a table's blocks that one query reads.
+    :ivar doing: a text for people: the present step.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ def _settle(piece: _Piece, after: Rows, target: Rows) -> None:
     still: dict[Key, tuple[object, object]] = {}
     for key in after.keys() | target.keys() if known is None else known:
         ours, theirs = after.get(key, ()), target.get(key, ())
-        # A row that has changed since may be on the target as it was before.
+        # The target may still have the row as it was before the source's last change.
         if theirs in (ours, piece.before.get(key, ())):
             continue
         stable = piece.before.get(key, ()) == ours
@@ -194,7 +194,7 @@ def _settle(piece: _Piece, after: Rows, target: Rows) -> None:
 
 
 def _count(result: TableResult, key: Key, ours: Sequence[int], theirs: Sequence[int]) -> None:
-    if isinstance(key, int):  # rows without a key: as many of the same as one side has more
+    if isinstance(key, int):  # rows without a key: only the numbers of equal rows can differ
         surplus = len(ours) - len(theirs)
         result.missing += max(surplus, 0)
         result.additional += max(-surplus, 0)

@@ -1,4 +1,4 @@
-"""Copies sequences, which logical replication does not send, from one server to another. They never move backwards there."""
+"""Copies sequences, which logical replication does not send, from one server to another. A sequence of the target never moves backwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Name = tuple[str, str]
 class Value:
     """The state of a sequence.
 
-    :param called: whether ``last`` was given out, so that the next value is the one after it.
+    :param called: whether ``last`` was given out; if not, ``last`` is the next value.
     """
 
     last: int
@@ -37,18 +37,18 @@ class Value:
     increment: int
 
     def is_behind(self, other: Value) -> bool:
-        """Whether this sequence would give out values before the next one of ``other``."""
+        """Whether the next value of this sequence comes before the next value of ``other``."""
         sign = 1 if other.increment > 0 else -1
         return (self.last * sign, self.called) < (other.last * sign, other.called)
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedSequence:
-    """What became of one sequence.
+    """The result of copying one sequence.
 
-    :param before: the last value of the target before.
-    :param after: the last value of the target now.
-    :param problem: why it was not copied.
+    :param before: the target's last value before the copy.
+    :param after: the target's last value after the copy.
+    :param problem: why the sequence was not copied; ``None`` if it was copied.
     """
 
     schema: str
@@ -65,12 +65,12 @@ class CopiedSequence:
 
 
 async def copy_sequences(source: Any, target: Any) -> list[CopiedSequence]:
-    """Set each sequence of the target to the value of the sequence of the same name on the source, unless it is ahead.
+    """Set each sequence of the target to the value of the sequence of the same name on the source, unless the target is ahead.
 
-    No session may use the sequences meanwhile: what the source gives out later is missing on the target.
+    No session may use the sequences meanwhile: values that the source gives out later would be given out again by the target.
 
     :param source: an asyncpg connection of ``connect_sql``.
-    :param target: another one.
+    :param target: such a connection to the other server.
     :raises ConnectionLost, ServerError: a catalog cannot be read.
     """
     try:

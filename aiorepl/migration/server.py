@@ -1,4 +1,4 @@
-"""One of the two servers of a comparison: its tables, and what is read of their rows."""
+"""One server of a comparison: its tables, and the checksums, keys and hashes of their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
 _T = TypeVar("_T")
 
-# Rows that row-level security hides are an error, and no difference.
+# With row_security off, a policy that would hide rows is an error, so hidden rows are not reported as missing.
 PREPARE: Final = "SET default_transaction_read_only = on; SET row_security = off; SET statement_timeout = 0"
 _COLUMNS: Final = """
 SELECT c.relkind::text AS kind, a.attname::text AS name, a.atttypid AS type
@@ -68,7 +68,7 @@ class Server:
         return replace(table, columns=columns, filters=None, partitioned=found[0]["kind"] == "p")
 
     async def ranges(self, table: PublishedTable, target: PublishedTable, blocks: int) -> Sequence[FirstKeys]:
-        """Cut a table of this server into ranges of about so many blocks, if both servers order the key in the same way."""
+        """Cut a table of this server into ranges of about ``blocks`` blocks, if both servers order the key in the same way."""
         if not table.key or not {each.key[0].type_oid for each in (table, target)} <= ORDERED_TYPES:
             return [ALL]
         found = await self._answer(self.connection.fetchval(_BLOCKS, table.oid))

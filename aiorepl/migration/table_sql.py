@@ -1,8 +1,8 @@
 """The SQL that computes checksums of a table's rows, and lists their keys. Pure.
 
-A column is read by the output function of its type (``chunk_query.as_text``), and nothing of a user's is called: no cast, no
-operator, no comparison. Rows are divided by a hash of their key, so both servers divide them in the same way, whatever their
-collations. In addition, ranges of the key's first column keep each query short, if the order of its type is the same everywhere.
+The output function of a column's type makes the column's text (``chunk_query.as_text``). The SQL calls no cast, operator or comparison
+that a user can define. A hash of the key divides rows into buckets, so both servers divide them in the same way, whatever their
+collations. Ranges of the key's first column keep each query short, if its type has the same order on all servers.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ def _hashed(table: PublishedTable, keys: FirstKeys) -> str:
 
 
 def _joined(columns: Sequence[str]) -> str:
-    """Return the SQL of a row's text, which is unambiguous."""
+    """Return the SQL of an unambiguous text of these columns: each value with its length, or ``N`` for NULL."""
     texts = [as_text(identifier(name)) for name in columns]
     return " || ".join(f"coalesce(length({text}) || ':' || ({text}), 'N')" for text in texts) or "''"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Axis:
-    """Seconds since 1970 as of a clock that never goes back.
+    """A clock in seconds since 1970 that never goes back.
 
-    If the machine's clock is set forward, the axis follows, also after a sleep. If it is set back, the axis goes on, and ``skew`` is
-    the difference.
+    If the machine's clock is set forward, the axis follows, also after the machine has slept. If the machine's clock is set back, the
+    axis continues, and ``skew`` is the difference.
 
     :param monotonic: a clock that is never set.
     :param wall: the machine's clock.

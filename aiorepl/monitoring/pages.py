@@ -23,9 +23,9 @@ _MARK_SECONDS: Final = 10.0
 """A mark is in each event for so long, because it may be made after an event of the same second."""
 _EVENTS: Final = "text/event-stream"
 _UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
-"""nginx, and proxies that follow it, otherwise keep events until a buffer is full."""
+"""Without this header, nginx and proxies that know it keep events until a buffer is full."""
 _GZIP: Final = 16 + 13
-"""zlib's code for the format of gzip with a window of 8 KiB, because each client has its own."""
+"""zlib's code for gzip with a window of 8 KiB. The window is small, because the server keeps one for each client."""
 _POLICY: Final = "Content-Security-Policy"
 HEADERS: Final = {
     _POLICY: "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -71,8 +71,8 @@ def page(name: str) -> Response:
 
 
 def events(request: Request, describe: Callable[[], dict[str, Any]], trends: Trends, axis: Axis) -> Response:
-    """Stream the contents of a page each second. The values of its charts follow the first event, in small parts, between which
-    the event loop does other work.
+    """Stream the contents of a page each second. The history of its charts follows the first event in small parts. Between
+    two parts, the event loop does other work.
     """
 
     async def stream() -> AsyncIterator[bytes]:

@@ -53,8 +53,8 @@ class Peaks:
         return found.read(stored, count) if stored in found.series else [None] * count
 
     def parts(self, most: int) -> Iterator[dict[str, Any]]:
-        """Yield the levels in parts, each with at most so many series: the number of the level, its step in seconds, its number of
-        steps, the number of its last step, and for each series the values.
+        """Yield the levels in parts of at most ``most`` series. A part has the number of the level, its step in seconds, its number of
+        steps, the number of its last step, and the values by series.
 
         Step ``n`` begins ``n * step`` seconds after 1970. The last value of a series is that of the last step.
         """
@@ -70,7 +70,7 @@ class Peaks:
     def _store(self, name: str) -> str:
         if name in self._names:
             return name
-        # The last place belongs to those that find none.
+        # The last series is ``others``, for all further names.
         if len(self._names) >= self._most_series - 1:
             name = OTHERS
         self._names.add(name)

@@ -69,7 +69,7 @@ class Trends:
         return [{"time": at, "kind": kind} for at, kind in self._marks if at >= since]
 
     def parts(self) -> Iterator[dict[str, Any]]:
-        """Yield all values in small parts, as ``Peaks.parts`` does, each with the kind ``lags`` or ``rates``."""
+        """Yield all values in small parts, as ``Peaks.parts`` does. Each part has the kind ``lags`` or ``rates``."""
         for kind, peaks in (("lags", self._lags), ("rates", self._rates)):
             yield from ({"kind": kind, **part} for part in peaks.parts(_SERIES_IN_PART))
 

@@ -1,7 +1,7 @@
 """Waits until sinks of a running pipeline have made everything up to an LSN durable, seen from another process.
 
-The slot says how far the journal is durable, or without a journal all sinks. A sink behind a journal has a cursor, which moves
-to the ends of segments only. So a sink that has read the whole journal counts as being where the journal is.
+The slot's confirmed LSN is that of the journal; without a journal, that of the slowest sink. A sink of a journal has a cursor, and cursors
+stop only at the ends of segments. So a sink with its cursor at the journal's end has everything up to the slot's LSN.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Arrival:
 
     :param journal: the pipeline's journal; ``None`` if its sinks read the slot.
     :param ledger: the folder of the chunk ledger of snapshots; ``None`` if there are no snapshots.
-    :ivar waiting_for: what the wait waits for, for people.
+    :ivar waiting_for: a text for people: the reason why the wait has not ended.
     """
 
     source: Source
@@ -87,7 +87,7 @@ class Arrival:
         target = await _mark(connection) if lsn is None else lsn
         confirmed = await self._confirmed(connection)
         if lsn is not None and self.ledger is not None and confirmed >= target:
-            # The slot begins here, and the rows of the snapshot come before that: wait for something after them.
+            # A new slot may begin at or after ``lsn``, before the snapshot's rows are delivered: wait for a later LSN.
             target = max(target, await _mark(connection))
         while confirmed < target:
             what = "the sinks have" if self.journal is None else "the journal has"
@@ -149,7 +149,7 @@ def _positions(journal: Store, sinks: Sequence[str]) -> tuple[LSN | None, dict[s
     reader, cursors = JournalReader(journal), Cursors(journal)
     if reader.recorded_position() is None:
         return None, {}
-    # The end first: a sink that has reached it has everything that the slot had confirmed before.
+    # Read the end before the cursors: a sink at this end has everything that the slot had confirmed earlier.
     end = reader.end().lsn
     found = {name: cursors.read(name) for name in sinks}
     return end, {name: None if each is None else each.position.lsn for name, each in found.items()}

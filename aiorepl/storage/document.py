@@ -1,6 +1,6 @@
 """A small file with one owner, replaced by compare-and-swap.
 
-A process that was paused, and whose work another process has taken over, cannot overwrite the other process's file.
+If a process is paused and another process takes over its work, the first process cannot overwrite the other's file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class Document(Generic[T]):
-    """A file and the version of it that this object has read or written last. Its methods block.
+    """A file, and the file's version at the last read or write of this object. The methods block.
 
     :param store: the folder.
     :param name: the file's name.
     :param dump: makes the file's bytes, sealed by ``checked_json.seal``.
-    :param load: parses them; its second argument is the file's location, for errors.
+    :param load: parses the file's bytes; the second argument is the file's location, for errors.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Document(Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """Whether there was a file when this object read or wrote last; false before."""
+        """Whether the file existed at the last read or write of this object; false before the first one."""
         return self._version is not None
 
     def load(self) -> T | None:
         """Read the file; ``None`` if there is none.
 
-        :raises JournalError: it is damaged, has another format, or cannot be read. ``replace`` replaces a damaged file.
+        :raises JournalError: the file is damaged, has another format, or cannot be read. ``replace`` replaces a damaged file.
         """
         with reading(self.store):
             try:
@@ -61,14 +61,14 @@ class Document(Generic[T]):
         """Replace the version that this object has read or written last; create the file if there was none. Durable on return.
 
         :raises Superseded: another process has written or deleted the file since.
-        :raises OSError: it cannot be written.
+        :raises OSError: the file cannot be written.
         """
         self._version = self.store.replace(self.name, self._dump(contents), self._version)
 
     def delete(self) -> None:
         """Delete the file, whatever its version. A power failure may restore it.
 
-        :raises JournalError: it cannot be deleted.
+        :raises JournalError: the file cannot be deleted.
         """
         with reading(self.store):
             self.store.delete(self.name)
@@ -78,12 +78,12 @@ class Document(Generic[T]):
 async def replace_for_slot(document: Document[T], contents: T) -> None:
     """Replace a document of a pipeline: its owner is the process that has the slot.
 
-    A write in a thread goes on after a cancellation, and could replace a later write. So callers make the call, and the change of
-    their memory after it, with ``uninterrupted``.
+    A write in a thread continues after a cancellation, and could replace a later write. So callers use ``uninterrupted`` for this call
+    together with the change of their memory that follows.
 
-    :raises PermanentError: another process has written it, or it cannot be written.
-    :raises TransientError: it cannot be written at this moment.
-    :raises JournalError: the store refuses it.
+    :raises PermanentError: another process has written the file, or the file cannot be written.
+    :raises TransientError: the file cannot be written at this moment.
+    :raises JournalError: the store refuses the write.
     """
     try:
         await asyncio.to_thread(document.replace, contents)

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 _Make = Callable[[Mapping[str, Any]], Any]
-# Subclasses of a class that are values of another type.
+# Subclasses whose values do not fit an annotation of the base class: True is no int, and a datetime is no date.
 _DISTINCT: Final[dict[type, type]] = {bool: int, datetime: date}
 
 
 class Model(NamedTuple):
-    """What a class needs of a row.
+    """The columns that a class needs, and how to make its objects.
 
-    :param columns: the columns of its fields; ``None``: all columns of the row.
+    :param columns: the columns of the class's fields; ``None``: all columns of the row.
     :param unchanged: the columns that may be ``UNCHANGED``.
-    :param make: makes an object of columns and values. It raises ``DataError`` without a table's name, and without a value.
+    :param make: makes an object from values by column. The text of its ``DataError`` names neither the table nor a value.
     """
 
     columns: frozenset[str] | None
@@ -51,7 +51,7 @@ class Model(NamedTuple):
     make: _Make
 
 
-# By the class, of which everything here follows.
+# A cache by class. A model depends on its class alone.
 _MODELS: Final[WeakKeyDictionary[type, Model]] = WeakKeyDictionary()
 
 
@@ -66,7 +66,7 @@ def into(row: Row, model: type[M], relation: Relation) -> M:
         values = dict(row)
     else:
         values = {name: row[name] for name in row if name in known.columns}
-        # A default of the model stands for a column that the table does not have, not for one that was not sent.
+        # A default of the model may replace a column that the table lacks, but not a column that the server did not send.
         if missing := [name for name in relation.names if name in known.columns and name not in values]:
             raise DataError(
                 f"{relation}: {model.__qualname__} needs {_columns(missing)}, which the old row does not have: set REPLICA IDENTITY "
@@ -86,7 +86,7 @@ def into(row: Row, model: type[M], relation: Relation) -> M:
 
 
 def model_of(model: type) -> Model:
-    """Find out what a class needs of a row.
+    """Return the ``Model`` of a class.
 
     :raises ConfigurationError: the class is neither a dataclass nor a model of pydantic or msgspec, or its annotations cannot be read.
     """
@@ -125,7 +125,7 @@ def _pydantic(model: Any) -> Model:
         try:
             return model.model_validate(values)
         except ValidationError as error:
-            # The texts of the errors have the values.
+            # str(error) would quote the row's values.
             problems = [
                 f"{'.'.join(map(str, each['loc'])) or 'the row'} ({each['type']})"
                 for each in error.errors(include_url=False, include_context=False, include_input=False)
@@ -142,7 +142,7 @@ def _msgspec(model: Any) -> Model:
         try:
             return convert(values, model)
         except ValidationError as error:
-            # "Expected `int`, got `str` - at `$.id`": what comes before may quote a value.
+            # In "Expected `int`, got `str` - at `$.id`", the part before the path may quote a value.
             _, _, path = str(error).rpartition(" - at ")
         raise DataError(f"{path.strip('`') or 'the row'} does not fit the model {model.__qualname__}")
 
@@ -153,7 +153,7 @@ class _Field(NamedTuple):
     """A field of a dataclass.
 
     :param allowed: the classes of its values; ``None``: any.
-    :param convert: makes the field's value of the column's, unless the column is NULL or unchanged.
+    :param convert: converts the column's value to the field's; not called for NULL and ``UNCHANGED``.
     :param required: whether the field has no default.
     """
 
@@ -172,7 +172,7 @@ class _Field(NamedTuple):
             try:
                 return self.convert(value)
             except (TypeError, ValueError, DataError):
-                pass  # the text of a ValueError may have the value
+                pass  # the text of a ValueError may quote the value
         elif self.allowed is None or _fits(value, self.allowed):
             return value
         expected = " | ".join("None" if each is NoneType else each.__name__ for each in self.allowed or ())
@@ -220,7 +220,7 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:
 
 
 def _nested(model: type) -> Callable[[Any], Any]:
-    """Return what makes an object of a dataclass from a composite value."""
+    """Return a function that makes an object of a dataclass from a composite value."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):

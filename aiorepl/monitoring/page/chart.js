@@ -16,7 +16,7 @@ function forget(level) {
   for (const series of level.series.values())
     for (const index of [...series.keys()]) if (index <= level.last - level.count) series.delete(index);
 }
-// Moves everything by some seconds: the server's time goes back only if the server was started again, after its clock was set back.
+// Moves all values and marks by some seconds. The server's time goes back only after a restart with a clock that was set back.
 function move(seconds) {
   for (const level of [...trends.lags, ...trends.rates]) {
     const steps = Math.round(seconds / level.step);

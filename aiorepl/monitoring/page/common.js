@@ -2,7 +2,7 @@
 "use strict";
 const $ = id => document.getElementById(id);
 const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000, HIDDEN_MS = 15000, STEADY_SECONDS = 5;
-// Read by two clocks: one stands still while the computer sleeps, the other one can be set.
+// Two clocks: performance.now may stop while the computer sleeps, and Date.now can be set.
 const began = () => [Date.now(), performance.now()];
 const since = ([date, time]) => Math.max(Date.now() - date, performance.now() - time);
 let received = null, asked = began();

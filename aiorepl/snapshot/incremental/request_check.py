@@ -20,7 +20,7 @@ async def require_possible(
 
     :param connection: an asyncpg connection.
     :param where: a condition that a signal can have.
-    :raises ConfigurationError: a pipeline would reject the request; says what to do.
+    :raises ConfigurationError: a pipeline would reject the request; the message says what to do.
     :raises asyncpg.PostgresError: the server failed.
     """
     found = await look_up(connection, publications, names)
