@@ -495,3 +495,27 @@ async def _drop(connection: asyncpg.Connection, dsn: str, name: str) -> None:
             with contextlib.suppress(asyncpg.ObjectInUseError):
                 await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
                 break
+
+
+@pytest.fixture
+def commits_wait():
+    """Return a function that returns once commits on a server wait for a synchronous standby.
+
+    The checkpointer of a busy machine may read ``synchronous_standby_names`` later than sessions do.
+    """
+
+    async def commits_wait(dsn: str) -> None:
+        probe, watching = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'"
+        async with asyncio.timeout(60):
+            while True:
+                commit = asyncio.create_task(probe.execute("SELECT pg_logical_emit_message(true, '', '')"))
+                while not commit.done():
+                    if await watching.fetchrow(waits, probe.get_server_pid()) is not None:
+                        await watching.fetch("SELECT pg_terminate_backend($1)", probe.get_server_pid())
+                        await asyncio.wait({commit})
+                        assert commit.exception() is not None
+                        await watching.close()
+                        return
+
+    return commits_wait

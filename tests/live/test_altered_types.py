@@ -358,7 +358,7 @@ def interrupted(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["replaced", "renamed", "added and renamed"])
-async def test_a_look_up_before_the_commit_is_visible(servers, interrupted, name):
+async def test_a_look_up_before_the_commit_is_visible(servers, interrupted, commits_wait, name):
     """The transaction becomes visible between two queries of a look-up. No row has names of another time."""
     statements, expected = WITHIN[name]
     pending = interrupted("txid_current_snapshot")
@@ -380,6 +380,7 @@ async def test_a_look_up_before_the_commit_is_visible(servers, interrupted, name
                 await other.execute("SELECT pg_reload_conf()")
                 while not await writer.fetchval("SHOW synchronous_standby_names"):
                     await asyncio.sleep(0.02)
+                await commits_wait(server.dsn)
 
                 async def make_visible():
                     await other.execute("ALTER SYSTEM RESET synchronous_standby_names")

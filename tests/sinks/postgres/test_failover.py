@@ -80,7 +80,7 @@ async def test_a_failover_of_the_target(pairs, servers, tmp_path, journal):
 
 
 async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_had_it(
-    pairs, servers, caplog
+    pairs, servers, caplog, commits_wait
 ):
     """It is visible on the target, but not confirmed before the standby has it. The log says what the sink waits for."""
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -99,7 +99,7 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
                 await asyncio.sleep(0.02)
         await inside.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         await inside.execute("SELECT pg_reload_conf()")
-        await commits_wait(inside, target.dsn, waiting)
+        await commits_wait(target.dsn)
         await pair.source.execute(pair.kilobytes(10))
         end = await pair.wal()
         async with asyncio.timeout(60):
@@ -129,17 +129,3 @@ async def confirmed(pair):
     """Return the slot's confirmed position."""
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
     return LSN.parse(await pair.source.fetchval(query, pair.slot))
-
-
-async def commits_wait(inside, dsn, waiting):
-    """Return once commits wait: the checkpointer of a busy machine may read the new setting late."""
-    probe = await asyncpg.connect(dsn)
-    async with asyncio.timeout(60):
-        while True:
-            commit = asyncio.create_task(probe.execute("SELECT pg_logical_emit_message(true, '', '')"))
-            while not commit.done():
-                if await inside.fetchval(waiting):
-                    await inside.fetch("SELECT pg_terminate_backend($1)", probe.get_server_pid())
-                    await asyncio.wait({commit})
-                    assert isinstance(commit.exception(), asyncpg.PostgresConnectionError | ConnectionError)
-                    return
