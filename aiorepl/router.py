@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
 from aiorepl.errors import ConfigurationError, DataError, PermanentError
@@ -103,6 +104,8 @@ class Router(Sink):
         :raises ConfigurationError: the pattern, the kind or the class is invalid.
         """
         kinds = (kind,) if isinstance(kind, str) else kind
+        if not isinstance(tables, str) or not isinstance(kinds, tuple) or not kinds:
+            raise ConfigurationError("on takes the name of a table, and as kind a word or a tuple of words")
         for each in kinds:
             if each not in _KINDS:
                 raise ConfigurationError(f"there is no kind {each!r}: {suggestion(str(each), _KINDS)}")
@@ -113,6 +116,7 @@ class Router(Sink):
         patterns = Patterns("tables", (tables,), 2)
 
         def add(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+            _require_coroutine_function(function)
             self._handlers.append(_Handler(patterns, kinds, into, function))
             return function
 
@@ -127,6 +131,7 @@ class Router(Sink):
         """
 
         def add(function: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
+            _require_coroutine_function(function)
             self._messages.setdefault(prefix, []).append(function)
             return function
 
@@ -171,3 +176,12 @@ class Router(Sink):
 
     def __repr__(self) -> str:
         return f"<Router of {len(self._handlers) + sum(map(len, self._messages.values()))} handlers>"
+
+
+def _require_coroutine_function(function: object) -> None:
+    """Check a handler.
+
+    :raises ConfigurationError: it is no coroutine function.
+    """
+    if not iscoroutinefunction(function) and not iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise ConfigurationError("a handler is a coroutine function: write async def")

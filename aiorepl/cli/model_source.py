@@ -41,6 +41,11 @@ _MODULES: Final = {
 }
 
 
+_USED: Final = frozenset(
+    {*_MODULES, "field", "Field", "bool", "int", "float", "str", "bytes", "list", "dict"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnOfModel:
     """A column: its name, the oid of its type, and whether it can be NULL."""
@@ -194,7 +199,8 @@ def _field_names(columns: Sequence[ColumnOfModel]) -> list[str]:
         if not found[place]:
             name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", column.name)).lstrip("_")
             name = name if name.isidentifier() else f"column_{name}"
-            found[place] = _unused(name if _stays(name) else f"{name}_", found)
+            # An alias is an assignment, which hides what annotations after it name.
+            found[place] = _unused(name if _stays(name) and name not in _USED else f"{name}_", found)
     return found
 
 

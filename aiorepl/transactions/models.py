@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from types import NoneType, UnionType
@@ -25,7 +26,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.errors import AioreplError, ConfigurationError, DataError
 from aiorepl.pgoutput.tuples import UNCHANGED, Unchanged
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aiorepl.transactions.rows import Row
 
 M = TypeVar("M")
+_MSGSPEC_PATH: Final = re.compile(r" - at `\$\.([^.\[`]+)[^`]*`$|^Object missing required field `([^`]+)`$")
 _Make = Callable[[Mapping[str, Any]], Any]
 # Subclasses whose values do not fit an annotation of the base class: True is no int, and a datetime is no date.
 _DISTINCT: Final[dict[type, type]] = {bool: int, datetime: date}
@@ -82,6 +84,10 @@ def into(row: Row, model: type[M], relation: Relation) -> M:
         value: M = known.make(values)
     except DataError as error:
         raise DataError(f"{relation}: {error}") from None
+    except AioreplError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the user's class; the text may quote values
+        raise DataError(f"{relation}: {model.__qualname__} refuses the row: {type(error).__name__}") from None
     return value
 
 
@@ -113,11 +119,13 @@ def _pydantic(model: Any) -> Model:
 
     names: set[str] = set()
     every = model.model_config.get("extra") == "allow"
+    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
     for name, field in model.model_fields.items():
         alias = field.validation_alias or name
+        names |= {name} if by_name else set()
         for each in alias.choices if isinstance(alias, AliasChoices) else [alias]:
             if isinstance(each, str):
-                names |= {each, name}
+                names.add(each)
             else:  # a path into a column
                 every = True
 
@@ -125,9 +133,9 @@ def _pydantic(model: Any) -> Model:
         try:
             return model.model_validate(values)
         except ValidationError as error:
-            # str(error) would quote the row's values.
+            # str(error) would quote the row's values, and a path within a document its keys.
             problems = [
-                f"{'.'.join(map(str, each['loc'])) or 'the row'} ({each['type']})"
+                f"{each['loc'][0] if each['loc'] else 'the row'} ({each['type']})"
                 for each in error.errors(include_url=False, include_context=False, include_input=False)
             ]
         raise DataError(f"{', '.join(problems)}: the row does not fit the model {model.__qualname__}")
@@ -142,9 +150,11 @@ def _msgspec(model: Any) -> Model:
         try:
             return convert(values, model)
         except ValidationError as error:
-            # In "Expected `int`, got `str` - at `$.id`", the part before the path may quote a value.
-            _, _, path = str(error).rpartition(" - at ")
-        raise DataError(f"{path.strip('`') or 'the row'} does not fit the model {model.__qualname__}")
+            # In "Expected `int`, got `str` - at `$.id`", the part before the path may quote a value, and the path may go on.
+            path = _MSGSPEC_PATH.search(str(error))
+        name = "" if path is None else path[1] or path[2]
+        column = name if name in model.__struct_encode_fields__ else "the row"
+        raise DataError(f"{column} does not fit the model {model.__qualname__}")
 
     return Model(frozenset(model.__struct_encode_fields__), frozenset(), make)
 
@@ -171,9 +181,9 @@ class _Field(NamedTuple):
         if self.convert is not None and value is not None and value is not UNCHANGED:
             try:
                 return self.convert(value)
-            except (TypeError, ValueError, DataError):
-                pass  # the text of a ValueError may quote the value
-        elif self.allowed is None or _fits(value, self.allowed):
+            except Exception:  # noqa: BLE001, S110 - of the user's class; the text may quote the value
+                pass
+        if self.allowed is None or _fits(value, self.allowed):
             return value
         expected = " | ".join("None" if each is NoneType else each.__name__ for each in self.allowed or ())
         found = "NULL" if value is None else f"a value of {type(value).__name__}"
@@ -202,7 +212,7 @@ def _dataclass(model: Any) -> Model:
 
     return Model(
         frozenset(field.column for field in fields),
-        frozenset(field.column for field in fields if field.allowed is None or Unchanged in field.allowed),
+        frozenset(field.column for field in fields if Unchanged in (field.allowed or ())),
         make,
     )
 

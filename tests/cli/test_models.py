@@ -48,6 +48,7 @@ NAMES = st.one_of(
             "base_model",
             "self",
             "cls",
+            *("_field", "_Field", "_date", "_str", "_int", "_Decimal", " field", "_list"),
         ]
     ),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12),
@@ -63,7 +64,7 @@ def module(text: str, name: str = "written") -> ModuleType:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(
     tables=st.lists(
         st.tuples(NAMES, NAMES, st.lists(NAMES, unique=True, max_size=8)),

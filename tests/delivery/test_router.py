@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import pytest
@@ -141,6 +142,9 @@ async def test_a_row_that_does_not_fit():
         ({"tables": "public.orders", "kind": ("insert", "message")}, "no kind 'message'"),
         ({"tables": "public.orders", "kind": "truncate", "into": Order}, "a truncate has no row"),
         ({"tables": "public.orders", "into": object}, "object is no model"),
+        ({"tables": 5}, "on takes the name of a table"),
+        ({"tables": "public.orders", "kind": ()}, "a tuple of words"),
+        ({"tables": "public.orders", "kind": ["insert"]}, "a tuple of words"),
     ],
 )
 def test_what_is_refused(arguments, message):
@@ -151,10 +155,22 @@ def test_what_is_refused(arguments, message):
 async def test_check_finds_a_handler_without_a_table():
     router = Router()
     for tables in ("public.orders", "shop.*", "later.on?"):
-        router.on(tables)(None)
+        router.on(tables)(nothing)
     await router.check([("public", "orders"), ("shop", "items")])
-    router.on("public.order")(None)
+    router.on("public.order")(nothing)
     with pytest.raises(
         PermanentError, match=r"public\.order matches no published table: did you mean public\.orders"
     ):
         await router.check([("public", "orders"), ("shop", "items")])
+
+
+async def nothing(change):
+    """Handle nothing."""
+
+
+def test_a_handler_is_a_coroutine_function():
+    """Otherwise its first change would be handled before the error."""
+    for add in (Router().on("public.orders"), Router().on_message("mail")):
+        with pytest.raises(ConfigurationError, match="write async def"):
+            add(print)
+        add(functools.partial(nothing))

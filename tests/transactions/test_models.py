@@ -10,6 +10,7 @@ from typing import Any, Literal, NewType, Optional
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from aiorepl.errors import ConfigurationError, DataError
@@ -269,3 +270,91 @@ def test_a_class_is_examined_once(order, monkeypatch):
     assert order(id=(INT4, "7")).into(NarrowOrder) == NarrowOrder(7)
     monkeypatch.setattr("aiorepl.transactions.models._dataclass", None)
     assert order(id=(INT4, "8")).into(NarrowOrder) == NarrowOrder(8)
+
+
+class PostInitStruct(msgspec.Struct):
+    note: str
+
+    def __post_init__(self):
+        raise ValueError(f"bad {self.note}")
+
+
+class DocumentModel(pydantic.BaseModel):
+    note: dict[str, int]
+
+
+class DocumentStruct(msgspec.Struct):
+    note: dict[str, int]
+
+
+@pydantic.dataclasses.dataclass
+class PydanticDataclass:
+    note: pydantic.constr(max_length=3)
+
+
+@dataclass
+class PostInit:
+    note: Any
+
+    def __post_init__(self):
+        raise KeyError(self.note)
+
+
+class Raising(enum.Enum):
+    ONE = "one"
+
+    @classmethod
+    def _missing_(cls, value):
+        raise KeyError(value)
+
+
+@dataclass
+class WithEnum:
+    note: Raising
+
+
+JSONB = 3802
+
+
+@pytest.mark.parametrize(
+    ("model", "column"),
+    [
+        (PostInitStruct, (TEXT, "s3cret")),
+        (DocumentModel, (JSONB, '{"s3cret": "x"}')),
+        (DocumentStruct, (JSONB, '{"s3cret": "x"}')),
+        (PydanticDataclass, (TEXT, "s3cret")),
+        (PostInit, (TEXT, "s3cret")),
+        (WithEnum, (TEXT, "s3cret")),
+    ],
+)
+def test_no_error_of_a_users_class_has_a_value(order, model, column):
+    with pytest.raises(DataError, match=rf"^public\.shop: .*{model.__name__}") as caught:
+        order(id=(INT4, "7"), note=column).into(model)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_an_enum_or_text(order):
+    @dataclass
+    class Loose:
+        note: Colour | str
+
+    assert order(id=(INT4, "7"), note=(TEXT, "green")).into(Loose).note == "green"
+    assert order(id=(INT4, "7"), note=(TEXT, "red")).into(Loose).note is Colour.RED
+
+
+def test_any_is_not_unchanged(order):
+    @dataclass
+    class Loose:
+        note: Any
+
+    with pytest.raises(DataError, match="was not sent"):
+        order("update", id=(INT4, "7"), note=(TEXT, UNCHANGED)).into(Loose)
+
+
+def test_a_name_with_an_alias_takes_no_other_column(order):
+    class Aliased(pydantic.BaseModel, extra="forbid"):
+        id: int = pydantic.Field(alias="order_id")
+
+    assert order(id=(INT4, "7"), order_id=(INT4, "8")).into(Aliased).id == 8
