@@ -77,7 +77,7 @@ class SelectionState:
         self._document = None if folder is None else Document(open_store(folder), name, _dump, _load)
         self._slot = slot
         self._journaled = journaled
-        # What the file has, or would have if it existed.
+        # The contents of the file; before the first write, the contents that it is going to have.
         self._stored = _Memories()
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
@@ -213,7 +213,7 @@ _NO_RULES: Final[Rules] = Selection().rules
 
 
 def _require_source(found: _Memories, source: str, location: str) -> None:
-    """Check that the memories are those of this cluster and database.
+    """Check that the memories belong to this cluster and database.
 
     :raises ConfigurationError: they are those of another.
     """

@@ -247,8 +247,12 @@ class RedisSink(Sink):
                 schema_events[oid] = schema_events.get(oid, []) + events
             else:
                 events = []
-                if isinstance(change, RowChange) and _parse_id(_identity(change)) > _parse_id(stored):
-                    events = schema_events.pop(change.relation.oid, [])
+                if (
+                    isinstance(change, RowChange)
+                    and change.relation.oid in schema_events
+                    and _parse_id(_identity(change)) > _parse_id(stored)
+                ):
+                    events = schema_events.pop(change.relation.oid)
                 names = (b"schema" if number == 1 else b"schema-%d" % number for number in count(1))
                 fields = [field for pair in zip(names, events, strict=False) for field in pair]
                 changes.append((_identity(change), self._entries_of(change, fields)))
