@@ -9,13 +9,11 @@ import click
 
 from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError
-from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.cli.model_source import Style, TableOfModel
     from aiorepl.values.registry import Types
 
-_PUBLICATIONS: Final = "SELECT p.pubname::pg_catalog.text FROM pg_catalog.pg_publication p"
 # PostgreSQL 15 and later list the published columns; earlier servers publish all but generated ones.
 _COLUMNS: Final = """
 SELECT DISTINCT n.nspname::pg_catalog.text AS schema, c.relname::pg_catalog.text AS name, a.attname::pg_catalog.text AS column,
@@ -60,16 +58,16 @@ def models(dsn: str | None, publication: tuple[str, ...], style: Style) -> None:
 
 async def _look_up(dsn: str | None, publications: tuple[str, ...]) -> tuple[list[TableOfModel], Types]:
     from aiorepl.cli.model_source import ColumnOfModel, TableOfModel
+    from aiorepl.source.server.queries import ALL_PUBLICATIONS
+    from aiorepl.source.server.requirements import require_publications
     from aiorepl.values import catalog
     from aiorepl.values.registry import Types
     from aiorepl.wire.opening import connect_sql
 
     connection = await connect_sql(dsn)
     try:
-        known = [row[0] for row in await connection.fetch(_PUBLICATIONS)]
-        for name in publications:
-            if name not in known:
-                raise ConfigurationError(f"there is no publication {name}: {suggestion(name, known)}")
+        existing = await connection.fetch(ALL_PUBLICATIONS)
+        require_publications([row[0] for row in existing], publications)
         columns = await connection.fetch(_COLUMNS, publications)
         oids = {row["type_oid"] for row in columns}
         types = Types(catalog.parse(await connection.fetch(catalog.QUERY, oids)))

@@ -10,6 +10,7 @@ import click
 
 from aiorepl.durations import parse_duration
 from aiorepl.errors import ConfigurationError
+from aiorepl.lsn import LSN
 from aiorepl.wire.commands import split_names
 
 
@@ -27,6 +28,30 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 
 
 DURATION: Final = _Duration()
+
+
+class _Lsn(click.ParamType):  # type: ignore[type-arg]
+    """An LSN, as PostgreSQL prints it, or one of these words."""
+
+    name = "lsn"
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def convert(
+        self, value: str | LSN, parameter: click.Parameter | None, context: click.Context | None
+    ) -> LSN | str:
+        """Return the LSN, or the word."""
+        if isinstance(value, LSN) or value in self._words:
+            return value
+        try:
+            return LSN.parse(value)
+        except ValueError as error:
+            self.fail(", or: ".join((str(error), *self._words)), parameter, context)
+
+
+LSN_TYPE: Final = _Lsn()
+LSN_OR_NOW: Final = _Lsn("now")
 
 dsn = click.option(
     "--dsn",
@@ -70,6 +95,19 @@ def publication_names(
         return tuple(name for part in value for name in split_names(part))
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def require_one_source(pipeline: Path | None, **named: Any) -> None:
+    """Require that a pipeline's file names the source, or these options do, but not both.
+
+    :param named: the value of each option, by the option's name without dashes.
+    :raises click.UsageError: nothing names the source, or both do.
+    """
+    names = [f"--{name}" for name in named]
+    if pipeline is not None and any(named.values()):
+        raise click.UsageError(f"{' and '.join(names)}: the pipeline's file has that; use one or the other.")
+    if pipeline is None and not all(named.values()):
+        raise click.UsageError(f"Name the source: --pipeline, or {' and '.join(names)}.")
 
 
 def publication(*, required: bool) -> Callable[[Any], Any]:

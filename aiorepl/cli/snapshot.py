@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from aiorepl.cli.options import dsn_over_file
+from aiorepl.cli.options import dsn_over_file, require_one_source
 from aiorepl.cli.options import pipeline as pipeline_option
 
 if TYPE_CHECKING:
@@ -61,14 +61,8 @@ def snapshot(
 def _source(dsn: str | None, slot: str | None, pipeline: Path | None) -> Source:
     from aiorepl.cli.pipeline_file import named_source
 
-    if pipeline is None and slot is None:
-        raise click.UsageError("Name the pipeline's slot: --slot, or --pipeline.")
-    if pipeline is not None and slot is not None:
-        raise click.UsageError("--slot is in the file: leave it out.")
+    require_one_source(pipeline, slot=slot)
     return named_source(pipeline, dsn, slot)
-
-
-_ALL: Final = "SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1"
 
 
 async def _send(
@@ -80,6 +74,7 @@ async def _send(
     """
     from aiorepl.snapshot.incremental.request_check import require_possible
     from aiorepl.snapshot.merging.watermarks import emit, require_messages, require_slot
+    from aiorepl.source.server.queries import ALL_PUBLICATIONS
     from aiorepl.transactions.control_messages import SIGNAL
     from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
@@ -88,7 +83,7 @@ async def _send(
         await require_messages(connection, source.slot)
         await require_slot(connection, source.slot)
         if names:
-            known = publications or tuple(row[0] for row in await connection.fetch(_ALL))
+            known = publications or tuple(row[0] for row in await connection.fetch(ALL_PUBLICATIONS))
             await require_possible(connection, known, names, where)
         return str(await emit(connection, SIGNAL, text))
     except ASYNCPG_ERRORS as error:

@@ -13,7 +13,7 @@ import click
 from anyio.from_thread import start_blocking_portal
 
 from aiorepl.cli.log import Log
-from aiorepl.cli.options import DURATION, dsn_over_file, http_host, publication
+from aiorepl.cli.options import DURATION, dsn_over_file, http_host, publication, require_one_source
 from aiorepl.cli.options import pipeline as pipeline_option
 from aiorepl.cli.progress import progress
 from aiorepl.errors import AioreplError, ConfigurationError
@@ -250,10 +250,7 @@ def _source(
 ) -> Source:
     from aiorepl.cli.pipeline_file import named_source
 
-    if pipeline is not None and (slot is not None or publications):
-        raise click.UsageError("--slot and --publication are in the pipeline's file: leave them out.")
-    if pipeline is None and (slot is None or not publications):
-        raise click.UsageError("Name the source: --pipeline, or --slot and --publication.")
+    require_one_source(pipeline, slot=slot, publication=publications)
     return named_source(pipeline, dsn, slot, publications)
 
 

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from aiorepl.source.source import Interface, Origin, StreamingMode
 
 
-def _lsn(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> LSN | Literal["now"] | None:
-    if value is None:
-        return None
-    if value == "now":
-        return "now"
-    try:
-        return LSN.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}, or: now") from None
-
-
 @click.command(short_help="Print the changes of a slot, one line each.")
 @options.dsn
 @click.option("--slot", required=True, help="The replication slot.")
@@ -38,7 +25,7 @@ def _lsn(
 @click.option("--temporary", is_flag=True, help="Create a slot that is dropped when the command ends.")
 @click.option(
     "--until",
-    callback=_lsn,
+    type=options.LSN_OR_NOW,
     metavar="LSN|now",
     help="Stop after the last transaction that committed before this LSN.",
 )

@@ -132,14 +132,11 @@ def _source(
 ) -> tuple[Source, Arrival | None]:
     from aiorepl.cli.pipeline_file import load, named_source
 
+    options.require_one_source(pipeline, publication=publications)
     if pipeline is None:
-        if not publications:
-            raise click.UsageError("Name the source: --pipeline, or --dsn and --publication.")
         if sink is not None:
             raise click.UsageError("--sink needs --pipeline.")
         return named_source(None, dsn, publications=publications), None
-    if publications:
-        raise click.UsageError("--publication is in the pipeline's file: leave it out.")
     from aiorepl.cli.wait import arrival_of
 
     loaded = load(pipeline, dsn)

@@ -18,26 +18,13 @@ if TYPE_CHECKING:
     from aiorepl.pipeline.arrival import Arrival
 
 
-class _Lsn(click.ParamType):  # type: ignore[type-arg]
-    """An LSN, as PostgreSQL prints it."""
-
-    name = "lsn"
-
-    def convert(
-        self, value: str | LSN, parameter: click.Parameter | None, context: click.Context | None
-    ) -> LSN:
-        """Return the LSN."""
-        try:
-            return value if isinstance(value, LSN) else LSN.parse(value)
-        except ValueError as error:
-            self.fail(str(error), parameter, context)
-
-
 @click.command(short_help="Wait until a sink has everything up to an LSN.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
 @click.option("--sink", multiple=True, metavar="NAME", help="Wait for this sink only; may be repeated.")
 @click.option(
-    "--lsn", type=_Lsn(), help="An LSN of the source, such as 0/171B2A8. Default: the end of its WAL now."
+    "--lsn",
+    type=options.LSN_TYPE,
+    help="An LSN of the source, such as 0/171B2A8. Default: the end of its WAL now.",
 )
 @click.option(
     "--timeout", type=options.DURATION, help="Give up after this time, such as 5m, with exit code 1."

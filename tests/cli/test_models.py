@@ -155,7 +155,10 @@ async def test_a_column_list_is_kept(run, published):
 
 @pytest.mark.parametrize(
     ("publication", "reason"),
-    [("q", "there is no publication q: use one of empty, p"), ("empty", "no table is published by empty")],
+    [
+        ("q", "no publication 'q' in this database, which has 'empty', 'p'"),
+        ("empty", "no table is published by empty"),
+    ],
 )
 async def test_what_is_refused(refused, published, publication, reason):
     await published.connection.execute("CREATE PUBLICATION empty")

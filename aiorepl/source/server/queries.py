@@ -233,13 +233,17 @@ async def count_slots(connection: Connection) -> int:
     return int(row["slots"] or 0)
 
 
+ALL_PUBLICATIONS: Final = "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication"
+"""The names of the publications of the database."""
+
+
 async def existing_publications(connection: Connection, names: tuple[str, ...] = ()) -> set[str]:
     """Return the publications of the database: those among ``names``, or all if there are no names.
 
     :raises ServerError, ConnectionLost: the query failed.
     """
     named = f" WHERE pubname IN ({literals(names)})" if names else ""
-    rows = await connection.query(f"SELECT pubname::text FROM pg_catalog.pg_publication{named}")
+    rows = await connection.query(f"{ALL_PUBLICATIONS}{named}")
     with parsing("pg_publication"):
         return {str(row["pubname"]) for row in rows}
 

@@ -259,6 +259,8 @@ def tls_receiver(certificates) -> Iterator[Receiver]:
         config.alpn_protocols = ["h2", "http/1.1"]
         config.loglevel = "CRITICAL"
         config.graceful_timeout = 0.1
+        # Here and not in the thread, because pytest goes through all loggers while the thread starts.
+        assert config.log is not None
         with in_thread(lambda stop: serve(receiver, config, shutdown_trigger=stop.wait)):
             yield receiver
 
