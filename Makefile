@@ -2,7 +2,7 @@
 # what it needs (requirements-demo.lock) and compiles nothing, every other target the rest as well (requirements.lock).
 .POSIX:
 .SUFFIXES:
-.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint reference pictures docs bench bench-journal bench-sinks bench-snapshot audit lock clean
+.PHONY: demo test extras test-fast strangers plain chaos coverage compiled wheel release sanitize servers lint reference pictures docs bench bench-compare bench-journal bench-sinks bench-snapshot audit lock clean
 
 # Python, Spark and Hadoop of the environment are not those of .venv, and have other settings.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONOPTIMIZE PYTHONINSPECT PYTHONSAFEPATH PYTHONDEVMODE PYTHONPLATLIBDIR \
@@ -95,6 +95,10 @@ servers: $(STAMP)
 # Against pg_recvlogical and others, in turns: ARGS=--quick takes less than two minutes.
 bench: $(STAMP) compiled
 	$(BIN)/python bench/suite.py $(ARGS)
+
+# Two commits in turns, and which differences are larger than the noise: A=COMMIT B=COMMIT, ARGS="--only mixed" for less.
+bench-compare: $(STAMP) compiled
+	$(BIN)/python bench/compare.py $(A) $(B) $(ARGS)
 
 # Writing a journal, polling it and planning among 100,000 segments, in CPU time.
 bench-journal: $(STAMP) compiled
