@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, overload
 
 from aiorepl.errors import ConfigurationError, DataError, PermanentError
 from aiorepl.sink import Batch, Sink
+from aiorepl.source.catalog.tables import Name
 from aiorepl.suggestions import suggestion
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, Read, RowChange, Truncate, Update
 from aiorepl.transactions.models import model_of
@@ -34,6 +35,8 @@ _On = Callable[[Callable[[C], Awaitable[None]]], Callable[[C], Awaitable[None]]]
 _OnModel = Callable[[Callable[[M, C], Awaitable[None]]], Callable[[M, C], Awaitable[None]]]
 _ROW_KINDS: Final = get_args(RowKind)
 _KINDS: Final = (*_ROW_KINDS, "truncate")
+# A stream may have ever new tables, such as a partition for each day.
+_MOST_FOUND: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,6 @@ class _Handler:
     kinds: tuple[str, ...]
     model: type | None
     function: Callable[..., Awaitable[None]]
-
-    def handles(self, change: Change) -> bool:
-        """Whether the change is for this handler."""
-        if change.kind not in self.kinds:
-            return False
-        if isinstance(change, RowChange):
-            return self.tables.match((change.schema, change.table))
-        relations = change.relations if isinstance(change, Truncate) else ()
-        return any(self.tables.match((each.schema, each.name)) for each in relations)
 
 
 class Router(Sink):
@@ -63,6 +57,8 @@ class Router(Sink):
 
     def __init__(self) -> None:
         self._handlers: list[_Handler] = []
+        # The handlers by kind and tables, because a stream has many changes of few tables.
+        self._found: dict[tuple[str, tuple[Name, ...]], tuple[_Handler, ...]] = {}
         self._messages: dict[str, list[Callable[[Message], Awaitable[None]]]] = {}
 
     # mypy and pyright check a handler's parameters by the literal kind.
@@ -118,6 +114,7 @@ class Router(Sink):
         def add(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
             _require_coroutine_function(function)
             self._handlers.append(_Handler(patterns, kinds, into, function))
+            self._found.clear()
             return function
 
         return add
@@ -146,13 +143,32 @@ class Router(Sink):
             for on_message in self._messages.get(change.prefix, ()):
                 await on_message(change)
             return
-        for handler in self._handlers:
-            if not handler.handles(change):
-                continue
+        tables: tuple[Name, ...] = ()
+        if isinstance(change, RowChange):
+            tables = ((change.schema, change.table),)
+        elif isinstance(change, Truncate):
+            tables = tuple([(each.schema, each.name) for each in change.relations])
+        for handler in self._handlers_of(change.kind, tables):
             if handler.model is not None and isinstance(change, RowChange):
                 await handler.function(change.into(handler.model), change)
             else:
                 await handler.function(change)
+
+    def _handlers_of(self, kind: str, tables: tuple[Name, ...]) -> tuple[_Handler, ...]:
+        """Return the handlers of a kind of change to these tables, in the order in which they were added."""
+        found = self._found.get((kind, tables))
+        if found is None:
+            found = tuple(
+                [
+                    each
+                    for each in self._handlers
+                    if kind in each.kinds and any(map(each.tables.match, tables))
+                ]
+            )
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[kind, tables] = found
+        return found
 
     async def write(self, batch: Batch) -> None:
         """Call the handlers of all changes, one after the other."""

@@ -92,6 +92,34 @@ async def test_every_handler_of_a_change_is_called_in_order():
     ]
 
 
+async def test_a_handler_that_is_added_later_is_called():
+    router, seen = Router(), []
+    await router.write(batch(*EACH))
+
+    @router.on("public.orders")
+    async def late(change):
+        seen.append(change.kind)
+
+    await router.write(batch(*EACH))
+    assert ["insert", "update", "delete"] == seen
+
+
+async def test_tables_without_end_need_no_memory_without_end():
+    """A stream may have a new partition each day."""
+    router, seen = Router(), []
+
+    @router.on("public.day_*")
+    async def count(change):
+        seen.append(change.table)
+
+    columns = [build.column("id", 23, key=True)]
+    for day in range(3000):
+        relation = build.relation(oid=20000 + day, name=f"day_{day}", columns=columns)
+        await router.write(batch(relation, build.insert(relation=20000 + day, new=["1"])))
+    assert [f"day_{day}" for day in range(3000)] == seen
+    assert len(router._found) <= 1024
+
+
 async def test_a_handler_stays_a_function():
     """The decorator returns the function, so that tests can call it."""
     router = Router()
