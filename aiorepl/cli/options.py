@@ -98,15 +98,16 @@ def publication_names(
 
 
 def require_one_source(pipeline: Path | None, **named: Any) -> None:
-    """Require that a pipeline's file names the source, or these options do, but not both.
+    """Require that a pipeline's file names the source, or these options do, and not both.
 
     :param named: the value of each option, by the option's name without dashes.
     :raises click.UsageError: nothing names the source, or both do.
     """
     names = [f"--{name}" for name in named]
-    if pipeline is not None and any(named.values()):
+    given = [value not in (None, ()) for value in named.values()]
+    if pipeline is not None and any(given):
         raise click.UsageError(f"{' and '.join(names)}: the pipeline's file has that; use one or the other.")
-    if pipeline is None and not all(named.values()):
+    if pipeline is None and not all(given):
         raise click.UsageError(f"Name the source: --pipeline, or {' and '.join(names)}.")
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, Source
-from aiorepl.errors import AioreplError
-from aiorepl.pipeline.arrival import Arrival
+from aiorepl.cancellation import cancel_and_wait
+from aiorepl.pipeline.arrival import Arrival, NotReached
 from aiorepl.storage.opening import open_store
 from aiorepl.testing import MemorySink
 
@@ -121,8 +121,14 @@ async def test_a_sink_behind_the_journal(published, tmp_path, snapshot):
                 await asyncio.sleep(0.01)
         for wanted in (None, lsn) if snapshot else (None,):
             arrival = Arrival(source, journal, journal, ["gated"])
-            with pytest.raises(AioreplError, match="the time is up: sink gated has"):
-                await arrival.wait(wanted, 3)
+            waiting = asyncio.create_task(arrival.wait(wanted))
+            async with asyncio.timeout(60):
+                while not arrival.waiting_for.startswith("sink gated has everything up to "):
+                    await asyncio.sleep(0.01)
+            assert not waiting.done()
+            await cancel_and_wait(waiting)
+            with pytest.raises(NotReached, match="the time is up: "):
+                await arrival.wait(wanted, 0.01)
         sink.gate.set()
         assert lsn == await Arrival(source, journal, journal, ["gated"]).wait(lsn, 60)
     assert ([1, 1] if snapshot else [2, 3]) == [int(change.new["id"]) for change in sink.changes]
