@@ -250,7 +250,7 @@ async def test_the_status_page(deployment):
                 told = await asyncio.to_thread(get, "readyz")
             except urllib.error.HTTPError:
                 return False  # during the snapshot
-            return json.loads(told) == {"ready": True, "problems": []}
+            return json.loads(told) == {"ready": True, "problems": [], "warnings": []}
 
         await deployment.until(ready, process)
         await deployment.connection.execute("INSERT INTO items VALUES (1, 'planted-row')")
