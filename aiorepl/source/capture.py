@@ -21,6 +21,7 @@ from aiorepl.retry import RetryPolicy, may_pass
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.continuity import Claim
+from aiorepl.source.feedback.patience import Patience
 from aiorepl.source.interruptions import Interruptions
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.preflight import PreflightResult, preflight
@@ -94,6 +95,7 @@ class Capture:
         """The positions of the stream; ``None`` before ``begin``."""
         self._retry = retry
         self._interruptions = Interruptions(retry or _OWN_RECONNECT)
+        self._patience = Patience()
         self._until = _checked(until)
         self.ends_now: Final = self._until == "now" and not source.temporary
         """Whether the stream ends at the end that WAL had at the start. ``read_on`` continues it."""
@@ -247,6 +249,8 @@ class Capture:
                 if pause is None:
                     raise
                 _log.warning("reading from the source failed, reconnecting in %.1f s: %s", pause, error)
+                if (advice := self._patience.lost(error, monotonic())) is not None:
+                    _log.warning("%s", advice)
                 await asyncio.sleep(pause)
 
     async def _receive(self, session: Session) -> list[Slice] | None:
@@ -274,6 +278,7 @@ class Capture:
             count = await self._visibility.visible(self._received, result.started)
         slices, rest = self._received[:count], self._received[count:]
         self._progress.remember(slices, session.received_part)
+        self._patience.received(self._progress.furthest)
         self._received = rest or None
         return slices
 
@@ -383,9 +388,13 @@ class Capture:
             until=self._until if isinstance(self._until, LSN) else None,
             spool=self._spool,
             counts=self.counts,
+            patience=self._patience,
         )
         await session.start(result)
         self._interruptions.started(monotonic())
+        self._patience.started(
+            self._progress.furthest, result.wal_end, result.wal_sender_timeout, monotonic()
+        )
         self._session = session
         timelines = result.position.timelines
         if result.standby_pid is not None and timelines is not None:

@@ -18,6 +18,7 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.catalog.types import TypeWatch
+from aiorepl.source.feedback.patience import Patience
 from aiorepl.source.feedback.status_updates import StatusUpdates
 from aiorepl.source.heartbeat import is_heartbeat
 from aiorepl.source.ledger import Ledger
@@ -67,6 +68,7 @@ class Session:
     :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
     :param counts: counts the received rows of each table; new ones by default.
+    :param patience: how long a silent server is waited for; as configured by default.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Session:
         until: LSN | None = None,
         spool: Spool | None = None,
         counts: RowCounts | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -98,6 +101,7 @@ class Session:
         self._begins = resume.after
         self._spool = Spool(source.spill_dir) if spool is None else spool
         self._counts = RowCounts() if counts is None else counts
+        self._patience = Patience() if patience is None else patience
         # Set by ``start``, once the beginning of the stream is known.
         self._decoder: Decoder
         self._message_order: MessageOrder | None = None
@@ -140,7 +144,7 @@ class Session:
             self._source.slot, start_lsn, result.plugin_options, confirmed=slot_lsn
         )
         self._status_updates = StatusUpdates(
-            self._connection, self._source, self._ledger, result.wal_sender_timeout
+            self._connection, self._source, self._ledger, result.wal_sender_timeout, self._patience
         )
 
     async def receive(self) -> list[Slice] | None:

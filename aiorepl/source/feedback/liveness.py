@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from aiorepl.errors import ConnectionLost
+
 _DEFAULT_LIMIT: Final = 60.0
 # Data is noticed at the next check, so there are several checks within the limit.
 _CHECKS: Final = 12
@@ -25,10 +27,20 @@ class Liveness(enum.Enum):
     LOST = "lost"
 
 
+class ServerSilent(ConnectionLost):
+    """The server has sent nothing for the limit, though it was asked for a reply."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(
+            f"the server has sent nothing for {limit:g} s, though it was asked: it is gone, or decodes a large transaction for longer "
+            "than receive_timeout"
+        )
+
+
 class LivenessMonitor:
     """Watches one connection. Times are in seconds of any monotonic clock.
 
-    :param limit: seconds without data after which the connection is lost; 0: never.
+    :param limit: seconds without data after which the connection is lost; 0: never. It may be changed.
     """
 
     def __init__(self, limit: float, now: float) -> None:

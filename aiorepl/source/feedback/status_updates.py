@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from aiorepl.errors import ConnectionLost
-from aiorepl.source.feedback.liveness import Liveness, LivenessMonitor, limit
+from aiorepl.source.feedback.liveness import Liveness, LivenessMonitor, ServerSilent, limit
+from aiorepl.source.feedback.patience import Patience
 from aiorepl.source.feedback.schedule import StatusSchedule
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.source import Source
@@ -21,10 +21,16 @@ class StatusUpdates:
 
     :param ledger: has the LSN to confirm, and signals when that moves.
     :param wal_sender_timeout: the server's setting in seconds; 0 when it is off.
+    :param patience: the limit of silence.
     """
 
     def __init__(
-        self, connection: Connection, source: Source, ledger: Ledger, wal_sender_timeout: float
+        self,
+        connection: Connection,
+        source: Source,
+        ledger: Ledger,
+        wal_sender_timeout: float,
+        patience: Patience,
     ) -> None:
         self.wants_keepalive = False
         """Whether the next status asks for a keepalive. Without a request, a server sends no keepalive for half of
@@ -35,7 +41,9 @@ class StatusUpdates:
         # The loop is kept because another thread may read the statistics.
         self._loop = asyncio.get_running_loop()
         self._schedule = StatusSchedule(wal_sender_timeout, self._loop.time())
-        self._liveness = LivenessMonitor(limit(source.receive_timeout, wal_sender_timeout), self._loop.time())
+        self._patience = patience
+        self._limit = limit(source.receive_timeout, wal_sender_timeout)
+        self._liveness = LivenessMonitor(self._limit, self._loop.time())
         self._moved = asyncio.Event()
         connection.on_reply_request(self.report)
         self._task = asyncio.create_task(self._run(), name=f"aiorepl status {source.slot}")
@@ -62,13 +70,13 @@ class StatusUpdates:
 
     async def _run(self) -> None:
         while True:
+            self._liveness.limit = self._patience.limit(self._limit)
             match self._liveness.check(self._connection.heard(), self._loop.time()):
                 case Liveness.PROBE:
                     self.wants_keepalive = True
                     self.report()
                 case Liveness.LOST:
-                    text = f"the server has sent nothing for {self._liveness.limit:g} s, though it was asked"
-                    self._connection.fail(ConnectionLost(text))
+                    self._connection.fail(ServerSilent(self._liveness.limit))
                     return
             now = self._loop.time()
             delay = self._schedule.wait(now, self._ledger.confirmable)
