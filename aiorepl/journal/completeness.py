@@ -81,6 +81,7 @@ class TableSnapshot:
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
     :param complete: the end of the snapshot's last chunk; ``None`` while chunks are read.
     :param abandoned: whether the snapshot will never be complete, because it was cancelled or the table cannot be read.
+    :param reading: identifies the reading of the table; empty if it began in an initial snapshot, or in an earlier version.
     """
 
     oid: int
@@ -89,6 +90,7 @@ class TableSnapshot:
     start_lsn: LSN
     complete: LSN | None = None
     abandoned: bool = False
+    reading: str = ""
 
     @property
     def open(self) -> bool:
@@ -213,11 +215,13 @@ class Completeness:
         if chunk.number == 1:
             # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
             start = min(commit_lsn, chunk.snapshot_lsn)
-            current: TableSnapshot | None = TableSnapshot(chunk.oid, chunk.schema, chunk.table, start)
+            current: TableSnapshot | None = TableSnapshot(
+                chunk.oid, chunk.schema, chunk.table, start, reading=chunk.reading
+            )
         elif not chunk.last_of_table:
             return self
         else:
-            current = next((table for table in self.tables if table.oid == chunk.oid and table.open), None)
+            current = next((table for table in self.tables if table.open and _continues(chunk, table)), None)
         if current is None:
             return self
         if chunk.last_of_table:
@@ -234,6 +238,13 @@ class Completeness:
             self,
             tables=(*(table for table in self.tables if not obsolete(table)), current),
             appeared=tuple(each for each in self.appeared if (each.schema, each.table) != name),
+        )
+
+    @property
+    def readings(self) -> frozenset[str]:
+        """The readings of tables that are complete."""
+        return frozenset(
+            table.reading for table in self.tables if table.complete is not None and table.reading
         )
 
     def incomplete(self, begins: LSN, table: Table | None = None) -> list[Incomplete]:
@@ -303,6 +314,11 @@ class Completeness:
         return replace(self, tables=tables)
 
 
+def _continues(chunk: SnapshotChunk, table: TableSnapshot) -> bool:
+    """Whether a chunk belongs to the same reading of its table. A reading may continue one that began in an initial snapshot."""
+    return table.oid == chunk.oid and table.reading in ("", chunk.reading)
+
+
 def completeness_file(name: str) -> str:
     """Return the file of the completeness ``name``."""
     return f"{FOLDER}/{name}.json"
@@ -364,6 +380,7 @@ def _dump_table(table: TableSnapshot) -> dict[str, Any]:
         "from": str(table.start_lsn),
         "complete": None if table.complete is None else str(table.complete),
         "abandoned": table.abandoned,
+        "reading": table.reading,
     }
 
 
@@ -375,6 +392,8 @@ def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
         lsn(fields, "from"),
         None if fields["complete"] is None else lsn(fields, "complete"),
         boolean(fields, "abandoned"),
+        # Earlier versions have none.
+        text(fields, "reading") if "reading" in fields else "",
     )
 
 

@@ -282,6 +282,7 @@ def dump_chunk(chunk: SnapshotChunk) -> dict[str, Any]:
         "last_of_table": chunk.last_of_table,
         "last": chunk.last,
         "partial": chunk.partial,
+        "reading": chunk.reading,
     }
 
 
@@ -296,6 +297,8 @@ def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
         last_of_table=boolean(fields, "last_of_table"),
         last=boolean(fields, "last"),
         partial=boolean(fields, "partial"),
+        # Earlier versions have none.
+        reading=text(fields, "reading") if "reading" in fields else "",
     )
 
 

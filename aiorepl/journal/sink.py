@@ -70,6 +70,11 @@ class JournalSink(Sink):
         """The oids of the tables whose snapshots are not complete."""
         return self._writer.open_snapshots
 
+    @property
+    def readings(self) -> frozenset[str]:
+        """The readings of tables that are complete in the journal."""
+        return self._writer.readings
+
     async def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed, so that retention may delete their chunks, and readers are told.
 

@@ -155,6 +155,11 @@ class JournalWriter:
         """The oids of the tables whose snapshots are not complete."""
         return frozenset(table.oid for table in self._publisher.completeness.tables if table.open)
 
+    @property
+    def readings(self) -> frozenset[str]:
+        """The readings of tables that are complete."""
+        return self._publisher.completeness.readings
+
     def abandon_snapshots(self, besides: Collection[int]) -> None:
         """Record which snapshots will not be completed.
 

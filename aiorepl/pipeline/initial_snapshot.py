@@ -8,7 +8,7 @@ stream runs: the exported snapshot is gone. It recognizes consumers whose positi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -248,10 +248,11 @@ class InitialPhase:
         """
         return slot_lsn if self._ledger is None else self._ledger.durable_position(slot_lsn)
 
-    async def opened(self, durable: LSN) -> None:
+    async def opened(self, durable: LSN, readings: Collection[str] = ()) -> None:
         """Write the ledger, now that the positions of all consumers are known and before the stream starts.
 
         :param durable: the lowest position of a consumer.
+        :param readings: the readings of tables that the journal has in full.
         :raises AioreplError: the ledger cannot be written.
         """
         ledger = self._ledger
@@ -262,7 +263,7 @@ class InitialPhase:
         else:
             initial = ledger.initial
             self._truncate = initial is not None and initial.truncates and durable < initial.base
-            ledger = ledger.hand_over(durable).durable(durable).rewound(durable)
+            ledger = ledger.without_complete(readings).hand_over(durable).durable(durable).rewound(durable)
         if ledger != self._file.ledger or self._intended is not None:
             await persisted(partial(self._file.write, ledger))
         self._ledger = ledger

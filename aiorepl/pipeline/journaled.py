@@ -129,7 +129,9 @@ class JournaledFanOut(FanOut):
         claims: list[Claim] = []
         if not snapshot.loads:
             stored, claims = await self._continue_journal(stored, preflight_result)
-        await snapshot.opened(snapshot.durable_position(slot.lsn) if stored is None else stored.lsn)
+        await snapshot.opened(
+            snapshot.durable_position(slot.lsn) if stored is None else stored.lsn, self._sink.readings
+        )
         # A snapshot replaces the content of the journal, or begins the journal.
         held = begin if stored is None or snapshot.loads else stored
         in_stream = snapshot.in_stream(held)

@@ -41,6 +41,8 @@ class SnapshotChunk:
     :param last_of_table: whether the table is complete with this chunk.
     :param last: whether the whole snapshot is complete with this chunk.
     :param partial: whether only rows that a condition selects were read. Such rows do not complete the table.
+    :param reading: identifies the reading of the table to which the chunk belongs. Empty in an initial snapshot, whose chunks have
+        LSNs of their own, and in journals of earlier versions.
     """
 
     snapshot_lsn: LSN
@@ -51,6 +53,7 @@ class SnapshotChunk:
     last_of_table: bool = False
     last: bool = False
     partial: bool = False
+    reading: str = ""
 
 
 # No slots: the compiled class has them anyway, and Cython does not know the option.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 
+import orjson
 import pytest
 
 from aiorepl.errors import DamagedJournal
@@ -18,6 +20,7 @@ from aiorepl.journal.completeness import (
     load_completeness,
 )
 from aiorepl.lsn import LSN
+from aiorepl.storage.checked_json import seal
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.transaction import SnapshotChunk
@@ -53,6 +56,36 @@ def test_a_reader_after_the_snapshot():
     assert {} == reasons(found, 51, B)
     assert (LSN(50), LSN(60)) == (found.complete_from(A), found.complete_from(B))
     assert "neither a snapshot nor a change" in reasons(found, 0, ("public", "c"))["public", "c"]
+
+
+def test_readings_are_told_apart():
+    """A chunk completes the reading to which it belongs, also one that an initial snapshot began, and no other one."""
+    first = Completeness().with_chunk(chunk(1, A, last_of_table=False, reading="x-1"), LSN(50), LSN(51))
+    assert frozenset() == first.readings
+
+    def last(reading):
+        return replace(chunk(1, A, reading=reading), number=2)
+
+    assert first == first.with_chunk(last("x-2"), LSN(60), LSN(61))
+    assert first == first.with_chunk(last(""), LSN(60), LSN(61))
+    assert {"x-1"} == first.with_chunk(last("x-1"), LSN(60), LSN(61)).readings
+    again = first.with_chunk(chunk(1, A, reading="x-2"), LSN(70), LSN(71))
+    assert ({"x-2"}, [LSN(70)]) == (again.readings, [table.start_lsn for table in again.tables])
+
+    initial = Completeness().with_chunk(chunk(1, A, last_of_table=False), LSN(50), LSN(51))
+    continued = initial.with_chunk(last("x-1"), LSN(60), LSN(61))
+    assert LSN(50) == continued.complete_from(A)
+    assert {} == reasons(continued, 50)
+
+
+def test_a_record_of_an_earlier_version():
+    """A table without the identity of its reading is complete as before."""
+    fields = orjson.loads(dump_completeness(snapshots()).splitlines()[0])
+    for table in fields["tables"]:
+        del table["reading"]
+    data = seal(fields)
+    read = load_completeness(completeness_name(1, 2, data), data, "a file")
+    assert (snapshots(), frozenset()) == (read, read.readings)
 
 
 def test_a_table_without_a_snapshot():

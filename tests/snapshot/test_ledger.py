@@ -6,17 +6,19 @@ import stat
 from collections import Counter
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from aiorepl import LSN
 from aiorepl.errors import ConfigurationError, DamagedJournal, PermanentError, SlotError
-from aiorepl.journal import store
 from aiorepl.lsn import ZERO
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import KeyRange, SnapshotPlan, TablePlan, block_ranges
 from aiorepl.snapshot.ledger import ledger as ledger_module
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, initial_ledger, load
+from aiorepl.storage import local
+from aiorepl.storage.checked_json import seal
 
 POINT = LSN(0x2000000)
 SOURCE = Position("7", 1, "s", POINT)
@@ -180,7 +182,7 @@ async def test_a_power_failure_does_not_restore_the_intent(ledger, tmp_path, mon
         durable.clear()
         durable.update(path.name for path in folder.iterdir())
 
-    monkeypatch.setattr(store, "sync_folder", sync)
+    monkeypatch.setattr(local, "sync_folder", sync)
     file = LedgerFile(tmp_path, "s")
     await file.intend(truncates=False)
     assert "s.snapshot-intent" in durable
@@ -231,3 +233,25 @@ async def test_few_tables_are_written_at_once(ledger, tmp_path):
     await file.write(ledger)
     changed = await file.defer(lambda ledger: ledger.left_out(A, "x"))
     assert changed == await LedgerFile(tmp_path, "s").read(SOURCE)
+
+
+def test_tables_that_a_journal_has(ledger):
+    """Complete readings are forgotten, also after a restart; those of another ledger have other names."""
+    left = ledger.hand_over(BASE)
+    first, second = left.tables
+    names = {left.reading(first), left.reading(second)}
+    restarted = load(dump(left), "a file")
+    assert (second,) == restarted.without_complete({left.reading(first)}).tables
+    assert restarted == restarted.without_complete(())
+    other = initial_ledger(SOURCE, PLAN, POINT).hand_over(BASE)
+    assert names.isdisjoint(map(other.reading, other.tables))
+    assert other == other.without_complete(names)
+
+
+def test_a_ledger_of_an_earlier_version(ledger):
+    """A ledger without a name gets a new one: a journal has none of its readings."""
+    fields = orjson.loads(dump(ledger).splitlines()[0])
+    del fields["name"]
+    read = load(seal(fields), "a file")
+    assert ledger == replace(read, name=ledger.name)
+    assert read.name != ledger.name

@@ -204,3 +204,37 @@ async def test_turns(queue, monkeypatch):
     assert ["public.a"] * 4 == attempts[:4]
     assert 7 == attempts.count("public.a")
     assert {"delivered"} == set(states(queue))
+
+
+class Noting(MemoryLedger):
+    """A ledger that notes how it is changed."""
+
+    def __init__(self, ledger: ChunkLedger) -> None:
+        super().__init__(ledger)
+        self.deferred: list[bool] = []
+
+    async def update(self, change: Any) -> ChunkLedger:
+        self.deferred.append(False)
+        return await super().update(change)
+
+    async def defer(self, change: Any) -> ChunkLedger:
+        self.deferred.append(True)
+        return await MemoryLedger.update(self, change)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "where", "expected"),
+    [(1, None, [True, True, True]), (2, None, [False, False, False]), (1, "id > 1", [False, False, False])],
+    ids=["one chunk", "chunks", "condition"],
+)
+async def test_which_changes_are_deferred(ranges, where, expected):
+    """A change is deferred only if the journal's record of a complete table can replace it."""
+    store = Noting(EMPTY.with_tables([(1, *A)], where))
+    queue = TableQueue(lambda: None)
+    queue.begin(store)
+    (table,) = store.ledger.tables
+    plan = TablePlan(1, *A, None, 0, (None,) * ranges)
+    await queue.update(table, lambda known: known.planned(plan))
+    assert await queue.record(table, lambda known: known.with_chunk(1, LSN(100)), ZERO)
+    await queue.update(table, lambda known: known.durable(LSN(50)).with_chunk(1, LSN(100)))
+    assert expected == store.deferred

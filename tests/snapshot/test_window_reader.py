@@ -452,7 +452,7 @@ class World:
         if self._connections is None:
             self._connections = ReadingConnections(source)
         arguments = self._connections, self._progress, self._update, self._record
-        await read_table(source, *arguments, lambda: True, None)
+        await read_table(source, *arguments, lambda: True, None, "reading")
 
     async def _stop(self, reader: asyncio.Future[None]) -> None:
         reader.cancel()

@@ -41,6 +41,7 @@ async def read_table(
     record: Record,
     ends_snapshot: Callable[[], bool],
     counters: TableCounters,
+    identity: str,
 ) -> None:
     """Read a table, and insert its chunks into the stream. The ledger has all of them on return; they may not be durable yet.
 
@@ -50,6 +51,7 @@ async def read_table(
     :param record: tries once to change the ledger's entry, because the stream waits meanwhile.
     :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
     :param counters: count the rows that are read.
+    :param identity: identifies this reading of the table.
     :raises ConfigurationError: the table is not published, cannot be read, or the server cannot write messages.
     :raises SlotError: a lock was not granted in time, or the table is altered all the time.
     :raises ConnectionLost, ConnectionFailed, ServerError: the server failed; another call continues with the rest.
@@ -58,7 +60,9 @@ async def read_table(
         try:
             control = await connections.control()
             chunks = FreshChunks(source, connections.reader, control, counters)
-            await _read(TableReading(source, control, chunks, progress, update, record, ends_snapshot))
+            await _read(
+                TableReading(source, control, chunks, progress, update, record, ends_snapshot, identity)
+            )
         except BaseException:
             # A cancelled query may still run.
             connections.close()

@@ -174,11 +174,11 @@ class TableQueue:
             self.completion.replace(number, ids)
 
     async def update(self, table: TableProgress, change: TableChange) -> TableProgress:
-        """Change the ledger's entry of a table. After a crash the change may be lost: what was delivered is delivered again.
+        """Change the ledger's entry of a table. The file gets the change later if all rows of the table are delivered together.
 
         :raises Forgotten: the ledger has no such entry.
         """
-        changed = await self._write(self._store.defer, partial(_changed, table.id, change))
+        changed = await self._write(self._writer(table, change), partial(_changed, table.id, change))
         progress = changed.table(table.id)
         if progress is None:
             raise Forgotten
@@ -193,7 +193,7 @@ class TableQueue:
         :raises PermanentError: another process has written the ledger.
         """
         try:
-            ledger = await self._store.defer(
+            ledger = await self._writer(table, change)(
                 lambda ledger: _changed(table.id, change, ledger.durable(durable))
             )
         except AioreplError as error:
@@ -242,6 +242,12 @@ class TableQueue:
         """End the waiting calls with this error, because no table is read any more."""
         self.completion.end(error)
         self.settled.set()
+
+    def _writer(self, table: TableProgress, change: TableChange) -> _Write:
+        """Return how a change of a table's entry is written: at once if a journal could not replace the entry after a crash."""
+        known = self.ledger.table(table.id)
+        together = known is None or (known.together and change(known).together)
+        return self._store.defer if together else self._store.update
 
     def _waits(self, number: int) -> bool:
         counters = self.counters.get(number)

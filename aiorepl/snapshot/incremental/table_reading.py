@@ -30,6 +30,7 @@ class TableReading:
     :param update: changes the progress in the ledger, and retries until that succeeds.
     :param record: tries once to change the progress, because the stream waits for the change.
     :param ends_snapshot: whether no other table is left to be read; called when this table is complete.
+    :param identity: identifies this reading of the table.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class TableReading:
         update: Callable[[TableChange], Awaitable[TableProgress]],
         record: Record,
         ends_snapshot: Callable[[], bool],
+        identity: str,
     ) -> None:
         self.source = source
         self.control = control
@@ -49,6 +51,7 @@ class TableReading:
         self._update = update
         self._record = record
         self._ends_snapshot = ends_snapshot
+        self._identity = identity
 
     @property
     def plan(self) -> TablePlan:
@@ -76,9 +79,16 @@ class TableReading:
         :param lsn: the low watermark of the window, or the point at which the table was read.
         :param last: whether this chunk completes the table.
         """
-        partial = self.progress.where is not None
         return SnapshotChunk(
-            lsn, table.oid, table.schema, table.name, number, last, last and self._ends_snapshot(), partial
+            lsn,
+            table.oid,
+            table.schema,
+            table.name,
+            number,
+            last_of_table=last,
+            last=last and self._ends_snapshot(),
+            partial=self.progress.where is not None,
+            reading=self._identity,
         )
 
     async def mark(self, arrive: Arrival) -> asyncio.Future[LSN]:

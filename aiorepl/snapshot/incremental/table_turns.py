@@ -188,7 +188,8 @@ class TableTurns:
         ends = partial(queue.is_last, table.id)
         counters = queue.counters[table.id]
         update = partial(queue.update, table)
-        await read_table(self._source, self._connections, progress, update, record, ends, counters)
+        identity = queue.ledger.reading(table)
+        await read_table(self._source, self._connections, progress, update, record, ends, counters, identity)
 
     async def _failed(self, table: TableProgress, error: BaseException, *, alone: bool) -> None:
         """Try a table again later, unless its error will not pass.

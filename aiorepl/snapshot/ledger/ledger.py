@@ -5,14 +5,19 @@ before the first chunk is delivered, and the durable positions of the consumers 
 
 If the exported snapshot is lost, or the process ends, the chunks that are left lose these LSNs (``hand_over``). They are read
 while the stream runs, like the chunks of requested tables, and the LSN of each is in the ledger before the chunk is delivered. A
-chunk is done once the durable position of every consumer has reached the end of its transaction. A chunk that the ledger's file
-does not have yet is delivered again after a crash. That changes nothing: its rows have keys, or follow a truncate.
+chunk is done once the durable position of every consumer has reached the end of its transaction.
+
+The file may lack the last tables that were delivered as one chunk each (``TableProgress.together``). A journal has recorded which
+readings of tables are complete, so these tables are not read again after a crash (``ChunkLedger.without_complete``). Without a
+journal, they are delivered again. That changes nothing for sinks that replace rows by their keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from secrets import token_hex
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -99,6 +104,13 @@ class TableProgress:
         return self._encoded
 
     @property
+    def together(self) -> bool:
+        """Whether all rows are delivered together, in one chunk, so that the chunk's record in a journal says that the table is
+        complete.
+        """
+        return self.where is None and (self.plan is None or len(self.plan.ranges) == 1)
+
+    @property
     def parts(self) -> list[int]:
         """The numbers of the chunks that are neither durable nor delivered, in order; to be read next."""
         if self.plan is None:
@@ -167,6 +179,7 @@ class ChunkLedger:
     :param last_id: the id of the last table that was added.
     :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
     :param paused: whether reading is paused until a user resumes it.
+    :param name: distinguishes this ledger from earlier ones of the slot, whose tables had the same ids.
     """
 
     source: Position
@@ -177,6 +190,7 @@ class ChunkLedger:
     last_id: int = 0
     signal_lsn: LSN = ZERO
     paused: bool = False
+    name: str = field(default_factory=partial(token_hex, 6))
 
     def stream_position(self, position: LSN) -> LSN:
         """Return a consumer's position in the slot's stream: its beginning for a consumer in the initial snapshot."""
@@ -264,6 +278,18 @@ class ChunkLedger:
         """Return the table with this id."""
         return next((table for table in self.tables if table.id == number), None)
 
+    def reading(self, table: TableProgress) -> str:
+        """Return the identity of a reading, for the headers of its chunks and for the journal."""
+        return f"{self.name}-{table.id}"
+
+    def without_complete(self, readings: Collection[str]) -> ChunkLedger:
+        """Forget the tables that a journal has in full.
+
+        :param readings: the complete readings in the journal.
+        """
+        tables = tuple(table for table in self.tables if self.reading(table) not in readings)
+        return self if len(tables) == len(self.tables) else replace(self, tables=tables)
+
     def with_progress(self, table: TableProgress) -> ChunkLedger:
         """Replace the table with the same id."""
         if table == self.table(table.id):
@@ -319,6 +345,7 @@ def dump(ledger: ChunkLedger) -> bytes:
             "last_id": ledger.last_id,
             "signal": str(ledger.signal_lsn),
             "paused": ledger.paused,
+            "name": ledger.name,
         }
     )
 
@@ -352,6 +379,8 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         integer(fields, "last_id"),
         lsn(fields, "signal"),
         boolean(fields, "paused"),
+        # Earlier versions have none.
+        **({"name": text(fields, "name")} if "name" in fields else {}),
     )
 
 

@@ -30,7 +30,7 @@ class LedgerStore(Protocol):
         ...
 
     async def defer(self, change: Callable[[ChunkLedger], ChunkLedger]) -> ChunkLedger:
-        """Change the ledger. A restart may find it as it was before the change, and then reads some chunks again."""
+        """Change the ledger. A restart may find it as it was before the change."""
         ...
 
 
