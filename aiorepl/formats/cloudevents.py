@@ -62,9 +62,8 @@ class CloudEventsFormat(Format):
     def event(self, change: Change) -> bytes:
         """Return a change in structured mode."""
         if isinstance(change, RowChange) and is_large(change):
-            return joined(
-                chain((_head(self.attributes(change)),), self._native.event_pieces(change), (b"}",))
-            )
+            pieces = self._native.event_pieces(change)
+            return joined(chain((_head(self.attributes(change)),), pieces, (b"}",)), pieces.least)
         return _structured(self.attributes(change), self._native.event(change))
 
     def http(self, change: Change) -> tuple[dict[str, str], bytes]:

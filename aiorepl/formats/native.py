@@ -52,7 +52,7 @@ class NativeFormat(Format):
 
     def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:
         pieces = self._pieces(parts)
-        return pieces.out if pieces.contiguous else joined(pieces)
+        return pieces.out if pieces.contiguous else joined(pieces, pieces.least)
 
     def pieces(self, parts: Iterable[Slice]) -> Iterable[Piece]:
         """Return the text of ``lines`` in pieces; a large string without escapes is a view of its message."""
@@ -72,7 +72,10 @@ class NativeFormat(Format):
     def event(self, change: Change) -> bytes:
         """Return a change as a JSON object."""
         if isinstance(change, RowChange):
-            return joined(self.event_pieces(change)) if is_large(change) else self._row(change)
+            if is_large(change):
+                pieces = self.event_pieces(change)
+                return joined(pieces, pieces.least)
+            return self._row(change)
         if isinstance(change, Truncate):
             return self._truncate(change)
         if isinstance(change, Message):
@@ -83,10 +86,8 @@ class NativeFormat(Format):
             return publication_event(change)
         raise TypeError(f"no native event for {type(change).__name__}")
 
-    def event_pieces(self, change: Change) -> Iterable[Piece]:
-        """Return the event of a change in pieces; a large string without escapes is a view of its message."""
-        if not isinstance(change, RowChange):
-            return (self.event(change),)
+    def event_pieces(self, change: RowChange) -> Pieces:
+        """Return the event of a row in pieces; a large string without escapes is a view of its message."""
         pieces = Pieces()
         self._rows.row(pieces.out, change, pieces)
         return pieces

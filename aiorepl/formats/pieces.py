@@ -38,6 +38,11 @@ class Pieces:
         self._columns.append((len(self.out), column, escape))
 
     @property
+    def least(self) -> int:
+        """The size of the text without the characters that escapes add."""
+        return len(self.out) + sum(column.end - column.start for _, column, _ in self._columns)
+
+    @property
     def contiguous(self) -> bool:
         """Whether the buffer is the whole text."""
         return not self._columns
@@ -54,11 +59,18 @@ class Pieces:
         yield out[at:]
 
 
-def joined(pieces: Iterable[Piece]) -> bytes:
-    """Join pieces, without a second copy of the text."""
+def joined(pieces: Iterable[Piece], least: int) -> bytes:
+    """Join pieces, without a second copy of the text.
+
+    :param least: the whole size, or a bit less. A buffer that grew from nothing would leave its first 32 MiB in the heap.
+    """
     whole = io.BytesIO()
+    whole.seek(max(0, least - 1))
+    whole.write(b"\0")
+    whole.seek(0)
     for piece in pieces:
         whole.write(piece)
+    whole.truncate()
     return whole.getvalue()  # shares the memory of ``whole``
 
 

@@ -29,8 +29,9 @@ STREAMED = "(SELECT string_agg(md5(n::text), '\"') FROM generate_series(1, $1 / 
         (STREAMED, "file,file,file", 3),
         # The message, and an event for each sink that needs the event whole.
         (PLAIN, "file,whole,whole", 4),
+        (PLAIN, "whole,whole,whole", 4.2),
     ],
-    ids=["files", "streamed", "events"],
+    ids=["files", "streamed", "events", "only events"],
 )
 def test_a_large_row(published, tmp_path, column, sinks, most, journal):
     """The sinks share the message, even if each reads the journal by itself, and files are written straight from the message."""
