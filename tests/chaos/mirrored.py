@@ -75,7 +75,8 @@ _PUT_BACK = 200.0
 _ENDS = 600.0
 _MAX_BYTES = (5_000, 100_000, 2**28)
 _STATE = ("_checkpoint", "_aiorepl")
-_BUSY = "while True: pass"
+# Ends with the suite, even if that is killed.
+_BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -275,7 +276,7 @@ class MirrorLives:
     @contextlib.contextmanager
     def _load(self, count: int) -> Iterator[None]:
         """Let other processes take the processors."""
-        busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+        busy = [subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())]) for _ in range(count)]
         if busy:
             self._struck("mirror: load while Spark starts")
         try:

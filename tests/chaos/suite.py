@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -209,6 +210,8 @@ def machinery() -> Iterator[tuple[Servers, Processes]]:
 def main() -> int:
     """Run programs, and return the exit code: 1 if there was a violation."""
     options = _options()
+    # Otherwise SIGTERM would leave the servers and processes of a program.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # These servers have no TLS, and asking for it takes a third of a connection's time.
     os.environ.setdefault("PGSSLMODE", "disable")
     report = Report()
