@@ -254,6 +254,9 @@ class Sink:
     concurrent: bool = False
     """Whether ``write`` may be called while other calls of ``write`` are in progress."""
 
+    needs_attributes: bool = False
+    """Whether the sink needs ``attributes`` of the rows' relations, which the source looks up in its catalog. They may still be missing."""
+
     takes_publication_changes: bool = True
     """Whether the sink can be configured with ``publication_changes``. Their LSNs do not ascend with those of the rows."""
 
@@ -337,6 +340,7 @@ class SyncSink:
 
     supports_prepared: bool = False
     concurrent: bool = False
+    needs_attributes: bool = False
     takes_publication_changes: bool = True
     flush_seconds: float | None = None
     flush_bytes: int | None = None

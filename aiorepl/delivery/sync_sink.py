@@ -21,6 +21,7 @@ class ThreadedSink(Sink):
     def __init__(self, sink: SyncSink) -> None:
         self._sink = sink
         self.supports_prepared = sink.supports_prepared
+        self.needs_attributes = sink.needs_attributes
         self.concurrent = sink.concurrent
 
     @property

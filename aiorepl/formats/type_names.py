@@ -8,8 +8,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
-from aiorepl.values.types import ARRAY
+from aiorepl.values.types import ARRAY, NAME_ONLY, TypeInfo
+
+CatalogName = tuple[str, str]
+"""A type's schema and its name in pg_type, such as ``("pg_catalog", "_int4")``."""
 
 _SPELLED: Final = {
     "bit": "bit",
@@ -36,6 +40,18 @@ _VISIBLE: Final = ("pg_catalog", "public", "")
 _FIELDS: Final = {"year": 2, "month": 1, "day": 3, "hour": 10, "minute": 11, "second": 12}
 _ANY_FIELDS: Final = 0x7FFF
 _ANY_PRECISION: Final = 0xFFFF
+
+
+def catalog_names(relation: Relation, types: Types | None = None) -> tuple[CatalogName | None, ...]:
+    """Return the types of a relation's columns; for a domain, its base type; ``None`` for an unknown one.
+
+    :param types: the types of the rows; ``None``: those that the server has sent with the relation.
+    """
+    if types is None:
+        sent = (TypeInfo(each.oid, each.namespace, each.name, NAME_ONLY) for each in relation.types)
+        types = Types(sent)
+    found = [types.base(column.type_oid) for column in relation.columns]
+    return tuple(None if info is None else (info.namespace or "pg_catalog", info.name) for info in found)
 
 
 def type_name(types: Types, oid: int, modifier: int = -1) -> str:

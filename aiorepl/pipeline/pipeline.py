@@ -169,7 +169,9 @@ class Pipeline:
         )
         memories = {} if selections is None else selections.memories
         # The numbers of columns show whether a renamed column is one that a selection hides.
-        numbered = announces or bool(memories)
+        numbered = (
+            announces or bool(memories) or any(each.sink.needs_attributes for each in deliveries.values())
+        )
         self._capture = Capture(
             source,
             retry=reconnect,

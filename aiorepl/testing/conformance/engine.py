@@ -130,6 +130,7 @@ class _FailsAt(Sink):
 
     def __init__(self, call: int, sink: Sink, fault: AbstractContextManager[object]) -> None:
         self.supports_prepared = sink.supports_prepared
+        self.needs_attributes = sink.needs_attributes
         self._sink = sink
         self._writes = call
         self._fault = fault

@@ -26,30 +26,36 @@ _TABLES: Final = """
 SELECT t.schema, t.name, c.oid IS NOT NULL AS exists,
        c.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS visible,
        c.oid IS NULL OR (pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
-         AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')) AS granted
+         AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')) AS granted,
+       c.oid IS NULL OR pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
+       CASE WHEN n.oid IS NULL THEN pg_catalog.has_database_privilege(current_database(), 'CREATE')
+            ELSE pg_catalog.has_schema_privilege(n.oid, 'CREATE') END AS creatable
   FROM unnest($1::text[], $2::text[]) AS t(schema, name)
   LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema
   LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name AND c.relkind IN ('r', 'p')
 """
 
 
-async def check(options: ConnectionOptions, tables: Sequence[Name]) -> None:
+async def check(options: ConnectionOptions, tables: Sequence[Name], *, alters: bool = False) -> None:
     """Check that the target can be reached and the role may write these tables.
 
     :param tables: the target's tables.
+    :param alters: whether the sink creates and alters them.
     :raises TransientError, PermanentError: the target cannot be reached, or something is missing; says what to do.
     """
     connection = await options.connect({**SEARCH_PATH, **options.settings})
     try:
         async with asyncio.timeout(options.timeout):
-            await _check(connection, options, tables)
+            await _check(connection, options, tables, alters)
     except ERRORS as error:
         raise translate(error, "checking the target") from None
     finally:
         connection.terminate()
 
 
-async def _check(connection: asyncpg.Connection, options: ConnectionOptions, tables: Sequence[Name]) -> None:
+async def _check(
+    connection: asyncpg.Connection, options: ConnectionOptions, tables: Sequence[Name], alters: bool
+) -> None:
     schema = quoted(options.schema)
     found = await connection.fetchrow(_ROLE, schema)
     role = quoted(found["role"])
@@ -71,10 +77,22 @@ async def _check(connection: asyncpg.Connection, options: ConnectionOptions, tab
             f"postgres: the role {role} may not create the tables for the sink's position on the target: {remedy}"
         )
     rows = await connection.fetch(_TABLES, [name[0] for name in tables], [name[1] for name in tables])
-    if missing := [(row["schema"], row["name"]) for row in rows if not row["exists"]]:
+    missing = [row for row in rows if not row["exists"]]
+    if alters:
+        if closed := sorted({row["schema"] for row in missing if not row["creatable"]}):
+            raise PermanentError(
+                f"postgres: the role {role} may not create tables in the target's schema {', '.join(map(quoted, closed))}: GRANT CREATE "
+                "ON SCHEMA, or ON DATABASE if the schema does not exist"
+            )
+        if foreign := [(row["schema"], row["name"]) for row in rows if not row["owned"]]:
+            raise PermanentError(
+                f"postgres: the role {role} does not own {_shown(foreign)} on the target, so it may not alter them: ALTER TABLE … OWNER TO "
+                f'{role}, or choose ddl = "refuse"'
+            )
+    elif names := [(row["schema"], row["name"]) for row in missing]:
         raise PermanentError(
-            f"postgres: the target has no table {_shown(missing)}: create it, map it to another with the option tables, or "
-            "remove it from the publication or by a selection"
+            f"postgres: the target has no table {_shown(names)}: create it, map it to another with the option tables, remove it from the "
+            'publication or by a selection, or choose ddl = "apply"'
         )
     if hidden := sorted({row["schema"] for row in rows if not row["visible"]}):
         schemas = ", ".join(map(quoted, hidden))

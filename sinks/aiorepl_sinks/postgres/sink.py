@@ -22,6 +22,7 @@ from aiorepl import (
 from aiorepl.checked import checked
 from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration, seconds_of
+from aiorepl_sinks.postgres.alterer import Alterer
 from aiorepl_sinks.postgres.applier import StepFailed
 from aiorepl_sinks.postgres.check import check
 from aiorepl_sinks.postgres.errors import ERRORS, translate
@@ -57,6 +58,8 @@ class PostgresSink(Sink):
     :param cascade: apply the source's TRUNCATE … CASCADE with CASCADE, so that it also truncates tables that refer to the
         target's tables only there.
     :param schema: the schema of the tables ``positions`` and ``prepared``; created if it does not exist.
+    :param ddl: ``"refuse"`` (default): stop at a table or column that the target lacks. ``"apply"``: create missing tables, add columns and
+        widen types, in the transaction of the first row that needs it; stop at every other change of a table.
     :param settings: parameters of the target's session, such as ``{"lock_timeout": "10s"}``.
     :param timeout: the time that an answer may take before the sink checks, on another connection, whether the target is still
         working. If not, the connection counts as lost.
@@ -80,6 +83,7 @@ class PostgresSink(Sink):
         messages: bool = False,
         cascade: bool = False,
         schema: str = "aiorepl",
+        ddl: Literal["apply", "refuse"] = "refuse",
         settings: Mapping[str, str] | None = None,
         timeout: Duration = 30.0,
     ) -> None:
@@ -89,6 +93,7 @@ class PostgresSink(Sink):
                 f"postgres: settings: the sink sets {name} as the source's texts need it: remove it"
             )
         self.supports_prepared = two_phase
+        self.needs_attributes = ddl == "apply"
         self._connection_options = ConnectionOptions(
             dsn,
             None if password_command is None else PasswordCommand(password_command),
@@ -117,7 +122,8 @@ class PostgresSink(Sink):
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:
         """Check the login, and the privileges on the target's tables."""
-        await check(self._connection_options, [self._apply_options.tables.named(name) for name in tables])
+        names = [self._apply_options.tables.named(name) for name in tables]
+        await check(self._connection_options, names, alters=self.needs_attributes)
 
     async def write(self, batch: Batch) -> None:
         """Apply the batch; its whole transactions are durable on return."""
@@ -178,7 +184,11 @@ class PostgresSink(Sink):
         except ERRORS as error:
             raise translate(error, f"opening sink {context.name}") from None
         self._backend = session.backend
-        self._writer = Writer(session, context.name, self._apply_options)
+        alterer = None
+        if self.needs_attributes:
+            schema = self._connection_options.schema
+            alterer = Alterer(session.connection, schema, context, session.state.gid_prefix)
+        self._writer = Writer(session, context.name, self._apply_options, alterer)
         return position
 
     def _waits(self, found: str | None) -> None:

@@ -24,8 +24,11 @@ from aiorepl import (
     TransientError,
     Truncate,
 )
+from aiorepl.formats.type_names import catalog_names
+from aiorepl_sinks.postgres.alterations import Types
+from aiorepl_sinks.postgres.alterer import Alterer
 from aiorepl_sinks.postgres.applier import Applier
-from aiorepl_sinks.postgres.identifiers import TableMapping
+from aiorepl_sinks.postgres.identifiers import Name, TableMapping
 from aiorepl_sinks.postgres.session import Session
 from aiorepl_sinks.postgres.step_builder import StepBuilder
 from aiorepl_sinks.postgres.target import Target, find
@@ -48,15 +51,19 @@ class Writer:
     """Writes batches on one session.
 
     :param name: the sink's name.
+    :param alterer: creates and alters tables; ``None``: the user does.
     :ivar incomplete: the commit LSN of the source's transaction whose first slices are in the open transaction.
     :ivar has_savepoint: whether the open transaction has a savepoint before the current call.
     """
 
-    def __init__(self, session: Session, name: str, options: ApplyOptions) -> None:
+    def __init__(
+        self, session: Session, name: str, options: ApplyOptions, alterer: Alterer | None = None
+    ) -> None:
         self.session = session
         self.incomplete: LSN | None = None
         self.has_savepoint = False
         self._options = options
+        self._alterer = alterer
         self._applier = Applier(session.connection, name, strict=options.mode == "strict")
         self._steps = StepBuilder(compact=options.mode == "upsert")
         self._targets: dict[Relation, Target] = {}
@@ -67,6 +74,7 @@ class Writer:
         self._commit_time: datetime | None = None
         # The commit LSN of a transaction whose slices are skipped: it is already prepared on the target.
         self._skipped: LSN | None = None
+        self._preparing = False
 
     async def write(self, parts: Sequence[Slice]) -> None:
         """Apply a batch. The batch is committed on return, unless its last transaction continues in the next batch."""
@@ -94,8 +102,12 @@ class Writer:
             raise PermanentError(
                 "postgres: the first slices of a large transaction are being applied: replay once it is complete"
             )
-        for part in parts:
-            await self._collect(part)
+        alterer, self._alterer = self._alterer, None  # a dead letter may have an old description
+        try:
+            for part in parts:
+                await self._collect(part)
+        finally:
+            self._alterer = alterer
         await self._commit()
 
     async def undo(self) -> None:
@@ -149,25 +161,54 @@ class Writer:
         for change in part.changes:
             if isinstance(change, RowChange):
                 relation = change.layout.relation
-                target = self._targets.get(relation) or await self._find(relation)
+                target = self._targets.get(relation) or await self._find(
+                    relation, catalog_names(relation, change.layout.types)
+                )
                 self._steps.row(target, change)
             elif isinstance(change, Truncate):
-                targets = [self._targets.get(one) or await self._find(one) for one in change.relations]
+                targets = [
+                    self._targets.get(one) or await self._find(one, catalog_names(one))
+                    for one in change.relations
+                ]
                 cascade = change.cascade and self._options.cascade
                 self._steps.truncate(tuple(targets), change, cascade=cascade)
             elif isinstance(change, Message) and self._options.messages:
                 self._steps.emit(change.prefix, change.content)
 
-    async def _find(self, relation: Relation) -> Target:
+    async def _find(self, relation: Relation, types: Types) -> Target:
         options = self._options
+        name = options.tables.target(relation)
+        if self._alterer is not None and await self._alterer.needed(name, relation, types):
+            await self._alter(self._alterer, name, relation, types)
         target = self._targets[relation] = await find(
             self.session.connection,
-            options.tables.target(relation),
+            name,
             relation,
             upsert=options.mode == "upsert",
             replica=options.replica,
         )
         return target
+
+    async def _alter(self, alterer: Alterer, name: Name, relation: Relation, types: Types) -> None:
+        """Create or alter a table in the open transaction, after the changes before this one."""
+        if not self._preparing:
+            await self._apply()
+            await self._begin()
+            await alterer.apply(name, relation, types)
+        else:
+            # A prepared transaction would keep the table locked, and the source commits it after later changes of the table.
+            again = self._in_transaction
+            if again:
+                await self.abandon()
+            async with self.session.connection.transaction():
+                await alterer.apply(name, relation, types)
+            if again:
+                raise TransientError(
+                    f"postgres: {'.'.join(name)} was altered before a transaction that will be prepared",
+                    rewind=True,
+                )
+        for known in [known for known, target in self._targets.items() if target.name == name]:
+            del self._targets[known]
 
     async def _begin(self) -> None:
         if not self._in_transaction:
@@ -215,7 +256,11 @@ class Writer:
             if await state.is_prepared(xid, prepare_lsn):
                 self._skipped = header.commit_lsn
         if self._skipped != header.commit_lsn:
-            await self._collect(part)
+            self._preparing = True
+            try:
+                await self._collect(part)
+            finally:
+                self._preparing = False
             self.incomplete = header.commit_lsn
             if not part.last:
                 return

@@ -1,0 +1,197 @@
+"""Decides how a table of the target becomes like its description on the source: what is created, added, widened and refused. Pure.
+
+Only such changes are made as keep every value on the target, and whose result is certain. For everything else the user is told.
+
+The source's earlier description is remembered, because the present one does not say what was dropped or renamed. A change that was
+refused is accepted once the target looks like the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiorepl import PermanentError, Relation
+from aiorepl.formats.type_names import CatalogName
+from aiorepl_sinks.postgres.column_types import ColumnType, column_type
+from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
+
+Types = Sequence[CatalogName | None]
+"""The types of a relation's columns; ``None``: unknown."""
+
+_REPAIR: Final = "then start again, and read the table again (aiorepl snapshot)"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAttribute:
+    """A column of the target.
+
+    :param number: ``attnum``.
+    """
+
+    number: int
+    type: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A column that the source had when its table was seen last.
+
+    :param number: its number in the source's catalog; ``None`` if it is unknown.
+    :param target: its number on the target.
+    """
+
+    name: str
+    number: int | None
+    type: ColumnType
+    target: int
+
+    def to_json(self) -> list[Any]:
+        """Return the fields as JSON."""
+        return [self.name, self.number, self.type.namespace, self.type.name, self.type.modifier, self.target]
+
+    @classmethod
+    def from_json(cls, fields: Sequence[Any]) -> Remembered:
+        """Return the column with these fields."""
+        name, number, namespace, type_name, modifier, target = fields
+        return cls(name, number, ColumnType(namespace, type_name, modifier), target)
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """The statements that make the target's table like the source's.
+
+    :param creates: whether the table is created.
+    :param types: the types that the target must have.
+    :param unknown: added columns whose values in existing rows are unknown: the table must be empty.
+    """
+
+    statements: tuple[str, ...] = ()
+    creates: bool = False
+    types: tuple[tuple[str, ColumnType], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def creation(name: Name, relation: Relation, types: Types) -> Alteration:
+    """Return the statements for a table that the target lacks.
+
+    :raises PermanentError: a type is unknown.
+    """
+    wanted = tuple(zip(relation.names, _types(types, relation), strict=True))
+    parts = [f"{quoted(column)} {kind.sql}" for column, kind in wanted]
+    if relation.key:
+        parts.append(f"PRIMARY KEY ({', '.join(quoted(relation.names[index]) for index in relation.key)})")
+    statement = f"CREATE TABLE {qualified(name)} ({', '.join(parts)})"
+    return Alteration((statement,), creates=True, types=wanted)
+
+
+def alteration(
+    name: Name,
+    relation: Relation,
+    types: Types,
+    target: Mapping[str, TargetAttribute],
+    remembered: Sequence[Remembered],
+) -> Alteration:
+    """Return the statements for a table that the target has.
+
+    :param target: the target's columns by name.
+    :param remembered: the columns at the last time; empty if the table was not seen before.
+    :raises PermanentError: the table was changed on the source in a way that the sink does not repeat.
+    """
+    shown = ".".join(name)
+    _require_nothing_gone(shown, relation, target, remembered)
+    before = {column.name: column for column in remembered}
+    statements, unknown, wanted = [], [], []
+    # A column that is older than one that the target has was left out until now, so existing rows have other values.
+    newest = max((_number(relation, each) or 0 for each in relation.names if each in target), default=0)
+    for column, kind in zip(relation.columns, _types(types, relation), strict=True):
+        own = target.get(column.name)
+        known = before.get(column.name)
+        if own is None:
+            attribute = relation.attributes.get(column.name)
+            missing = attribute.missing if attribute is not None else None
+            default = f" DEFAULT {_literal(missing)}::{kind.sql}" if missing is not None else ""
+            statements.append(
+                f"ALTER TABLE {qualified(name)} ADD COLUMN {quoted(column.name)} {kind.sql}{default}"
+            )
+            if default:
+                statements.append(
+                    f"ALTER TABLE {qualified(name)} ALTER COLUMN {quoted(column.name)} DROP DEFAULT"
+                )
+            wanted.append((column.name, kind))
+            again = known is not None and attribute is not None and known.number == attribute.number
+            if attribute is None or not attribute.missing_known or attribute.number <= newest or again:
+                unknown.append(column.name)
+        elif kind.holds(own.type):
+            statements.append(
+                f"ALTER TABLE {qualified(name)} ALTER COLUMN {quoted(column.name)} TYPE {kind.sql}"
+            )
+        elif known is not None and known.type == own.type != kind:
+            raise PermanentError(
+                f"postgres: the type of column {quoted(column.name)} of {relation} was changed from {known.type} to {kind}, which may "
+                f"have changed values that the stream does not send: ALTER TABLE {qualified(name)} ALTER COLUMN "
+                f"{quoted(column.name)} TYPE {kind} on the target, {_REPAIR}"
+            )
+    return Alteration(tuple(statements), types=tuple(wanted), unknown=tuple(unknown))
+
+
+def remember(
+    relation: Relation, types: Types, target: Mapping[str, TargetAttribute]
+) -> tuple[Remembered, ...]:
+    """Return the columns to remember, after the target was altered."""
+    return tuple(
+        Remembered(name, _number(relation, name), kind, target[name].number)
+        for name, kind in zip(relation.names, _types(types, relation), strict=True)
+    )
+
+
+def _require_nothing_gone(
+    shown: str, relation: Relation, target: Mapping[str, TargetAttribute], remembered: Sequence[Remembered]
+) -> None:
+    numbers = {attribute.number: name for name, attribute in relation.attributes.items()}
+    for column in remembered:
+        name = column.name
+        own = target.get(name)
+        if own is None or own.number != column.target:
+            continue  # somebody has dropped, renamed or replaced it on the target
+        renamed = numbers.get(column.number) if column.number is not None else None
+        if renamed is not None and renamed != name:
+            raise PermanentError(
+                f"postgres: column {quoted(name)} of {relation} was renamed to {quoted(renamed)}: ALTER TABLE {shown} RENAME COLUMN "
+                f"{quoted(name)} TO {quoted(renamed)} on the target, then start again"
+            )
+        now = _number(relation, name)
+        if name not in relation.names:
+            raise PermanentError(
+                f"postgres: column {quoted(name)} of {relation} is not sent any more: it was dropped or renamed, or the publication or "
+                f"a selection leaves it out. ALTER TABLE {shown} DROP COLUMN {quoted(name)} on the target, or rename it there, to "
+                "keep it; then start again"
+            )
+        if now is not None and column.number is not None and now != column.number:
+            raise PermanentError(
+                f"postgres: column {quoted(name)} of {relation} was dropped, and another one has its name: ALTER TABLE {shown} DROP "
+                f"COLUMN {quoted(name)} on the target, then start again"
+            )
+
+
+def _types(types: Types, relation: Relation) -> list[ColumnType]:
+    found = []
+    for column, named in zip(relation.columns, types, strict=True):
+        if named is None:
+            raise PermanentError(
+                f"postgres: the type of column {quoted(column.name)} of {relation} is unknown (oid {column.type_oid}): create the column on "
+                "the target, then start again"
+            )
+        found.append(column_type(named, column.type_modifier))
+    return found
+
+
+def _number(relation: Relation, name: str) -> int | None:
+    attribute = relation.attributes.get(name)
+    return None if attribute is None else attribute.number
+
+
+def _literal(text: str) -> str:
+    """Quote a string, whatever standard_conforming_strings is."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,246 @@
+"""Creates and alters tables of the target, within the transaction of the rows that need it (``ddl = "apply"``)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl import PermanentError, Relation, SinkContext
+from aiorepl_sinks.postgres.alterations import (
+    Alteration,
+    Remembered,
+    TargetAttribute,
+    Types,
+    alteration,
+    creation,
+    remember,
+)
+from aiorepl_sinks.postgres.column_types import ColumnType
+from aiorepl_sinks.postgres.errors import is_transient, translate
+from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
+
+_OID: Final = """
+SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = $2
+"""
+_COLUMNS: Final = """
+SELECT a.attname::text AS name, a.attnum::int AS number, n.nspname::text AS namespace, t.typname::text AS type, a.atttypmod AS modifier
+  FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+ WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_LACKING: Final = """
+SELECT w.namespace, w.name FROM unnest($1::text[], $2::text[]) AS w(namespace, name) WHERE NOT EXISTS (
+  SELECT FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+   WHERE n.nspname = w.namespace AND t.typname = w.name AND t.typisdefined)
+"""
+# The prepared transactions of this sink that have a lock of the table.
+_PREPARED: Final = """
+SELECT p.gid FROM pg_catalog.pg_locks l
+  JOIN pg_catalog.pg_locks x ON x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid' AND x.pid IS NULL
+  JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
+ WHERE l.pid IS NULL AND l.relation = $1::bigint::oid AND p.database = current_database() AND starts_with(p.gid, $2)
+ ORDER BY 1 LIMIT 1
+"""
+_MEMORY: Final = """
+CREATE TABLE IF NOT EXISTS {schema}.described (
+  sink text, slot text, source_oid bigint, system_identifier text NOT NULL, source_table text[] NOT NULL, target_oid bigint NOT NULL,
+  columns jsonb NOT NULL, PRIMARY KEY (sink, slot, source_oid)
+)
+"""
+_RESERVED: Final = ("pg_catalog", "information_schema", "pg_toast")
+_REASONS: Final = {
+    "42501": "the role must own the table, and needs CREATE on the schema, or on the database if the schema does not exist",
+    "0A000": "a view, a rule or a generated column uses it: drop that, start again, and create it again",
+    "2BP01": "another object depends on it: drop that, start again, and create it again",
+    "42809": "it is a partition, or not a table: alter its parent",
+}
+_IN_USE: Final = "this transaction has changed its rows before, which deferred constraints still check: alter it there, then start again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The target's table as it is, and what is remembered about it.
+
+    :param oid: ``None`` if the target has no such table.
+    """
+
+    oid: int | None
+    columns: dict[str, TargetAttribute]
+    remembered: tuple[Remembered, ...]
+
+
+class Alterer:
+    """Makes tables of the target like those of the source.
+
+    :param connection: the connection to the target.
+    :param schema: the schema of the sink's own tables.
+    :param context: the sink's context.
+    :param gid_prefix: the beginning of the GIDs of the sink's prepared transactions.
+    """
+
+    def __init__(self, connection: Any, schema: str, context: SinkContext, gid_prefix: str) -> None:
+        self._connection = connection
+        self._own = schema
+        self._memory = f"{quoted(schema)}.described"
+        self._system_identifier = context.position.system_identifier
+        self._key = (context.name, context.position.slot)
+        self._gid_prefix = gid_prefix
+
+    async def needed(self, name: Name, relation: Relation, types: Types) -> bool:
+        """Whether ``apply`` would change anything: the table, or the memory of it.
+
+        :raises PermanentError: the table was changed in a way that the sink does not repeat.
+        """
+        if name[0] == self._own or name[0] in _RESERVED:
+            return False
+        known = await self._look(name, relation)
+        found = self._alteration(name, relation, types, known)
+        if known.oid is None or found.statements:
+            return True
+        return remember(relation, types, known.columns) != known.remembered
+
+    async def apply(self, name: Name, relation: Relation, types: Types) -> None:
+        """Create or alter the table, and remember its description. A transaction must be open.
+
+        :raises TransientError, PermanentError: the target rejected it, or the change is one that the sink does not repeat.
+        """
+        connection, what = self._connection, f'ddl = "apply": {".".join(name)} on the target'
+        try:
+            # Another sink may be doing the same.
+            await connection.execute(
+                "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
+                f"aiorepl ddl {qualified(name)}",
+            )
+            known = await self._look(name, relation)
+            found = self._alteration(name, relation, types, known)
+            await self._require_types(name, relation, found)
+            await self._require_certain(name, relation, found)
+            if found.statements and known.oid is not None:
+                await self._require_no_lock_of_ours(name, known.oid)
+            if found.creates:
+                await self._create_schema(name[0])
+            for statement in found.statements:
+                await self._execute(statement)
+            await self._remember(name, relation, types)
+        except asyncpg.ObjectInUseError:
+            raise PermanentError(f"postgres: {what}: {_IN_USE}") from None
+        except asyncpg.PostgresError as error:
+            reason = None if is_transient(error) else _REASONS.get(error.sqlstate or "")
+            raise translate(error, what, reason) from None
+
+    def _alteration(self, name: Name, relation: Relation, types: Types, known: _Known) -> Alteration:
+        if known.oid is None:
+            return creation(name, relation, types)
+        return alteration(name, relation, types, known.columns, known.remembered)
+
+    async def _look(self, name: Name, relation: Relation) -> _Known:
+        connection = self._connection
+        oid: int | None = await connection.fetchval(_OID, *name)
+        remembered = None
+        if await connection.fetchval("SELECT pg_catalog.to_regclass($1) IS NOT NULL", self._memory):
+            remembered = await connection.fetchrow(
+                f"SELECT source_table, target_oid, columns::text, EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = target_oid::oid) AS exists "
+                f"FROM {self._memory} WHERE sink = $1 AND slot = $2 AND source_oid = $3 AND system_identifier = $4",
+                *self._key,
+                relation.oid,
+                self._system_identifier,
+            )
+        if remembered is not None and remembered["target_oid"] != oid:
+            if remembered["exists"] and remembered["source_table"] != [relation.schema, relation.name]:
+                before = ".".join(remembered["source_table"])
+                raise PermanentError(
+                    f"postgres: table {before} was renamed to {relation}, and its rows on the target have another name than "
+                    f"{'.'.join(name)}: rename the table on the target, or map it with the option tables, then start again"
+                )
+            remembered = None  # another table of the target, whose columns have other numbers
+        if oid is None:
+            return _Known(None, {}, ())
+        rows = await connection.fetch(_COLUMNS, oid)
+        columns = {
+            row["name"]: TargetAttribute(
+                row["number"], ColumnType(row["namespace"], row["type"], row["modifier"])
+            )
+            for row in rows
+        }
+        stored = () if remembered is None else json.loads(remembered["columns"])
+        return _Known(oid, columns, tuple(map(Remembered.from_json, stored)))
+
+    async def _require_types(self, name: Name, relation: Relation, found: Alteration) -> None:
+        rows = await self._connection.fetch(
+            _LACKING, [kind.namespace for _, kind in found.types], [kind.name for _, kind in found.types]
+        )
+        if rows:
+            lacking = {(row["namespace"], row["name"]) for row in rows}
+            columns = [column for column, kind in found.types if (kind.namespace, kind.name) in lacking]
+            raise PermanentError(
+                f"postgres: the target lacks the type {', '.join(sorted(map(qualified, lacking)))} of "
+                f"{', '.join(map(quoted, columns))} of {relation}: create the type, or the column of {'.'.join(name)} "
+                "with another type, then start again"
+            )
+
+    async def _require_certain(self, name: Name, relation: Relation, found: Alteration) -> None:
+        if found.unknown and await self._connection.fetchval(
+            f"SELECT EXISTS (SELECT FROM {qualified(name)} LIMIT 1)"
+        ):
+            raise PermanentError(
+                f"postgres: {'.'.join(name)} on the target lacks {', '.join(map(quoted, found.unknown))} of {relation}, and the stream "
+                "does not have the values of existing rows: ALTER TABLE … ADD COLUMN on the target, then start again, and read the "
+                "table again (aiorepl snapshot)"
+            )
+
+    async def _require_no_lock_of_ours(self, name: Name, oid: int) -> None:
+        gid = await self._connection.fetchval(_PREPARED, oid, self._gid_prefix)
+        if gid is not None:
+            raise PermanentError(
+                f"postgres: {'.'.join(name)} on the target cannot be altered, because the sink's prepared transaction '{gid}' has a lock "
+                "of it, and the source ends that transaction only later: end it on the target as the source ends it, then start again"
+            )
+
+    async def _create_schema(self, schema: str) -> None:
+        exists = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+        # IF NOT EXISTS needs CREATE on the database even if the schema exists, and can fail if another sink creates it.
+        await self._connection.execute(
+            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
+            f"aiorepl {quoted(schema)}",
+        )
+        if not await self._connection.fetchval(exists, schema):
+            await self._connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+
+    async def _execute(self, statement: str) -> None:
+        """Execute DDL. Deferred checks of rows that were changed before in this transaction would forbid it."""
+        connection = self._connection
+        await connection.execute("SAVEPOINT aiorepl_ddl")
+        try:
+            await connection.execute(statement)
+        except asyncpg.ObjectInUseError:
+            await connection.execute(
+                "ROLLBACK TO SAVEPOINT aiorepl_ddl; SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED"
+            )
+            await connection.execute(statement)
+        await connection.execute("RELEASE SAVEPOINT aiorepl_ddl")
+
+    async def _remember(self, name: Name, relation: Relation, types: Types) -> None:
+        connection = self._connection
+        if not await connection.fetchval("SELECT pg_catalog.to_regclass($1) IS NOT NULL", self._memory):
+            await connection.execute(
+                "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
+                f"aiorepl {quoted(self._own)}",
+            )
+            await connection.execute(_MEMORY.format(schema=quoted(self._own)))
+        known = await self._look(name, relation)
+        columns = [column.to_json() for column in remember(relation, types, known.columns)]
+        await connection.execute(
+            f"INSERT INTO {self._memory} (sink, slot, source_oid, system_identifier, source_table, target_oid, columns) "
+            "VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb) ON CONFLICT (sink, slot, source_oid) DO UPDATE SET "
+            "system_identifier = excluded.system_identifier, source_table = excluded.source_table, "
+            "target_oid = excluded.target_oid, columns = excluded.columns",
+            *self._key,
+            relation.oid,
+            self._system_identifier,
+            [relation.schema, relation.name],
+            known.oid,
+            json.dumps(columns),
+        )

@@ -1,0 +1,90 @@
+"""Types of columns as SQL that means the same on every server, and the changes of types that keep every value. Pure.
+
+A type is named with its schema, so that no search_path has a part in it. Lengths and precisions are computed from the type modifier:
+the source's server is not asked, and the target evaluates nothing but the built-in function of the type.
+
+Source: the typmodin functions of the types: varchar.c, numeric.c, varbit.c, timestamp.c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from aiorepl_sinks.postgres.identifiers import quoted
+
+_CATALOG: Final = "pg_catalog"
+_FAMILIES: Final = (("int2", "int4", "int8"), ("float4", "float8"))
+_ANY_PRECISION: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type.
+
+    :param namespace: the schema of the type.
+    :param name: its name in pg_type, such as ``int4`` or ``_int4``.
+    :param modifier: ``atttypmod``; -1: none.
+    """
+
+    namespace: str
+    name: str
+    modifier: int = -1
+
+    @property
+    def sql(self) -> str:
+        """The type in SQL, with its length or precision."""
+        numbers = self._numbers() if self.namespace == _CATALOG and self.modifier >= 0 else []
+        listed = f"({', '.join(map(str, numbers))})" if numbers else ""
+        return f"{quoted(self.namespace)}.{quoted(self.name)}{listed}"
+
+    def holds(self, other: ColumnType) -> bool:
+        """Whether ALTER COLUMN … TYPE from ``other`` to this type is possible, and keeps every value and its text."""
+        if self == other or {self.namespace, other.namespace} != {_CATALOG}:
+            return False
+        if self.name == other.name:
+            return self._longer(other)
+        if self.name == "text":
+            return other.name == "varchar"
+        for family in _FAMILIES:
+            if self.name in family and other.name in family:
+                return family.index(self.name) > family.index(other.name)
+        return False
+
+    def _longer(self, other: ColumnType) -> bool:
+        if self.name not in ("varchar", "numeric") or other.modifier < 0:
+            return False
+        if self.modifier < 0:
+            return True
+        if self.name == "varchar":
+            return self.modifier > other.modifier
+        (precision, scale), (before, scale_before) = self._numbers(), other._numbers()
+        return scale >= scale_before and precision - scale >= before - scale_before
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers in parentheses that make this modifier."""
+        name, modifier = self.name.removeprefix("_"), self.modifier
+        if name in ("varchar", "bpchar"):
+            return [modifier - 4]
+        if name == "numeric":
+            # The scale has eleven bits, signed since PostgreSQL 15.
+            return [(modifier - 4) >> 16, (((modifier - 4) & 0x7FF) ^ 1024) - 1024]
+        if name in ("bit", "varbit", "time", "timetz", "timestamp", "timestamptz"):
+            return [modifier]
+        if name == "interval":
+            fields, precision = modifier >> 16 & 0x7FFF, modifier & 0xFFFF
+            return [fields] if precision == _ANY_PRECISION else [fields, precision]
+        return []
+
+    def __str__(self) -> str:
+        return self.sql
+
+
+def column_type(named: tuple[str, str], modifier: int) -> ColumnType:
+    """Return the type of a column of the source.
+
+    The modifiers of types that are not built in are left out: only their own functions know them.
+
+    :param named: the type's schema and name.
+    """
+    return ColumnType(*named, modifier if named[0] == _CATALOG else -1)
