@@ -24,8 +24,8 @@ def sequences() -> None:
 def copy(dsn: str | None, target_dsn: str) -> int:
     """Set each sequence of the target to the value that the sequence of the same name has on the source.
 
-    Run it at a switch, when no session writes to the source any more, and before sessions write to the target. A sequence never moves
-    backwards, so the command can be repeated. The exit code is 1 if a sequence was not copied.
+    Run it at a switch, when no session writes to the source any more. A sequence never moves backwards, even if sessions of the target take
+    numbers meanwhile, so the command can be repeated. The exit code is 1 if a sequence was not copied.
     """
     from aiorepl.cli.event_loop import run_async
 

@@ -12,7 +12,7 @@ from aiorepl.wire.commands import identifier
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 
 _LIST: Final = """
-SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, s.seqincrement AS increment
+SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, s.seqincrement AS increment, s.seqstart AS start
   FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -21,6 +21,7 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, s.seqincrement
 # Since PostgreSQL 18; it opens the sequence by its oid.
 _DATA: Final = "SELECT last_value, is_called FROM pg_catalog.pg_get_sequence_data($1::oid::regclass)"
 _SET: Final = "SELECT pg_catalog.setval($1::oid::regclass, $2, $3)"
+_LOCK_TIMEOUT: Final = "5s"
 
 Name = tuple[str, str]
 
@@ -67,7 +68,8 @@ class CopiedSequence:
 async def copy_sequences(source: Any, target: Any) -> list[CopiedSequence]:
     """Set each sequence of the target to the value of the sequence of the same name on the source, unless the target is ahead.
 
-    No session may use the sequences meanwhile: values that the source gives out later would be given out again by the target.
+    Each sequence of the target is locked while it is set, so sessions may take numbers from it meanwhile. No session may take numbers on the
+    source: the target would give them out again.
 
     :param source: an asyncpg connection of ``connect_sql``.
     :param target: such a connection to the other server.
@@ -94,11 +96,33 @@ async def _copy(
             return CopiedSequence(*name, problem="it counts in the other direction on the target")
         if not theirs.is_behind(ours):
             return CopiedSequence(*name, theirs.last, theirs.last)
-        await target.fetchval(_SET, existing[name]["oid"], ours.last, ours.called)
+        return await _advance(target, name, existing[name], ours)
+    except asyncpg.LockNotAvailableError:
+        return CopiedSequence(
+            *name,
+            problem=f"sessions that have taken numbers from it on the target did not end their transactions within {_LOCK_TIMEOUT}",
+        )
     except asyncpg.PostgresError as error:
         if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError):
             raise
         return CopiedSequence(*name, problem=f"{where} refuses it: {error.args[0]}")
+
+
+async def _advance(target: Any, name: Name, row: Mapping[str, Any], ours: Value) -> CopiedSequence:
+    """Set a sequence of the target, unless it is ahead by now.
+
+    ALTER SEQUENCE locks the sequence against nextval (SHARE ROW EXCLUSIVE) until the end of the transaction; LOCK TABLE cannot lock it. The
+    start value stays the same. A transaction that has called nextval has a lock until it ends.
+    """
+    async with target.transaction():
+        await target.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        await target.execute(
+            f"ALTER SEQUENCE {identifier(name[0])}.{identifier(name[1])} START WITH {int(row['start'])}"
+        )
+        theirs = await _value(target, name, row)
+        if not theirs.is_behind(ours):
+            return CopiedSequence(*name, theirs.last, theirs.last)
+        await target.fetchval(_SET, row["oid"], ours.last, ours.called)
     return CopiedSequence(*name, theirs.last, ours.last)
 
 

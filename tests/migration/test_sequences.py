@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
 import pytest
 
+from aiorepl.migration import sequences
 from aiorepl.migration.sequences import copy_sequences
 from aiorepl.wire.opening import connect_sql
 
@@ -96,3 +100,49 @@ async def test_privileges(two, version):
         result
     )
     assert 5 == await pair.target.fetchval("SELECT last_value FROM secret")
+
+
+@pytest.mark.parametrize("version", [13, 18])
+async def test_sessions_that_take_numbers_meanwhile(two, copied, version, monkeypatch):
+    """A session that takes many numbers between the look at the sequence and the copy gets none of them again."""
+    pair = await two(version, version)
+    await pair.both("CREATE SEQUENCE busy", "SELECT nextval('busy')")
+    await pair.source.execute("SELECT setval('busy', 100)")
+    read, session = sequences._value, await asyncpg.connect(pair.dsns[1])
+    tasks = []
+
+    async def raced(connection, name, row):
+        value = await read(connection, name, row)
+        if connection is not pair.source and value.last < 100 and not tasks:
+            # The first look at the target: by the time of the copy it is ahead of the source.
+            await session.execute("SELECT nextval('busy') FROM generate_series(1, 150)")
+            tasks.append(None)
+        elif len(tasks) == 1:
+            # The second look: this session waits for the lock until the copy has committed.
+            tasks.append(asyncio.create_task(session.fetchval("SELECT nextval('busy')")))
+        return value
+
+    monkeypatch.setattr(sequences, "_value", raced)
+    try:
+        assert ["public.busy: 151"] == await copied(pair)
+        assert 152 == await tasks[1]
+    finally:
+        await session.close()
+
+
+async def test_a_transaction_that_keeps_a_sequence_locked(two, copied, monkeypatch):
+    """It is named as not copied, and the others are copied."""
+    pair = await two(18, 18)
+    await pair.both("CREATE SEQUENCE held", "CREATE SEQUENCE other")
+    await pair.source.execute("SELECT setval('held', 100), setval('other', 100)")
+    monkeypatch.setattr(sequences, "_LOCK_TIMEOUT", "100ms")
+    session = await asyncpg.connect(pair.dsns[1])
+    try:
+        async with session.transaction():
+            await session.execute("SELECT nextval('held')")
+            held, other = await copied(pair)
+        assert "public.held: not copied: sessions that have taken numbers from it" in held
+        assert "public.other: 100, was 1" == other
+        assert ["public.held: 100, was 1", "public.other: 100"] == await copied(pair)
+    finally:
+        await session.close()
