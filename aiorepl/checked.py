@@ -6,8 +6,9 @@
     class WebhookSink(Sink):
         def __init__(self, url: str, *, timeout: Duration = 30.0, retries: int = 3) -> None: ...
 
-Numbers, sizes and durations must be positive and finite, and texts not empty. A message names the option and the type of its value,
-never the value itself, which may be a password.
+Numbers, sizes and durations must be positive and finite, and texts not empty. A value of another class that loses nothing is
+converted: numpy's integers to ``int``, a list to a tuple, an iterator to a list. A message names the option and the type of its
+value, never the value itself, which may be a password.
 """
 
 from __future__ import annotations
@@ -18,27 +19,23 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from types import UnionType
-from typing import IO, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from aiorepl.durations import seconds_of
 from aiorepl.errors import ConfigurationError, shown
-from aiorepl.option_fields import Bytes, Seconds
+from aiorepl.fitting import MISFIT, NONE, alternatives, fitted, has_items, number
 from aiorepl.sizes import size_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-_NONE: Final = type(None)
 _SIZE: Final = frozenset({int, str})
-_FIELDS: Final[Mapping[Any, tuple[Any, ...]]] = {Bytes: (int, str), Seconds: (float, str, timedelta)}
 _WORDS: Final[Mapping[Any, str]] = {
     str: "text",
     bool: "True or False",
     int: "an integer",
     float: "a number",
-    _NONE: "None",
+    NONE: "None",
 }
-_ITEMS: Final = (list, tuple, set, frozenset)
 
 
 def checked(
@@ -60,13 +57,14 @@ def checked(
         @functools.wraps(call)
         def checks(*arguments: Any, **options: Any) -> Any:
             try:
-                given = signature.bind(*arguments, **options).arguments
+                bound = signature.bind(*arguments, **options)
             except TypeError:
-                given = {}  # the call raises the error
-            hints = _hints(call)
+                return call(*arguments, **options)  # raises the error
+            hints, given = _hints(call), bound.arguments
             for name in given.keys() & hints.keys() - set(own):
-                _check(f"{begin}{name}", hints[name], given[name], zero=name in zero, empty=name in empty)
-            return call(*arguments, **options)
+                allowed = {"zero": name in zero, "empty": name in empty}
+                given[name] = _checked(f"{begin}{name}", hints[name], given[name], **allowed)
+            return call(*bound.args, **bound.kwargs)
 
         if not isinstance(function, type):
             return checks
@@ -95,32 +93,27 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def _alternatives(hint: Any) -> Iterator[Any]:
-    if get_origin(hint) in (Union, UnionType):
-        for each in get_args(hint):
-            yield from _alternatives(each)
-    elif get_origin(hint) in _FIELDS:
-        yield from _FIELDS[get_origin(hint)]
-        if _NONE in _alternatives(get_args(hint)[0]):
-            yield _NONE
-    else:
-        yield _NONE if hint is None else hint
-
-
-def _check(name: str, hint: Any, value: Any, *, zero: bool = False, empty: bool = False) -> None:
-    kinds = list(_alternatives(hint))
-    if value is None and _NONE in kinds:
-        return
+def _checked(name: str, hint: Any, value: Any, *, zero: bool = False, empty: bool = False) -> Any:
+    """Return the value, in a class of the annotation."""
+    kinds = list(alternatives(hint))
+    if value is None and NONE in kinds:
+        return None
     if timedelta in kinds:
+        value = number(value)
         _in_range(name, seconds_of(name, value), "a number of seconds", kinds, zero=zero)
-    elif set(kinds) - {_NONE} == _SIZE:
+        return value
+    if set(kinds) - {NONE} == _SIZE:
+        value = number(value)
         _in_range(name, size_of(name, value), "a number of bytes", kinds, zero=zero)
-    elif not any(_fits(kind, value) for kind in kinds):
+        return value
+    found = fitted(kinds, value)
+    if found is MISFIT:
         raise ConfigurationError(f"{name} {_told(kinds, value)}, but must be {_expected(kinds)}")
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and {int, float} & set(kinds):
-        _in_range(name, value, "a number" if float in kinds else "an integer", kinds, zero=zero)
-    elif value == "" and isinstance(value, str) and not empty:
-        raise ConfigurationError(f"{name} is empty{': set it, or leave it out' if _NONE in kinds else ''}")
+    if isinstance(found, (int, float)) and not isinstance(found, bool) and {int, float} & set(kinds):
+        _in_range(name, found, "a number" if float in kinds else "an integer", kinds, zero=zero)
+    if isinstance(found, str) and not found and not empty:
+        raise ConfigurationError(f"{name} is empty{': set it, or leave it out' if NONE in kinds else ''}")
+    return found
 
 
 def _in_range(name: str, value: float, unit: str, kinds: Collection[Any], *, zero: bool) -> None:
@@ -128,7 +121,7 @@ def _in_range(name: str, value: float, unit: str, kinds: Collection[Any], *, zer
         return
     whole = float not in kinds
     least = "0 or more" if zero else "at least 1" if whole else "more than 0"
-    none = ", or None" if _NONE in kinds else ""
+    none = ", or None" if NONE in kinds else ""
     finite = "" if isinstance(value, int) else "finite and "
     raise ConfigurationError(f"{name} is {value}, but must be {unit}, {finite}{least}{none}")
 
@@ -140,40 +133,6 @@ def _told(kinds: Collection[Any], value: Any) -> str:
     if isinstance(value, type):
         return f"is a class: create an object with {value.__name__}(…)"
     return f"is {shown(value)}"
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    if kind in (Any, object) or isinstance(kind, TypeVar):
-        return True
-    origin, inner = get_origin(kind) or kind, get_args(kind)
-    if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in inner)
-    if not isinstance(origin, type):
-        return True  # the hint has no class at run time
-    if origin in (int, float):
-        return isinstance(value, int if origin is int else (int, float)) and not isinstance(value, bool)
-    if issubclass(origin, IO):
-        return hasattr(value, "write")
-    if issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and (
-            not inner or (_all_fit(inner[0], value) and _all_fit(inner[1], value.values()))
-        )
-    if origin not in _ITEMS and not issubclass(origin, Collection):
-        return _is_instance(value, origin)
-    if isinstance(value, (str, bytes)) and origin is not str:
-        return False  # a collection of characters
-    return _is_instance(value, origin) and (not inner or origin is str or _all_fit(inner[0], value))
-
-
-def _is_instance(value: Any, kind: type) -> bool:
-    try:
-        return isinstance(value, kind)
-    except TypeError:
-        return True  # a protocol that cannot be checked
-
-
-def _all_fit(hint: Any, values: Iterable[Any]) -> bool:
-    return all(any(_fits(kind, value) for kind in _alternatives(hint)) for value in values)
 
 
 def _expected(kinds: Iterable[Any]) -> str:
@@ -191,8 +150,10 @@ def _words(kind: Any) -> Iterator[str]:
         yield "a function"
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         yield "a mapping"
-    elif isinstance(origin, type) and (origin in _ITEMS or issubclass(origin, Collection)):
-        yield f"a list of {_expected(_alternatives(inner[0])).removeprefix('a ')}" if inner else "a list"
+    elif origin is tuple and inner and inner[-1] is not Ellipsis:
+        yield f"a tuple of {', '.join(_expected(alternatives(hint)) for hint in inner)}"
+    elif has_items(origin):
+        yield f"a list of {_expected(alternatives(inner[0])).removeprefix('a ')}" if inner else "a list"
     else:
         name = getattr(origin, "__name__", str(origin))
         yield f"{'an' if name[0] in 'AEIO' or name == 'LSN' else 'a'} {name}"

@@ -153,7 +153,7 @@ def _figures(table: TableStatistics) -> str:
     rows = f"{table.rows:,}"
     if table.estimated_rows is not None:
         rows += f"/~{max(table.estimated_rows, table.rows):,}"
-    return f"{rows} rows  {format_size(table.bytes)}  {table.rows_per_second:,.0f} rows/s"
+    return f"{rows} rows  {format_size(table.bytes)}  {table.rows_per_second:,.0f} rows/s{'  again' if table.again else ''}"
 
 
 @contextlib.contextmanager

@@ -196,13 +196,15 @@ def _snapshots(status: Answer) -> Iterator[RenderableType]:
     total, rows = status.part("snapshot"), list[Row]()
     if (count := total.number("tables")) and count > 1:
         ended = f"{_count(total.number('ended'))} of {_count(count)} read"
-        state = "paused" if total.truth("paused") else ended
+        again = f", {_count(total.number('again'))} again" if total.number("again") else ""
+        state = ("paused" if total.truth("paused") else ended) + again
         rows.append(["all tables", state, _bar(total), _count(total.number("rows")), ""])
     for each in tables:
         read, estimate = each.number("rows"), each.number("estimated_rows") or 0
         about = f" of about {estimate:,.0f}" if read is not None and estimate > read else ""
         pace = _count(each.number("rows_per_second"))
-        rows.append([_name(each), _name(each, "state"), _bar(each), f"{_count(read)}{about}", pace])
+        state = _name(each, "state") + (" again" if each.truth("again") else "")
+        rows.append([_name(each), state, _bar(each), f"{_count(read)}{about}", pace])
     yield ""
     yield Sheet(("table", "state", "done", "rows", "rows/s"), rows)
     if more := status.part("more_snapshots"):

@@ -10,7 +10,7 @@ import click
 
 from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, SinkError
-from aiorepl.formats import NAMES
+from aiorepl.formats import NAMES, Values
 from aiorepl.lsn import LSN
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def tail(
     origin: Origin | None,
     interface: Interface,
     format_: str | None,
-    values: str,
+    values: Values,
     boundaries: bool,
     schema_changes: bool,
     failover: bool,

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Wait until a sink has everything up to an LSN.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
-@click.option("--sink", multiple=True, metavar="NAME", help="Wait for this sink only; may be repeated.")
+@click.option(
+    "--sink",
+    multiple=True,
+    metavar="NAME",
+    help="Wait for this sink only, which needs a journal; may be repeated.",
+)
 @click.option(
     "--lsn",
     type=options.LSN_TYPE,
@@ -35,7 +40,7 @@ def wait(log: Log, file: Path, sink: tuple[str, ...], lsn: LSN | None, timeout: 
     and print the LSN.
 
     The pipeline must be running. The command asks the source for the slot, and reads the cursors of the journal. Without a
-    journal, the slot waits for all sinks. The tables of a snapshot must be delivered, too.
+    journal, only the position of all sinks together is known. The tables of a snapshot must be delivered, too.
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
@@ -59,6 +64,11 @@ def arrival_of(file: Path, loaded: PipelineFile, sinks: tuple[str, ...]) -> Arri
     for name in sinks:
         if name not in loaded.sinks:
             raise ConfigurationError(f"{file} has no sink {name!r}; {suggestion(name, list(loaded.sinks))}")
+    if sinks and loaded.journal is None and set(sinks) != set(loaded.sinks):
+        raise ConfigurationError(
+            f"{file} has no journal, so the slot's position is that of all sinks, and nothing tells that of {sinks[0]}: leave out "
+            "--sink to wait for all of them, or set journal"
+        )
     state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
     ledger = loaded.journal or (None if state is None else open_store(state))
     return Arrival(loaded.source, loaded.journal, ledger, sinks or tuple(loaded.sinks))

@@ -6,10 +6,11 @@ the JSON Schema of native events.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import orjson
 
@@ -35,14 +36,17 @@ _FORMATS: Final = {
 NAMES: Final = tuple(_FORMATS)
 """The names of all formats."""
 
-__all__ = ["NAMES", "named", "native_schema"]
+Values: TypeAlias = Literal["typed", "text"]
+"""How columns are written: by JSON's types where they fit, or as PostgreSQL's text."""
+
+__all__ = ["NAMES", "Values", "named", "native_schema"]
 
 
 @checked("format", own=("position",))
 def named(
     chosen: str | Mapping[str, Any] = "native",
     *,
-    values: str = "typed",
+    values: Values = "typed",
     boundaries: bool = False,
     position: Position | None = None,
 ) -> Format:
@@ -76,12 +80,9 @@ def named(
         options.setdefault("source", f"/postgresql/{position.system_identifier}/{position.slot}")
     module, _, attribute = path.partition(":")
     found = getattr(import_module(module), attribute)
-    known = found.__init__.__kwdefaults__
+    known = inspect.signature(found).parameters
     for option in options.keys() - known.keys():
         raise ConfigurationError(f"format {name} has no option {option}: {suggestion(str(option), known)}")
-    for option, value in options.items():
-        if not isinstance(value, type(known[option])):
-            raise ConfigurationError(f"format {name}: {option} must be a {type(known[option]).__name__}")
     made: Format = found(**{"boundaries": boundaries} | options)
     return made
 

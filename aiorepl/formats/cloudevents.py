@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 import orjson
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.checked import checked
+from aiorepl.formats import Values
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.pieces import joined
@@ -31,6 +32,7 @@ from aiorepl.transactions.transaction import Transaction
 _HTTP_SAFE = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"
 
 
+@checked("format cloudevents")
 class CloudEventsFormat(Format):
     """Writes CloudEvents.
 
@@ -38,7 +40,7 @@ class CloudEventsFormat(Format):
     :param type_prefix: the part of ``type`` before the kind of the event.
     :param values: ``"typed"`` or ``"text"``, for the native event in ``data``.
     :param boundaries: write events for the begin and the end of a transaction too.
-    :raises ConfigurationError: ``values`` is neither, or ``source`` or ``type_prefix`` is empty.
+    :raises ConfigurationError: an option has a value that it cannot have.
     """
 
     content_type = "application/cloudevents+json"
@@ -49,12 +51,10 @@ class CloudEventsFormat(Format):
         *,
         source: str = "/postgresql",
         type_prefix: str = "aiorepl",
-        values: str = "typed",
+        values: Values = "typed",
         boundaries: bool = False,
     ) -> None:
         super().__init__(boundaries=boundaries)
-        if not source or not type_prefix:
-            raise ConfigurationError("CloudEvents: source and type_prefix must not be empty")
         self._source = source
         self._type_prefix = type_prefix
         self._native = NativeFormat(values=values)

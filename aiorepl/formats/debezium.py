@@ -12,12 +12,12 @@ import base64
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from aiorepl.checked import checked
 from aiorepl.epoch import EPOCH_MICROSECONDS
-from aiorepl.errors import ConfigurationError
 from aiorepl.formats import debezium_values as values
 from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.debezium_counts import Counts
@@ -42,6 +42,7 @@ def _version() -> str:
     return version("aiorepl")
 
 
+@checked("format debezium", empty=("name", "database"))
 class DebeziumFormat(Format):
     """Writes Debezium's events.
 
@@ -51,17 +52,18 @@ class DebeziumFormat(Format):
         Debezium's default).
     :param boundaries: write transaction metadata: ``BEGIN`` and ``END`` events, and ``transaction`` in all others. Events
         must then be written in order.
-    :raises ConfigurationError: ``decimals`` is none of these.
+    :raises ConfigurationError: an option has a value that it cannot have.
     """
 
     def __init__(
-        self, *, name: str = "aiorepl", database: str = "", decimals: str = "string", boundaries: bool = False
+        self,
+        *,
+        name: str = "aiorepl",
+        database: str = "",
+        decimals: Literal["string", "double", "precise"] = "string",
+        boundaries: bool = False,
     ) -> None:
         super().__init__(boundaries=boundaries)
-        if decimals not in values.DECIMALS:
-            raise ConfigurationError(
-                f"decimals {decimals!r} does not exist: there are string, double and precise"
-            )
         self._decimals = decimals
         self._tables = TableColumns(self._columns)
         self._counts = Counts()

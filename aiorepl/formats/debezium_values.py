@@ -33,7 +33,6 @@ from aiorepl.values.types import ARRAY, BASE, BUILTIN, NAME_ONLY, TypeInfo
 
 Converter = Callable[[str], Any]
 
-DECIMALS: Final = ("string", "double", "precise")
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 
 _DIRECT_DIGITS: Final = 1024

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.formats import named
+from aiorepl.formats import Values, named
 from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl.formats.format import Format
 from aiorepl.position import Position
@@ -41,7 +41,7 @@ class Events:
         self,
         chosen: str | Mapping[str, Any] = "native",
         *,
-        values: str = "typed",
+        values: Values = "typed",
         binary: Literal["http", "kafka"] | None = None,
     ) -> None:
         self._named = partial(named, chosen, values=values)

@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.checked import checked
+from aiorepl.formats import Values
 from aiorepl.formats.format import Format, iso_time
 from aiorepl.formats.native_rows import NativeRows, transaction_fields
 from aiorepl.formats.pieces import Piece, Pieces, joined
@@ -33,21 +34,20 @@ from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 _TRUE_FALSE = {True: b"true", False: b"false"}
 
 
+@checked("format native")
 class NativeFormat(Format):
     """Writes native events. Keeps the prepared labels and encoders of each relation.
 
     :param values: ``"typed"`` for JSON's types (numbers, booleans, lists, objects) where they fit, ``"text"`` for PostgreSQL's
         text of every column.
     :param boundaries: write events for the begin and the end of a transaction too.
-    :raises ConfigurationError: ``values`` is neither.
+    :raises ConfigurationError: an option has a value that it cannot have.
     """
 
     supports_prepared = True
 
-    def __init__(self, *, values: str = "typed", boundaries: bool = False) -> None:
+    def __init__(self, *, values: Values = "typed", boundaries: bool = False) -> None:
         super().__init__(boundaries=boundaries)
-        if values not in ("typed", "text"):
-            raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
         self._rows = NativeRows(values == "typed")
 
     def lines(self, parts: Iterable[Slice]) -> bytes | bytearray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aiorepl.checked import checked
 from aiorepl.errors import printable
 from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.format import Format, event_id, iso_time
@@ -42,6 +43,7 @@ _ENDS: Final = {
 }
 
 
+@checked("format pretty", zero=("width",))
 class PrettyFormat(Format):
     """Writes lines for people.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from aiorepl.checked import checked
 from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.format import Format, by_table, commit_lsn, event_id, only_table
 from aiorepl.formats.native import NativeFormat
@@ -34,6 +35,7 @@ _NUMBERS = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric")
 _TIMESTAMP = Types().text(1184, Wire.BINARY)
 
 
+@checked("format wal2json")
 class Wal2JsonFormat(Format):
     """Writes what wal2json writes.
 

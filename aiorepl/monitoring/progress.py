@@ -9,7 +9,10 @@ from aiorepl.monitoring.watch import SlotStatus
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 
 STALLED_SECONDS: Final = 60.0
-_ENDANGERED: Final = "the server removes WAL that the slot needs at its next checkpoint: raise max_slot_wal_keep_size, or free the sinks"
+_ENDANGERED: Final = (
+    "the server's next checkpoint removes WAL that the slot still needs, and then the slot is lost: raise max_slot_wal_keep_size on the "
+    "server, or make the sinks catch up before it"
+)
 _LOST: Final = "the slot is lost: the server has removed WAL that it needs; start with a new slot and resnapshot=True (--resnapshot)"
 
 

@@ -204,6 +204,7 @@ def _snapshot(statistics: PipelineStatistics) -> dict[str, Any] | None:
         "ended": ended,
         "rows": snapshot.rows,
         "done": snapshot.done,
+        "again": sum(table.again for table in snapshot.tables),
         "paused": snapshot.paused,
     }
 
@@ -218,6 +219,7 @@ def _snapshots(statistics: PipelineStatistics) -> list[dict[str, Any]]:
             "estimated_rows": table.estimated_rows,
             "rows_per_second": table.rows_per_second,
             "done": table.done,
+            "again": table.again,
         }
         for table in _by_progress(statistics)[:_MOST_SNAPSHOTS]
     ]

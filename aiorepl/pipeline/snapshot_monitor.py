@@ -12,7 +12,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.sizes import format_size
 from aiorepl.snapshot.incremental.requests import Snapshots
-from aiorepl.snapshot.statistics import SnapshotStatistics, describe
+from aiorepl.snapshot.statistics import Repeated, SnapshotStatistics, describe
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.source.source import Source
 
@@ -45,6 +45,7 @@ class SnapshotMonitor:
         self._snapshots = snapshots
         self._limit = limit
         self._durable = durable
+        self._repeated = Repeated()
         self._watch: WalWatch | None = None
         self._watching: asyncio.Task[None] | None = None
         self._log_at = 0.0
@@ -57,7 +58,7 @@ class SnapshotMonitor:
         if not tables:
             return None
         retention = None if self._watch is None else self._watch.retention
-        return SnapshotStatistics(tuple(tables), self._snapshots.paused, retention)
+        return SnapshotStatistics(tuple(self._repeated.marked(tables)), self._snapshots.paused, retention)
 
     async def run(self) -> None:
         """Watch until cancelled."""

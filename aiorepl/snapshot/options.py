@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from aiorepl.checked import checked
@@ -36,7 +37,7 @@ class SnapshotOptions:
     statement_timeout: Seconds[float | None] = Seconds(None)
     lock_timeout: Seconds[float | None] = Seconds(30.0)
     max_wal_bytes: Bytes[int | None] = Bytes(None)
-    state: str | None = None
+    state: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.chunk_bytes < _BLOCK:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from aiorepl.sizes import format_size
@@ -41,6 +41,7 @@ class TableStatistics:
     :param rows_per_second: the average rate since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
     :param planned: the number of chunks that were planned before the table's turn came; ``None`` if its turn plans them.
+    :param again: whether chunks that were delivered are read again, so that ``done`` has become smaller.
     """
 
     table: str
@@ -53,6 +54,7 @@ class TableStatistics:
     rows_per_second: float = 0.0
     error: str | None = None
     planned: int | None = None
+    again: bool = False
 
     @property
     def done(self) -> float:
@@ -112,6 +114,27 @@ class SnapshotStatistics:
     def chunks_done(self) -> int:
         """The number of delivered chunks."""
         return sum(table.chunks_done for table in self.tables)
+
+
+class Repeated:
+    """Notices tables of which delivered chunks are read again: after a truncate, an altered column or a lost snapshot, or because a
+    sink asks for them.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+        self._again: set[str] = set()
+
+    def marked(self, tables: Iterable[TableStatistics]) -> list[TableStatistics]:
+        """Return the statistics, with ``again`` set until the table is delivered once more."""
+        found = list(tables)
+        for each in found:
+            if each.state not in ("queued", "reading"):
+                self._again.discard(each.table)
+            elif each.chunks_done < self._most.get(each.table, 0):
+                self._again.add(each.table)
+        self._most = {each.table: each.chunks_done for each in found}
+        return [replace(each, again=each.table in self._again) for each in found]
 
 
 class TableCounters:
@@ -194,6 +217,8 @@ def describe(statistics: SnapshotStatistics, rows_per_second: float) -> str:
         f"{statistics.rows:,} rows",
         f"{rows_per_second:,.0f} rows/s",
     ]
+    if again := sum(table.again for table in tables):
+        parts.append(f"{again:,} read again")
     if failed := sum(table.state == "failed" for table in tables):
         parts.append(f"{failed:,} failed")
     if statistics.paused:

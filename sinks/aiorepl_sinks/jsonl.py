@@ -31,7 +31,7 @@ from aiorepl import (
     durable,
 )
 from aiorepl.checked import checked
-from aiorepl.formats import named
+from aiorepl.formats import Values, named
 from aiorepl.formats.pieces import Piece
 from aiorepl.sizes import Size, size_of
 
@@ -53,7 +53,7 @@ class JsonLinesSink(Sink):
         *,
         rotate_bytes: Size = 128 * 1024 * 1024,
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         boundaries: bool = False,
     ) -> None:
         self._folder = Path(path)

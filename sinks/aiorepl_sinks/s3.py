@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from aiorepl import ConfigurationError
 from aiorepl.checked import checked
+from aiorepl.formats import Values
 from aiorepl.sizes import Size, size_of
 from aiorepl.storage.objects.location import SCHEMES
 from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, ParquetEncoding
@@ -70,7 +71,7 @@ class S3Sink(ObjectSink):
         files: Literal["jsonl", "parquet"] = "jsonl",
         compression: str = "zstd",
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         layout: str = LAYOUT,
         object_bytes: Size = 128 * 1024 * 1024,
         memory_bytes: Size = 4 * 1024 * 1024,
@@ -127,7 +128,7 @@ def _encoding(
     files: str,
     compression: str,
     format: str | Mapping[str, Any],  # noqa: A002
-    values: str,
+    values: Values,
     memory_bytes: int,
 ) -> Encoding:
     if files == "jsonl":

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from aiorepl import Batch, PermanentError, Position, Sink, SinkContext
 from aiorepl.checked import checked
-from aiorepl.formats import named
+from aiorepl.formats import Values, named
 from aiorepl.formats.pieces import Piece
 
 
@@ -33,7 +33,7 @@ class StdoutSink(Sink):
         self,
         *,
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         boundaries: bool = False,
         file: BinaryIO | None = None,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from typing import Final
@@ -15,7 +16,11 @@ _CLIENT_CERTIFICATE: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS
 
 
 def context(
-    sink: str, ca: str | None, certificate: str | None, key: str | None, key_password: str | None
+    sink: str,
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    key_password: str | None,
 ) -> ssl.SSLContext:
     """Make a context that verifies the server's certificate and name.
 

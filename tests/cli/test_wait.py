@@ -47,10 +47,11 @@ class Gate(MemorySink):
 def file(published, tmp_path):
     """Writes a pipeline's file."""
 
-    def write(*, journal: bool, snapshot: bool = False):
+    def write(*, journal: bool, snapshot: bool = False, more: str = ""):
         text = f'[journal]\nurl = "{tmp_path}/journal"\nsnapshot = {str(snapshot).lower()}' if journal else ""
         path = tmp_path / "pipeline.toml"
-        path.write_text(FILE.format(dsn=published.dsn, slot=published.slot, journal=text, folder=tmp_path))
+        first = FILE.format(dsn=published.dsn, slot=published.slot, journal=text, folder=tmp_path)
+        path.write_text(first + more)
         return str(path)
 
     return write
@@ -97,6 +98,8 @@ async def test_refusals(refused, file):
     """Unknown sinks and LSNs in another form are refused before anything connects."""
     pipeline = file(journal=False)
     await refused(2, "has no sink 'line'; did you mean lines?", "wait", pipeline, "--sink", "line")
+    two = file(journal=False, more='[[sinks]]\ntype = "stdout"')
+    await refused(2, "has no journal, so the slot's position is that of all", "wait", two, "--sink", "lines")
     await refused(2, "is not an LSN: write it like 0/171B2A8", "wait", pipeline, "--lsn", "171B2A8")
 
 

@@ -111,7 +111,7 @@ def test_a_slot_in_danger(state):
         slot = SlotStatus(LSN(9), 5, -7, wal_status, True)
         return "".join(readiness.problems(now, 0, slot)), "".join(readiness.warnings(now, 0, slot))
 
-    assert "next checkpoint" in told("unreserved")[1]
+    assert "the server's next checkpoint" in told("unreserved")[1]
     assert "slot" not in told("unreserved")[0]
     assert "is lost" in told("lost")[0]
     assert "slot" not in "".join(told("extended"))

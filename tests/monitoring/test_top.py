@@ -168,10 +168,11 @@ STATUS: dict[str, Any] = {
             "estimated_rows": 1000,
             "rows_per_second": 55.5,
             "done": 0.5,
+            "again": True,
         }
     ],
     "more_snapshots": {"queued": 3},
-    "snapshot": {"tables": 4, "ended": 1, "rows": 500, "done": 0.6, "paused": False},
+    "snapshot": {"tables": 4, "ended": 1, "rows": 500, "done": 0.6, "again": 1, "paused": False},
     "slot": {"retained": 5, "safe": 7, "wal_status": "reserved", "active": True, "error": None},
     "journal": {
         "bytes": 5000,
@@ -184,7 +185,10 @@ STATUS: dict[str, Any] = {
 
 def test_another_version():
     """Whatever the status lacks or has in another form is unknown, and named; the rest is shown."""
-    assert "another" not in drawn(rendered(STATUS))
+    complete = drawn(rendered(STATUS))
+    assert "another" not in complete
+    assert "reading again" in complete
+    assert "1 of 4 read, 1 again" in complete
     for where, status in changed(STATUS):
         try:
             shown = drawn(rendered(status), 60)

@@ -12,6 +12,7 @@ from aiorepl.cli.snapshot_progress import SnapshotProgress
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.initial.snapshot import counters
 from aiorepl.snapshot.statistics import (
+    Repeated,
     SnapshotStatistics,
     TableCounters,
     TableStatistics,
@@ -50,6 +51,26 @@ def test_counters_of_a_plan():
     assert [("delivered", 2), ("queued", 1), ("queued", 0)] == [
         (each.state, each.chunks_done) for each in found
     ]
+
+
+def test_a_table_that_is_read_again():
+    """A bar goes back only with a word: from the first chunk that is read again until the table is delivered once more."""
+    repeated, other = Repeated(), table("other", chunks=2, chunks_done=1)
+
+    def again(**fields: object) -> bool:
+        found = repeated.marked([table("t", **fields), other])
+        assert not found[1].again
+        return found[0].again
+
+    assert not again(chunks=4, chunks_done=2)
+    assert not again(chunks=4, chunks_done=3)
+    assert again(chunks=4, chunks_done=1)
+    assert again(chunks=4, chunks_done=3)
+    assert again(state="queued")
+    assert not again(state="delivered", chunks=4, chunks_done=4)
+    assert again(chunks=2, chunks_done=0)
+    shown = SnapshotStatistics((table("t", again=True), other))
+    assert "1 read again" in describe(shown, 0.0)
 
 
 def test_counting():

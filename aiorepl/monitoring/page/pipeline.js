@@ -55,9 +55,10 @@ function show(now) {
     [element("progress", { max: 1, value: done, ariaLabel: `${name}: part that is done` })], [rows, "number"], [pace, "number"]]);
   const all = now.snapshot, left = now.rates?.snapshot_seconds;
   $("tables").replaceChildren(
-    ...(all && all.tables > 1 ? [line("all tables", all.paused ? "paused" : left ? `${duration(left)} left` : `${number(all.ended)} of ${number(all.tables)} read`,
+    ...(all && all.tables > 1 ? [line("all tables", (all.paused ? "paused" : left ? `${duration(left)} left` : `${number(all.ended)} of ${number(all.tables)} read`)
+      + (all.again ? `, ${number(all.again)} again` : ""),
       all.done, number(all.rows), "")] : []),
-    ...now.snapshots.map(table => line(table.name, table.state, table.done,
+    ...now.snapshots.map(table => line(table.name, `${table.state}${table.again ? " again" : ""}`, table.done,
       number(table.rows) + (table.estimated_rows > table.rows ? ` of about ${number(table.estimated_rows)}` : ""),
       number(Math.round(table.rows_per_second)))));
   const more = Object.entries(now.more_snapshots).map(([state, count]) => `${number(count)} ${state}`);

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta_folder import DeltaFolder
@@ -37,6 +39,7 @@ from aiorepl.spark.lake.table import (
 _ATTEMPTS: Final = 5
 
 
+@checked("DeltaLake")
 class DeltaLake:
     """A folder, or a URL of an object store, with a Delta table for each source table: ``root/schema/table``.
 
@@ -47,13 +50,13 @@ class DeltaLake:
 
     def __init__(
         self,
-        root: str,
+        root: str | os.PathLike[str],
         *,
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         deletion_vectors: DeletionVectors = "auto",
     ) -> None:
-        self._root = DeltaFolder(root.rstrip("/")).target
+        self._root = DeltaFolder(os.fspath(root).rstrip("/")).target
         self._storage = storage
         self._upkeep = upkeep
         self._vectors: DeletionVectors = deletion_vectors
@@ -85,6 +88,7 @@ class DeltaLake:
         return found
 
 
+@checked("DeltaTarget")
 class DeltaTarget:
     """The Delta table at ``target``.
 
@@ -97,7 +101,7 @@ class DeltaTarget:
 
     def __init__(
         self,
-        target: str,
+        target: str | os.PathLike[str],
         keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
@@ -106,11 +110,11 @@ class DeltaTarget:
         upkeep: Upkeep = DEFAULT_UPKEEP,
         deletion_vectors: DeletionVectors = "auto",
     ) -> None:
-        self.target = target
+        self.target = os.fspath(target)
         self.keys = keys
         self._mode: Mode = mode
         self._layout = layout
-        self._folder = DeltaFolder(target.rstrip("/"), None if storage is None else dict(storage))
+        self._folder = DeltaFolder(self.target.rstrip("/"), None if storage is None else dict(storage))
         self._upkeep = upkeep
         self._vectors: DeletionVectors = deletion_vectors
         self._known: Snapshot | None = None

@@ -30,6 +30,7 @@ from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import IdentityTransform
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
@@ -61,6 +62,7 @@ _BATCH: Final = "aiorepl.batch."
 _TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
 
+@checked("IcebergLake", empty=("prefix",))
 class IcebergLake:
     """A catalog, with an Iceberg table for each source table, in a namespace with the schema's name.
 
@@ -120,6 +122,7 @@ class IcebergLake:
             return self._given
 
 
+@checked("IcebergTarget")
 class IcebergTarget:
     """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered.
 

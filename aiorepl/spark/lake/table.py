@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from aiorepl.checked import checked
 from aiorepl.errors import SinkError
 from aiorepl.lsn import LSN
 from aiorepl.option_fields import Seconds
@@ -126,6 +127,7 @@ class Run(NamedTuple):
     truncates: Sequence[Truncate] = ()
 
 
+@checked("layout")
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The partitions and the clustering of a new table. An existing table keeps its partitions.
@@ -138,6 +140,7 @@ class Layout:
     cluster_by: tuple[str, ...] = ()
 
 
+@checked("upkeep", zero=("optimize_every", "vacuum_every", "retain"))
 @dataclass(frozen=True)
 class Upkeep:
     """The intervals, in versions, at which a table is compacted and vacuumed. Restarts do not change this schedule.
@@ -191,6 +194,7 @@ class TableUnavailable(SinkError):
     """A catalog failed, or another program changed the table meanwhile. The same batch may succeed later."""
 
 
+@runtime_checkable
 class Table(Protocol):
     """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
 
@@ -254,6 +258,7 @@ def newest_commit(table: Table, application: str) -> Commit | None:
     return next((each.commit for each in table.versions() if each.commit.application == application), None)
 
 
+@runtime_checkable
 class Lake(Protocol):
     """A place with a mirror's tables; one class for each format. Thread-safe, with one thread for each table."""
 

@@ -18,12 +18,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import (
     DEFAULT_UPKEEP,
-    MODES,
     NUMBER,
     Commit,
     DeletionVectors,
@@ -43,6 +43,7 @@ _BATCH: Final = "aiorepl-batch"
 """The application id for batch DataFrames. A batch's number is its newest commit LSN."""
 
 
+@checked("apply_changes")
 def apply_changes(
     df: DataFrame,
     target: str | os.PathLike[str] | Table,
@@ -57,7 +58,7 @@ def apply_changes(
     cluster_by: list[str] | tuple[str, ...] = (),
     upkeep: Upkeep = DEFAULT_UPKEEP,
     deletion_vectors: DeletionVectors = "auto",
-    staging: str | None = None,
+    staging: str | os.PathLike[str] | None = None,
 ) -> StreamingQuery | None:
     """Mirror a table's changes into the Delta table ``target``.
 
@@ -85,12 +86,6 @@ def apply_changes(
     :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
-    if mode not in MODES:
-        raise ConfigurationError(f"there is no mode {mode!r}: choose one of {', '.join(MODES)}")
-    lists: dict[str, Any] = {"keys": keys, "partition_by": partition_by, "cluster_by": cluster_by}
-    for option, names in lists.items():
-        if isinstance(names, str):
-            raise ConfigurationError(f'{option} is a list of columns: write ["{names}"]')
     needed = (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED, *((COMMIT_TS,) if mode == "history" else ()))
     missing = [column for column in needed if column not in df.columns]
     if missing or not (keys or mode == "changelog"):
@@ -120,7 +115,7 @@ def apply_changes(
             raise ConfigurationError(
                 "apply_changes needs checkpoint and staging, unless target is the path of a Delta table"
             )
-    batches = _Batches(table, df.schema, tuple(keys), Folder(staging, storage_options), folder)
+    batches = _Batches(table, df.schema, tuple(keys), Folder(os.fspath(staging), storage_options), folder)
     if not df.isStreaming:
         batches.apply(df, None)
         return None

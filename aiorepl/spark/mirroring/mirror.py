@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.util import inheritable_thread_target
 
+from aiorepl.checked import checked
 from aiorepl.errors import AioreplError, SinkError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
@@ -123,6 +124,7 @@ class Batches:
         _log.info("batch %d: %s of %s in %.1f s, up to %s", number, *found, seconds, batch.head.lsn)
 
 
+@checked("mirror", empty=("consumer",))
 @dataclass(frozen=True)
 class Mirror:
     """A mirror of the journal's tables that match a pattern, into Delta tables ``target/schema/table``.
@@ -168,7 +170,7 @@ class Mirror:
     unrepresentable: Unrepresentable = "error"
     on_error: OnError = "halt"
     whole_transactions: bool = False
-    starting_position: str | None = None
+    starting_position: str | LSN | None = None
     max_bytes: Bytes[int] = Bytes(256 * _MIB)
     partition_bytes: Bytes[int] = Bytes(32 * _MIB)
     consumer: str | None = None
@@ -198,7 +200,7 @@ class Mirror:
         if isinstance(journal, ObjectStore):
             options |= {f"config.{key}": value for key, value in journal.config.items()}
         if self.starting_position is not None:
-            options["startingPosition"] = self.starting_position
+            options["startingPosition"] = str(self.starting_position)
         if self.consumer is not None:
             options["consumer"] = self.consumer
         return Options.parse(options)
@@ -280,7 +282,7 @@ class MirrorOptions(TypedDict, total=False):
     unrepresentable: Unrepresentable
     on_error: OnError
     whole_transactions: bool
-    starting_position: str | None
+    starting_position: str | LSN | None
     max_bytes: Size
     partition_bytes: Size
     consumer: str | None
@@ -289,6 +291,7 @@ class MirrorOptions(TypedDict, total=False):
     lake: Lake | None
 
 
+@checked("mirror", own=("spark",))
 def mirror(
     spark: SparkSession,
     journal: Location,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
@@ -29,6 +30,7 @@ class TableVersion:
     version: int
 
 
+@checked("MirroredTables")
 class MirroredTables:
     """The target of ``mirror``.
 

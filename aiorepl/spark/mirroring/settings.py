@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
@@ -12,7 +12,6 @@ from aiorepl.spark.lake.table import MODES, Layout, Mode
 from aiorepl.transforms.patterns import Patterns
 
 OnError = Literal["halt", "set_aside"]
-_ON_ERROR: Final = ("halt", "set_aside")
 
 T = TypeVar("T")
 
@@ -58,10 +57,6 @@ class Settings:
         for _, each in modes:
             if each not in MODES:
                 raise ConfigurationError(f"mode is one of {', '.join(MODES)}, not {each!r}")
-        if unrepresentable not in ("error", "null"):
-            raise ConfigurationError(f"unrepresentable is error or null, not {unrepresentable!r}")
-        if on_error not in _ON_ERROR:
-            raise ConfigurationError(f"on_error is {' or '.join(_ON_ERROR)}, not {on_error!r}")
         columns: dict[str, tuple[str, ...]] = {}
         for pattern, names in keys.items():
             if isinstance(names, str) or not names:

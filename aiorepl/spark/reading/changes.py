@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
@@ -45,13 +46,14 @@ _NO_FILE_SYSTEM: Final = (
 )
 
 
+@checked("changes", own=("spark",))
 def changes(
     spark: SparkSession,
     journal: str | os.PathLike[str] | ObjectStore,
     table: str,
     *,
-    start: str | None = None,
-    end: str | None = None,
+    start: str | LSN | None = None,
+    end: str | LSN | None = None,
     keys: list[str] | tuple[str, ...] = (),
     schema: StructType | str | None = None,
     unrepresentable: Literal["error", "null"] = "error",
@@ -73,8 +75,8 @@ def changes(
     texts = _options(journal, table, keys, unrepresentable)
     options = Options.parse(
         texts
-        | ({} if start is None else {"startingPosition": start})
-        | ({} if end is None else {"endingPosition": end})
+        | ({} if start is None else {"startingPosition": str(start)})
+        | ({} if end is None else {"endingPosition": str(end)})
     )
     assert options.table is not None
     reader = JournalReader(options.journal)

@@ -13,6 +13,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from aiorepl.account import require_account
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.reading.source import FilteringDataSource
 from aiorepl.spark.session.environment import own_environment
@@ -39,6 +40,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(FilteringDataSource)
 
 
+@checked("local_session")
 def local_session(
     cores: int = 2, memory: str = "1g", *, name: str = "aiorepl", log: str | os.PathLike[str] | None = None
 ) -> SparkSession:

@@ -22,7 +22,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
@@ -59,6 +60,7 @@ _CHUNK_BYTES: Final = 64 * 1024 * 1024
 _NOT_KEPT: Final = (OP, XID, COMMIT_TS, UNCHANGED)
 
 
+@checked("Snapshot", empty=("dsn",), own=("spark", "slot"))
 class Snapshot:
     """A consistent snapshot of all tables of a publication; use it as a context manager.
 
@@ -83,10 +85,8 @@ class Snapshot:
         slot: str,
         publication: str | tuple[str, ...] | list[str],
         options: SnapshotOptions | None = None,
-        unrepresentable: str = "error",
+        unrepresentable: Literal["error", "null"] = "error",
     ) -> None:
-        if unrepresentable not in ("error", "null"):
-            raise ConfigurationError(f"unrepresentable is error or null, not {unrepresentable!r}")
         self._spark = spark
         self._dsn = Secret.of(dsn)
         self._source = Source(self._dsn, slot=slot, publication=publication, create_slot=True)
@@ -161,6 +161,7 @@ class Snapshot:
         reading = self._reading(described, to_arrow_schema(schema, timezone="UTC"))
         return self._load(schema, _RowsReader(reading, self._ranges(described)))
 
+    @checked("Snapshot.mirror")
     def mirror(
         self,
         targets: Mapping[str, str | os.PathLike[str]],

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
+from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.secret import Secret
 from aiorepl.source.source import Source
@@ -18,6 +19,7 @@ from aiorepl.spark.verifying.verification import KeysOf, Verification
 from aiorepl.storage.opening import Location
 
 
+@checked("verify", zero=("timeout",), empty=("dsn",), own=("slot", "spark"))
 def verify(
     dsn: str | Secret[str] | None,
     journal: Location,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+import os
+from typing import Any, Final, TypeAlias
 
 from aiokafka.conn import collect_hosts
 
@@ -12,6 +13,7 @@ from aiorepl_sinks import tls
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_File: TypeAlias = str | os.PathLike[str] | None
 
 
 class Login:
@@ -32,7 +34,7 @@ class Login:
         sasl_mechanism: str,
         username: str | None,
         password: str | None,
-        files: tuple[str | None, str | None, str | None, str | None],
+        files: tuple[_File, _File, _File, str | None],
     ) -> None:
         if security_protocol not in _PROTOCOLS:
             raise ConfigurationError(f"kafka: security_protocol is one of {', '.join(_PROTOCOLS)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from aiorepl import (
 )
 from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
+from aiorepl.formats import Values
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
@@ -71,7 +73,7 @@ class KafkaSink(Sink):
         *,
         topic: str = "{schema}.{table}",
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         binary: bool = False,
         tombstones: bool = False,
         compression: Compression | None = None,
@@ -86,9 +88,9 @@ class KafkaSink(Sink):
         sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
         username: str | None = None,
         password: str | None = None,
-        ca: str | None = None,
-        certificate: str | None = None,
-        key: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         key_password: str | None = None,
     ) -> None:
         if transactional_id is not None and not exactly_once:

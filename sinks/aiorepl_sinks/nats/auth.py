@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib import import_module
 from pathlib import Path
@@ -30,11 +31,11 @@ class Login:
         user: str | None,
         password: str | None,
         token: str | None,
-        credentials: str | None,
-        nkey: str | None,
-        ca: str | None,
-        certificate: str | None,
-        key: str | None,
+        credentials: str | os.PathLike[str] | None,
+        nkey: str | os.PathLike[str] | None,
+        ca: str | os.PathLike[str] | None,
+        certificate: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
         key_password: str | None,
     ) -> None:
         self._servers = [servers] if isinstance(servers, str) else servers
@@ -102,7 +103,7 @@ def _scheme(server: str) -> str:
     raise ConfigurationError("nats: servers is nats://host:4222 or tls://host:4222, or a list of them")
 
 
-def _read(option: str, path: str) -> str:
+def _read(option: str, path: str | os.PathLike[str]) -> str:
     try:
         return Path(path).read_text()
     except UnicodeDecodeError:
@@ -111,7 +112,7 @@ def _read(option: str, path: str) -> str:
         raise ConfigurationError(f"nats: {option} {path} cannot be read: {error.strerror}") from None
 
 
-def _check(option: str, path: str, seed: str) -> None:
+def _check(option: str, path: str | os.PathLike[str], seed: str) -> None:
     try:
         nkeys = import_module("nkeys")
     except ImportError:

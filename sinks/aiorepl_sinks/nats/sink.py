@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -18,6 +19,7 @@ from aiorepl import (
 )
 from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
+from aiorepl.formats import Values
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
@@ -62,18 +64,18 @@ class NatsSink(Sink):
         create_stream: bool = False,
         duplicate_window: Duration = 120.0,
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         binary: bool = False,
         max_pending: int = 4000,
         timeout: Duration = 10.0,
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
-        credentials: str | None = None,
-        nkey: str | None = None,
-        ca: str | None = None,
-        certificate: str | None = None,
-        key: str | None = None,
+        credentials: str | os.PathLike[str] | None = None,
+        nkey: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         key_password: str | None = None,
     ) -> None:
         self._route: RoutingKey = Routing(subject)

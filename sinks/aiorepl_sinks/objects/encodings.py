@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol
 
 from aiorepl import Change, ConfigurationError, Position, RowChange, SchemaChange, TableRows, Truncate
-from aiorepl.formats import named
+from aiorepl.formats import Values, named
 from aiorepl.formats.arrow.parts_file import PartsFile
 from aiorepl_sinks.objects.buffer import Partition, Piece, identity
 
@@ -87,7 +87,7 @@ class Encoding(ABC):
 class JsonLinesEncoding(Encoding):
     """One event per line, in any JSON format."""
 
-    def __init__(self, format: str | Mapping[str, Any], values: str, compression: str) -> None:  # noqa: A002
+    def __init__(self, format: str | Mapping[str, Any], values: Values, compression: str) -> None:  # noqa: A002
         if compression not in _COMPRESSORS:
             raise ConfigurationError(f"compression of JSON lines is none, gzip or zstd, not {compression!r}")
         if compression == "zstd" and zstd is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
@@ -29,6 +30,7 @@ from aiorepl import (
 from aiorepl.cancellation import cancellable
 from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
+from aiorepl.formats import Values
 from aiorepl.formats.events import Events
 from aiorepl.formats.format import Format, commit_lsn
 from aiorepl.formats.routing import Routing
@@ -81,16 +83,16 @@ class RedisSink(Sink):
         *,
         stream: str = "{schema}.{table}",
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         max_length: int | None = None,
         max_event_bytes: Size = 512 * 1024 * 1024,
         replicas: int = 0,
         timeout: Duration = 10.0,
         username: str | None = None,
         password: str | None = None,
-        ca: str | None = None,
-        certificate: str | None = None,
-        key: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         key_password: str | None = None,
         position_key: str = "aiorepl:{slot}:{name}",
     ) -> None:

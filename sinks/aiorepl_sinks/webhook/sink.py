@@ -27,6 +27,7 @@ from aiorepl import (
 )
 from aiorepl.checked import checked
 from aiorepl.durations import Duration, seconds_of
+from aiorepl.formats import Values
 from aiorepl.formats.events import Events
 from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.webhook.network import (
@@ -126,7 +127,7 @@ class WebhookSink(Sink):
         secrets: Sequence[str] = (),
         body: Body = "json",
         format: str | Mapping[str, Any] = "native",  # noqa: A002 - the option's name
-        values: str = "typed",
+        values: Values = "typed",
         request_events: int = 500,
         request_bytes: Size = 512 * 1024,
         gzip: bool = False,
