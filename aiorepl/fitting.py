@@ -54,7 +54,7 @@ def number(value: Any) -> Any:
 
 def fitted(kinds: Iterable[Any], value: Any) -> Any:
     """Return the value in the first class that takes it without loss, its own class first; ``MISFIT`` if there is none."""
-    for kind in sorted(kinds, key=lambda kind: not _is_instance(value, get_origin(kind) or kind)):
+    for kind in sorted(kinds, key=lambda kind: not _has_class(value, kind)):
         if (found := _fit(kind, value)) is not MISFIT:
             return found
     return MISFIT
@@ -121,6 +121,10 @@ def _all_fitted(hint: Any, values: Iterable[Any]) -> Any:
 
 def _same(found: Iterable[Any], given: Iterable[Any]) -> bool:
     return all(one is other for one, other in zip(found, given, strict=True))
+
+
+def _has_class(value: Any, kind: Any) -> bool:
+    return _is_instance(value, get_origin(kind) or kind)
 
 
 def _is_instance(value: Any, kind: Any) -> bool:

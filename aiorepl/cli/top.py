@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -79,7 +80,7 @@ def _status(url: str) -> dict[str, Any]:
     if not address.startswith(("http://", "https://")):
         raise NoAnswer(f"{url} is not the address of a status page: it must begin with http:// or https://")
     try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=_TIMEOUT) as answer:  # noqa: S310 - checked
+        with _opener(address).open(f"{address.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             status = json.load(answer)
         if not isinstance(status, dict) or "sinks" not in status:
             raise ValueError("the answer is not that of a status page")
@@ -89,3 +90,9 @@ def _status(url: str) -> dict[str, Any]:
         raise NoAnswer(
             f"no status page at {address}: {reason}: start the pipeline with aiorepl run --http HOST:PORT"
         ) from None
+
+
+def _opener(address: str) -> urllib.request.OpenerDirector:
+    """Return what makes requests: a proxy of the environment cannot reach this machine's own addresses."""
+    local = urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playwright.async_api import Browser, Page, Route
 
 from aiorepl import Pipeline
@@ -180,3 +181,72 @@ async def test_more_sinks_than_series(browser: Browser, monitor: Any):
             "[...trends.lags[0].series.keys()].filter(name => name > 's092' || name === 'others')"
         )
     assert ["others"] == names
+
+
+async def test_another_version_answers(browser: Browser, troubled: Any):
+    """A pipeline of another version, started under an open page, is named as the reason why the values stand still."""
+    page = await browser.new_page()
+    await page.goto(troubled.url)
+    await page.wait_for_selector("#sinks tr")
+    other = {"content_type": "text/event-stream", "body": 'data: {"time": 1, "state": "running"}\n\n'}
+    await page.route("**/events", lambda route: route.fulfill(**other))
+    await page.evaluate(HIDE, True)
+    await page.evaluate(HIDE, False)
+    await page.get_by_text("another version than this page: reload the page").wait_for()
+    await page.unroute("**/events")
+    await until(page, "!unreadable && document.getElementById('age').textContent === ''")
+
+
+async def test_the_title_without_an_answer(browser: Browser, troubled: Any):
+    """The title of a page, which is all that is visible of a hidden one, does not say "degraded" of a pipeline that is gone."""
+    page = await browser.new_page()
+    await page.goto(troubled.url)
+    await until(page, "document.title === 'memory: degraded'")
+    await page.route("**/*", lambda route: route.abort())
+    await page.evaluate(HIDE, True)
+    await until(page, "document.title === 'memory: no answer'")
+    await page.evaluate("document.title = 'memory: degraded'; received = received.map(time => time - 20000)")
+    await page.evaluate(HIDE, False)
+    await until(page, "document.title === 'memory: no answer'")
+    await page.unroute("**/*")
+    await until(page, "document.title === 'memory: degraded'")
+
+
+NAMES = [
+    "\u05e9\u05dc\u05d5\u05dd",
+    "\u0645\u062e\u0632\u0646 7",
+    "\U0001f980" * 60,
+    "x" * 300,
+    "a b" * 50,
+    "\u202egpj.exe",
+]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_sinks_with_any_name(browser: Browser, monitor: Any, width: int):
+    """200 sinks, with names that are very long, emoji, or from right to left: nothing is wider than the window, and no name moves
+    the number beside it.
+    """
+    names = [*NAMES, *(f"s{number:03}" for number in range(200 - len(NAMES)))]
+    pipeline = Pipeline(MemorySource(), {name: MemorySink() for name in names})
+    context = await browser.new_context(viewport={"width": width, "height": 844})
+    page = await context.new_page()
+    async with pipeline:
+        served = monitor(pipeline)
+        await page.goto(served.url)
+        await page.wait_for_selector("#sinks tr")
+        assert 201 == await page.get_by_role("table").first.get_by_role("row").count()
+        await until(page, "document.querySelectorAll('#lag-legend button').length > 5")
+        for name in NAMES:
+            wide, *places = await page.evaluate(
+                """name => {
+                  showLadder([{ name: "slowest sink", sink: printable(name), lsn: "0/171B2A8", behind: 5 }], null);
+                  const shown = document.querySelector("#ladder bdi"), range = document.createRange();
+                  range.selectNode(shown.nextSibling.nextSibling);
+                  const last = [...shown.getClientRects()].at(-1), lsn = range.getClientRects()[0];
+                  return [document.documentElement.scrollWidth > innerWidth, last.right, lsn.left, last.bottom, lsn.top];
+                }""",
+                name,
+            )
+            assert not wide, name
+            assert places[0] <= places[1] + 1 or places[2] <= places[3] + 1, name

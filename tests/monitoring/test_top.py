@@ -60,6 +60,15 @@ async def test_a_restart_does_not_end_it(troubled):
     assert drawn(rendered(status)) in drawn(shown)
 
 
+async def test_a_proxy_of_the_environment(troubled, monkeypatch):
+    """A proxy cannot reach the page of this machine, so it is not asked for it."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert "sinks" in await asyncio.to_thread(_status, troubled.url)
+    with pytest.raises(NoAnswer, match="Connection refused"):
+        await asyncio.to_thread(_status, "http://status.invalid")
+
+
 async def test_control_characters(troubled):
     """A name cannot control the terminal."""
     status = await asyncio.to_thread(_status, troubled.url)

@@ -147,7 +147,7 @@ class Chart {
       const line = (...parts) => element("div", {}, ...parts);
       this.tip.replaceChildren(
         line(element("b", { textContent: clock(at * step, step) }), step > 1 ? ` to ${clock((at + 1) * step, step)}` : ""),
-        ...found.slice(0, MOST_SHOWN).map(([name, value]) => line(...(this.only ? [] : [sample(name), `${name} `]), this.format(value))),
+        ...found.slice(0, MOST_SHOWN).map(([name, value]) => line(...(this.only ? [] : [sample(name), isolated(name), " "]), this.format(value))),
         ...(found.length > MOST_SHOWN ? [line(`and ${found.length - MOST_SHOWN} more`)] : []),
         ...near.map(mark => line(`${mark.kind} at ${clock(mark.time, 1)}`)));
       this.tip.style.left = left < width / 2 ? `${left + 10}px` : "";
@@ -169,7 +169,7 @@ class Chart {
     if (!legend) return;
     for (const name of names) {
       if (!this.entries.has(name)) {
-        const value = element("span"), button = element("button", { type: "button", title: "show or hide" }, sample(name), `${name} `, value);
+        const value = element("span"), button = element("button", { type: "button", title: "show or hide" }, sample(name), isolated(name), " ", value);
         button.onclick = () => { this.hidden.delete(name) || this.hidden.add(name); this.draw(); };
         this.entries.set(name, [button, value]);
         legend.append(button);

@@ -1,11 +1,11 @@
 // Shared by the status pages of pipelines and mirrors.
 "use strict";
 const $ = id => document.getElementById(id);
-const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000, HIDDEN_MS = 15000, STEADY_SECONDS = 5;
+const MIB = 1048576, GIB = 1024 * MIB, RETRY_MS = 3000, SILENT_MS = 15000, HIDDEN_MS = 15000, STEADY_SECONDS = 5, MARK_SECONDS = 86400;
 // Two clocks: performance.now may stop while the computer sleeps, and Date.now can be set.
 const began = () => [Date.now(), performance.now()];
 const since = ([date, time]) => Math.max(Date.now() - date, performance.now() - time);
-let received = null, asked = began();
+let received = null, asked = began(), unreadable = false;
 
 // Escapes what would hide or reorder other text, as aiorepl.errors.printable does.
 function printable(text) {
@@ -22,6 +22,8 @@ function element(tag, options = {}, ...children) {
   made.append(...children);
   return made;
 }
+// A name in a script that is written from right to left would reorder the numbers beside it.
+const isolated = name => element("bdi", { textContent: name });
 function bytes(count) {
   if (count === null || count === undefined) return "–";
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -39,7 +41,10 @@ function pairs(list, entries) {
   list.replaceChildren(...entries.flatMap(([name, value]) =>
     [element("dt", { textContent: name }), element("dd", { textContent: value })]));
 }
-function showTitle(now) { document.title = `${now.name}: ${now.state}`; }
+let shownName = document.title;
+function showTitle(now) { shownName = now.name; document.title = `${now.name}: ${now.state}`; }
+// Else the title of a hidden tab would say "running" for ever.
+function showNoAnswer() { document.title = `${shownName}: no answer`; }
 // Shows the state, the problems and the positions, with which both pages begin.
 function showHeader(now) {
   showTitle(now);
@@ -59,7 +64,7 @@ function showLadder(ladder, slot) {
     const fill = element("div");
     fill.style.width = `${100 * Math.max(0, 1 - scale(rung.behind) / scale(empty))}%`;
     return element("div", { className: "rung" }, element("span", { textContent: rung.name }),
-      element("span", {}, rung.sink ? `${rung.sink} ` : "", rung.lsn, " ", element("span", { className: "soft",
+      element("span", {}, ...(rung.sink ? [isolated(rung.sink), " "] : []), rung.lsn, " ", element("span", { className: "soft",
         textContent: rung.behind ? `${bytes(rung.behind)} behind` : "" })),
       element("div", { className: "bar" }, fill));
   }));
@@ -82,6 +87,7 @@ function watch(show, lagsOf, ratesOf) {
     if (now.time < last - STEADY_SECONDS) move(now.time - last - since(received) / 1000);
     last = now.time;
     skew = now.clock;
+    for (const [key, mark] of trends.marks) if (mark.time < now.time - MARK_SECONDS) trends.marks.delete(key);
     for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
     observe("lags", now.time, lagsOf(now));
     observe("rates", now.time, ratesOf(now));
@@ -95,9 +101,14 @@ function watch(show, lagsOf, ratesOf) {
     events = new EventSource("events");
     events.onmessage = message => {
       asked = began();
-      const now = read(message.data);
-      if (now.history) remember(JSON.parse(message.data).history); else receive(now);
-      draw();
+      try {
+        const now = read(message.data);
+        if (now.history) remember(JSON.parse(message.data).history); else receive(now);
+        draw();
+        unreadable = false;
+      } catch (error) { // a pipeline of another version, started under this page
+        unreadable = true;
+      }
     };
   };
   // A browser has six connections to a host, so a page that nobody sees has none; only its title follows, now and then.
@@ -105,7 +116,8 @@ function watch(show, lagsOf, ratesOf) {
     if (!document.hidden) return events || connect();
     events?.close();
     events = null;
-    fetch("status").then(answer => answer.text()).then(text => document.hidden && showTitle(read(text))).catch(() => {});
+    fetch("status").then(answer => answer.text()).then(text => document.hidden && showTitle(read(text)))
+      .catch(() => document.hidden && showNoAnswer());
   };
   document.addEventListener("visibilitychange", follow);
   follow();
@@ -116,7 +128,9 @@ function watch(show, lagsOf, ratesOf) {
 const opened = began();
 setInterval(() => {
   const seconds = Math.round(since(received ?? opened) / 1000);
-  $("age").textContent = seconds <= 3 ? (getSelection().isCollapsed ? "" : "the values stand still while text is selected")
+  if (seconds * 1000 > SILENT_MS && !document.hidden) showNoAnswer();
+  $("age").textContent = unreadable ? "the pipeline may have another version than this page: reload the page"
+    : seconds <= 3 ? (getSelection().isCollapsed ? "" : "the values stand still while text is selected")
     : received ? `no answer for ${seconds} s: these values are old`
     : `no answer for ${seconds} s: if more than five windows show this host, close one`;
 }, 1000);
