@@ -71,8 +71,6 @@ def named(
         raise ConfigurationError(
             f"format {name} has no option values: remove values = text, or use native or cloudevents"
         )
-    elif values not in ("typed", "text"):
-        raise ConfigurationError(f"values {values!r} does not exist: it is typed or text")
     if position is not None and name == "debezium":
         options.setdefault("name", position.slot)
         options.setdefault("database", position.database or "")

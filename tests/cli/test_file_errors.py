@@ -177,7 +177,7 @@ def command(capsys, *arguments):
         (
             SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
             [
-                "sinks[1]: values '…' does not exist: it is typed or text",
+                "sinks[1].values: must be typed or text",
                 "sinks[2].selection: kinds: '…' is not one of insert, read, update, delete, truncate, message, or one of these after !",
             ],
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_te
 def test_every_option_is_told_of(name):
     """The page documents every option of a format in the format's own section."""
     part = re.search(rf"^## {name}$(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)[1]
-    options = type(named(name)).__init__.__kwdefaults__.keys() - {"boundaries", "values", "colour"}
+    options = signature(type(named(name))).parameters.keys() - {"boundaries", "values", "colour"}
     assert set() == {option for option in options if f"`{option}`" not in part}
 
 

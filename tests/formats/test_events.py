@@ -84,7 +84,7 @@ def test_whose_events_they_are():
     [
         ({"binary": "http"}, "binary is a mode of CloudEvents: set format = cloudevents"),
         ({"chosen": "avro"}, "format 'avro' does not exist"),
-        ({"values": "raw"}, "values 'raw' does not exist"),
+        ({"values": "raw"}, "values is 'raw', but must be typed or text"),
     ],
 )
 def test_options_that_cannot_work(options, says):
