@@ -108,7 +108,9 @@ def _checked(name: str, hint: Any, value: Any, *, zero: bool = False, empty: boo
         return value
     found = fitted(kinds, value)
     if found is MISFIT:
-        raise ConfigurationError(f"{name} {_told(kinds, value)}, but must be {_expected(kinds)}")
+        lists = isinstance(value, str) and any(has_items(get_origin(kind) or kind) for kind in kinds)
+        advice = ': write ["…"]' if lists else ""
+        raise ConfigurationError(f"{name} {_told(kinds, value)}, but must be {_expected(kinds)}{advice}")
     if isinstance(found, (int, float)) and not isinstance(found, bool) and {int, float} & set(kinds):
         _in_range(name, found, "a number" if float in kinds else "an integer", kinds, zero=zero)
     if isinstance(found, str) and not found and not empty:

@@ -4,7 +4,7 @@ Each file is written under a random name beside its final one, fsynced and renam
 0600 and folders 0700, whatever the umask. A file that is created here never follows a symbolic link.
 
 The journal, dead letters and the file sinks use this module; other sinks may too. Its functions block and raise OSError.
-Only ``transient`` decides which OSError the engine retries; those of object stores have their own class.
+Only ``transient`` decides which OSError the engine retries. Errors of object stores have their own class.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class ServerError(ServerMessage, AioreplError):
 
 
 class SlotError(AioreplError):
-    """The replication slot is missing, in use, lost, of another kind, or not the one that a kept position belongs to.
+    """The replication slot is missing, in use, lost, of another kind, or another slot than a stored position names.
 
     Raised at the start and after a reconnection. The text says whether to wait, to name another slot, to accept a gap, or to
     load the tables again.

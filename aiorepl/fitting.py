@@ -22,7 +22,7 @@ _FIELDS: Final[Mapping[Any, tuple[Any, ...]]] = {Bytes: (int, str), Seconds: (fl
 
 
 def alternatives(hint: Any) -> Iterator[Any]:
-    """Yield the classes that an annotation names, those of unions and fields one by one."""
+    """Yield the classes that an annotation allows; a union or a field yields each of its classes."""
     if get_origin(hint) in (Union, UnionType):
         for each in get_args(hint):
             yield from alternatives(each)

@@ -39,7 +39,7 @@ logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 _TRANSIENT = ("08", "53", "57", "58")
 # Functions of the server whose errors pass, although the SQLSTATE does not say so. If WAL is removed while it is read, the
 # SQLSTATE comes from an errno that may belong to another call. If a table is dropped while a catalog function opens it, the
-# SQLSTATE is that of an internal error.
+# SQLSTATE says "internal error".
 _PASSING: Final = frozenset({"CheckXLogRemoved", "relation_open"})
 
 

@@ -220,7 +220,8 @@ def test_a_function():
 
     assert (1, ["x"], "own") == f(1, b=["x"], c="own")  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigurationError, match=r"^f: b is of type str, but must be a list of text or None$"
+        ConfigurationError,
+        match=r"^f: b is of type str, but must be a list of text or None: write \[\"…\"\]$",
     ):
         f(1, "x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="missing 1 required positional argument"):

@@ -70,7 +70,7 @@ async def _send(
 ) -> str:
     """Check the request, and write the signal.
 
-    :param publications: ``None``: those of the pipeline are unknown, so a table must be in any one.
+    :param publications: the pipeline's publications; ``None`` if they are unknown: a table must be in any publication.
     """
     from aiorepl.snapshot.incremental.request_check import require_possible
     from aiorepl.snapshot.merging.watermarks import emit, require_messages, require_slot

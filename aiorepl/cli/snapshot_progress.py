@@ -111,7 +111,7 @@ class Bars:
         self._cleanup = contextlib.ExitStack()
         self._progress.start()
         self._cleanup.callback(self._progress.stop)
-        # rich has replaced the standard streams; handlers would still write into the bars.
+        # rich has replaced sys.stderr. Log handlers keep the former stream, and their lines would tear the bars.
         self._cleanup.enter_context(redirected_logs())
         self._total = self._add(_TOTAL)
         self._tasks: dict[str, TaskID] = {}

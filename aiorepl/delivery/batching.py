@@ -118,7 +118,7 @@ class Batcher:
 
 
 def _fitting(parts: Sequence[Slice], max_rows: int) -> int:
-    """Return how many slices fit in a batch: those of whole transactions, or else the first ones of a transaction."""
+    """Return how many slices fit in a batch: all slices of whole transactions, or else the first slices of a large one."""
     rows = whole = 0
     for index, part in enumerate(parts):
         rows += len(part.changes)

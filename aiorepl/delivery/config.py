@@ -40,7 +40,7 @@ class Delivery:
         of partitions that the stream does not have.
     :param routing_key: a template (see ``Routing``) or a function, for sinks that route by key.
     :param concurrency: how many batches may be written at once. More than 1 requires a sink that is ``concurrent``.
-    :param order: which changes stay in order under concurrency: those of one ``"key"``, ``"table"`` or ``"routing_key"``.
+    :param order: concurrency keeps the order of changes with the same ``"key"``, ``"table"`` or ``"routing_key"``.
     :param on_error: what happens to changes that the sink rejects permanently, or whose retries are spent: ``"halt"`` stops
         the sink, ``"dead_letter"`` writes them to ``dead_letters``, ``"skip"`` drops them and counts them in the statistics.
     :param dead_letters: a folder, or another sink, which gets batches with a ``rejection``.

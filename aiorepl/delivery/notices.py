@@ -1,4 +1,4 @@
-"""Changes that a sink gets between transactions, from beside the stream: those of the publications. Pure."""
+"""Changes of the publications, which a sink gets between transactions and which are not in the stream. Pure."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _position(change: Change) -> tuple[LSN, bytes]:
     if transaction is None or transaction.xid:
         return lsn, b"false"
     chunk = transaction.snapshot
-    if chunk is None:  # in a journal that was written before snapshots had chunks
+    if chunk is None:  # None in journals of versions whose snapshots had no chunks
         return lsn, b"true"
     return chunk.snapshot_lsn, b"true" if lsn < chunk.snapshot_lsn else b"incremental"
 

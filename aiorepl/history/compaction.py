@@ -82,7 +82,7 @@ class Done:
     """The work of a compaction since its start.
 
     :ivar bytes: the bytes of the segments of finished passes.
-    :ivar read: the bytes of segments that were read, those of an unfinished pass included.
+    :ivar read: the bytes of the segments that were read, also in a pass that did not finish.
     :ivar peak: the most bytes of rows in memory.
     """
 
@@ -274,7 +274,7 @@ class Compaction:
         return changed
 
     def _maintain(self) -> bool:
-        """Carry out the merges that are recorded. If there are none, record those that are due, and delete expired files.
+        """Carry out the recorded merges. If there are none, record the merges that are due, and delete expired files.
 
         :returns: whether there was anything to do.
         """

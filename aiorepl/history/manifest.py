@@ -114,7 +114,7 @@ class TableFiles:
     """The files of one table, in the order of their rows.
 
     :param published: the last published files; earlier ones are in the ``sealed`` lists.
-    :param pending: the pending files, whose rows come after those of the published files.
+    :param pending: the pending files. Their rows are later than all rows of the published files.
     :param replaced: pending files whose rows are in other files now, and the times at which they were replaced.
     """
 

@@ -76,7 +76,7 @@ class PublishedChunk(NamedTuple):
 class TableSnapshot:
     """The place of a table's snapshot in the journal.
 
-    A table has at most two: the last one that is complete, and the one that is being read or was abandoned.
+    A table has at most two snapshots: the last complete one, and one that is being read or was abandoned.
 
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
     :param complete: the end of the snapshot's last chunk; ``None`` while chunks are read.

@@ -59,7 +59,7 @@ class PreparedTransaction:
 
     @property
     def name(self) -> str:
-        """The name of its file without folder and suffix."""
+        """The name of the metadata's file, without folder and suffix."""
         return f"{self.lsn:016X}-{self.xid:08X}"
 
 

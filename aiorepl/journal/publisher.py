@@ -175,7 +175,7 @@ class Publisher:
                 after, epoch, _ = segments.parse_name(file)
             except ValueError:
                 continue  # not ours
-            # A writer uploads what follows the last published segment only.
+            # A writer uploads only segments after the last published one.
             newer = newer or epoch > state.epoch or after > state.end.lsn
             if after >= state.end.lsn:
                 self._orphans.append((after, f"{segments.FOLDER}/{file}"))
@@ -294,7 +294,7 @@ class Publisher:
         return True
 
     def _compact(self) -> None:
-        """Drop manifests whose segments are deleted, and merge those of one level. Repeated after a later commit if it fails."""
+        """Drop manifests whose segments are deleted, and merge the manifests of each level. Repeated after a later commit if it fails."""
         state, pending = self._require_state(), None
         with contextlib.suppress(OSError, JournalError):
             pending = self._compacted(state)

@@ -175,7 +175,7 @@ class SegmentBuilder:
         block = self._block
         xid: int | None
         if isinstance(change, RowChange):
-            row = change  # in the compiled form only ``row`` is typed
+            row = change  # the compiled form declares a type for ``row`` only
             if row.layout.relation is not block.relation:
                 self._switch(row.layout.relation, row.layout.types)
                 self._binary = self._binary or row.layout.binary

@@ -177,7 +177,7 @@ class Comparison:
 
 
 def _settle(piece: _Piece, after: Rows, target: Rows) -> None:
-    """Count the rows that differ for good, and keep those that may still become equal."""
+    """Count the rows that differ for good, and keep the rows that may still become equal."""
     known = piece.open
     still: dict[Key, tuple[object, object]] = {}
     for key in after.keys() | target.keys() if known is None else known:

@@ -33,7 +33,7 @@ class MessageOrder:
         self._held: list[XLogData] = []
 
     def feed(self, frames: Sequence[XLogData]) -> list[XLogData]:
-        """Take the next frames, and return those whose order is known.
+        """Take the next frames, and return the frames whose order is known.
 
         :param frames: in the order of the server, each with the LSN of its change.
         """

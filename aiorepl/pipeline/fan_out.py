@@ -114,7 +114,7 @@ class FanOut(ABC):
         return {name: lag(self.received, statistics) for name, statistics in self.statistics.items()}
 
     def sink_statistics(self) -> dict[str, SinkStatistics]:
-        """Return the statistics by sink, and by the journal's name those of the journal."""
+        """Return the statistics of each sink and of the journal, by name."""
         for name, delivery in self._sinks.items():
             self.statistics[name].waiting_for = delivery.sink.waiting_for
         return dict(self.statistics)

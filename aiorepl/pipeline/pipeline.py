@@ -353,12 +353,12 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """The name of its slot."""
+        """The name of the pipeline's slot."""
         return self._source.slot
 
     @property
     def journal(self) -> Store | None:
-        """The store of its journal; ``None`` if it has none."""
+        """The store of the pipeline's journal; ``None`` without a journal."""
         return self._journal
 
     @property

@@ -215,7 +215,7 @@ _NO_RULES: Final[Rules] = Selection().rules
 def _require_source(found: _Memories, source: str, location: str) -> None:
     """Check that the memories belong to this cluster and database.
 
-    :raises ConfigurationError: they are those of another.
+    :raises ConfigurationError: they belong to another cluster or database.
     """
     if found.source != source:
         raise ConfigurationError(

@@ -52,7 +52,7 @@ SELECT DISTINCT root FROM pg_catalog.unnest($1::pg_catalog.oid[]) root, pg_catal
 
 
 class AlteredWhileRead(SlotError):
-    """A table was altered while it was read under a snapshot: its rows are not those of the snapshot."""
+    """A table was altered while it was read under a snapshot, so the rows that were read are not the snapshot's."""
 
 
 class Queried(Protocol):

@@ -37,7 +37,7 @@ class TableStatistics:
     :param bytes: the size of these rows, as the server sent them.
     :param estimated_rows: the server's estimate of the table's rows; ``None`` if it was never analyzed, or only some are read.
     :param chunks: the number of chunks; ``None`` until they are planned.
-    :param chunks_done: the number of delivered chunks, including those of earlier processes.
+    :param chunks_done: the number of chunks that this process and earlier ones have delivered.
     :param rows_per_second: the average rate since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
     :param planned: the number of chunks that were planned before the table's turn came; ``None`` if its turn plans them.

@@ -97,7 +97,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _staged(self, name: str, data: bytes) -> Iterator[_LocalUpload]:
-        """Write a small file under a temporary name, which is deleted afterwards unless it was renamed."""
+        """Write a small temporary file. At the end of the block, delete the file unless the caller has renamed it."""
         make_folder((self.path / name).parent)
         upload = _LocalUpload(self, name)
         try:

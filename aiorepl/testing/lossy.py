@@ -30,7 +30,7 @@ class Answers(Protocol):
         """Observe bytes from the client."""
 
     def is_answer(self, data: bytes) -> bool:
-        """Return whether bytes from the server contain any part of an answer to lose."""
+        """Whether these bytes of the server belong to an answer that the proxy shall lose."""
 
 
 class LossyProxy:

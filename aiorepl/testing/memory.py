@@ -8,7 +8,7 @@
         await source.acknowledged(end)
 
 ``aiorepl.connect(source)`` accepts it too. Only the server and the socket are replaced: decoding, assembly, batches, retries,
-reconnecting and feedback are those of production. The whole stream is sent, including messages and prepared transactions. Use
+reconnecting and feedback are the code of production. The whole stream is sent, including messages and prepared transactions. Use
 a source in one event loop only.
 """
 
@@ -44,7 +44,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySource(Source):
-    """A slot over a stream. The other parameters are those of ``Source`` that make sense without a server.
+    """A slot over a stream. The other parameters are ``Source``'s, as far as they make sense without a server.
 
     :param stream: committed transactions; more may be committed while a pipeline runs.
     :param read_bytes: approximate size of one read; a larger transaction arrives in several slices.

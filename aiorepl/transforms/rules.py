@@ -37,7 +37,7 @@ class Rules:
     def selects(self, family: Sequence[Name]) -> bool:
         """Whether the table is selected.
 
-        :param family: the table's name and those of its ancestors.
+        :param family: the names of the table and of its ancestors.
         """
         return not self.tables or self.tables.match(*family)
 
@@ -63,7 +63,7 @@ class TableSelection:
     """The result of the rules for one description of a table.
 
     :param oid: the table.
-    :param family: the table's name and those of its ancestors.
+    :param family: the names of the table and of its ancestors.
     :param selected: whether the table is selected.
     :param actions: the action for each column, in the order of the columns.
     :param numbers: each column's number in the catalog (``attnum``), which a rename keeps; ``None`` if it is not known.

@@ -19,7 +19,7 @@ from aiorepl.values.forms import Binary, Container, Form, form_of
 
 # C constants in the compiled form.
 _OPEN, _CLOSE, _COMMA, _QUOTE = b'(),"'
-_COUNT, _HEAD = 4, 8  # sizes: of the number of fields, and of a field's type and length
+_COUNT, _HEAD = 4, 8  # bytes: the number of fields takes 4, the type and length of a field take 8
 _QUOTED: Final = delimiters.any_of(b'"\\')
 _ENDS: Final = delimiters.any_of(b'(),"\\')
 _NEEDS_QUOTES: Final = delimiters.any_of(b'"\\(), \t\n\v\f\r')
@@ -198,7 +198,7 @@ class Composite(Container):
 
 
 def composite(fields: Sequence[tuple[str, int]], codecs: Sequence[Codec]) -> Codec:
-    """Build the codec of a composite type; ``codecs`` are those of the fields' types."""
+    """Build the codec of a composite type from the ``codecs`` of its fields."""
     names = [name for name, _ in fields]
     text = CompositeText(names, [form_of(each.read_text) for each in codecs])
     binary = Composite(names, [oid for _, oid in fields], [binary_form(each) for each in codecs])

@@ -1,6 +1,6 @@
 """json, jsonb and jsonpath.
 
-Python values: those of ``json.loads``, with two exceptions for documents that it refuses. An integer with more digits
+Python values are the results of ``json.loads``, with two exceptions for documents that ``json.loads`` refuses. An integer with more digits
 than ``sys.get_int_max_str_digits()`` (4,300) is a ``Decimal``. A document nested deeper than Python's recursion limit is
 the ``str``. A JSON null is ``None``, as NULL is.
 

@@ -56,7 +56,7 @@ class Transaction:
     :param writer: the writer's number.
     :param number: the transaction's number among the writer's transactions, from 1.
     :param xid: the top-level xid; 0 if the writer never learned it.
-    :param operations: the transaction's operations in order, without those that it rolled back to a savepoint.
+    :param operations: the transaction's operations in order, without operations that it rolled back to a savepoint.
     :param outcome: ``unknown`` if the connection was lost before the answer; the ledger decides.
     :param earliest: the end of WAL before the COMMIT was sent: the commit record is not before it.
     :param latest: the end of WAL after the COMMIT: the commit record is before it; ``None`` if unknown.
@@ -113,7 +113,7 @@ class History:
         """Decide the transactions whose outcome is unknown.
 
         :param ledger: writer and number of each committed transaction.
-        :param promoted: whether a standby was promoted, which may lack the last transactions. Those count as rolled back.
+        :param promoted: whether a standby was promoted. Transactions that the standby lacks count as rolled back.
         :raises AioreplError: the ledger contradicts the database's answer to a writer, so nothing can be verified.
         """
         committed = set(ledger)

@@ -83,7 +83,7 @@ class Workload:
 
     @property
     def changes(self) -> int:
-        """The number of changes, including those that were rolled back."""
+        """The number of changes, including rolled-back changes."""
         return sum(len(one.operations) for writer in self._writers for one in writer.transactions)
 
     async def create(self) -> None:

@@ -318,7 +318,7 @@ def data_row(body: bytes) -> list[str | None]:
         if length < 0:
             values.append(None)
             continue
-        # Text of an SQL_ASCII database may be any bytes; those that are not UTF-8 become escapes.
+        # Text of an SQL_ASCII database may be any bytes; bytes that are not UTF-8 become escapes.
         values.append(body[at : at + length].decode("utf-8", "backslashreplace"))
         at += length
     _require_end(body, at, "DataRow")

@@ -349,7 +349,7 @@ class SqlConnection:
         if not waiting:
             self._limit = _ROUND_ROWS
         elif self._count >= self._limit:
-            # The COMMIT PREPARED that releases the slot may be after this round.
+            # The server may have sent a part of a prepared transaction. Read more, up to its COMMIT PREPARED.
             self._limit *= 2
 
     async def _advance(self) -> None:

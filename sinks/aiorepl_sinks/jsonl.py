@@ -149,7 +149,7 @@ class JsonLinesSink(Sink):
                 while view:
                     view = view[file.write(view) or 0 :]
         except BaseException:
-            # Remove what was written of the batch, because the batch may never be written again.
+            # Remove the part of the batch that was written, because the batch may never be written again.
             file.truncate(self._written)
             raise
         self._written += size

@@ -95,8 +95,16 @@ def test_values():
         ("pretty", "yaml", "typed or text"),
         ("native", "yaml", "typed or text"),
         ({"type": "debezium", "decimal": "double"}, "typed", "no option decimal: did you mean decimals\\?"),
-        ({"type": "debezium", "decimals": "exact"}, "typed", "decimals is .exact., but must be string, double or precise"),
-        ({"type": "wal2json", "include_xids": "yes"}, "typed", "include_xids is of type str, but must be True or False"),
+        (
+            {"type": "debezium", "decimals": "exact"},
+            "typed",
+            "decimals is .exact., but must be string, double or precise",
+        ),
+        (
+            {"type": "wal2json", "include_xids": "yes"},
+            "typed",
+            "include_xids is of type str, but must be True or False",
+        ),
     ],
 )
 def test_refusals(chosen, values, reason):

@@ -1,4 +1,4 @@
-"""Checks a request to read tables before it is written to the stream, where nobody waits for its result."""
+"""Checks a request to read tables before the request is written to the stream: once it is there, no caller waits for an error."""
 
 from __future__ import annotations
 

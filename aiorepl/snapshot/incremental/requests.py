@@ -45,9 +45,9 @@ class Snapshots:
 
     @property
     def tables(self) -> dict[int, TableCounters]:
-        """The tables that were requested, or left by an earlier run, by their ids in the ledger.
+        """The requested tables, and the unfinished tables of earlier runs, by their ids in the ledger.
 
-        Those that ended stay until they are requested again.
+        An ended table stays until it is requested again.
         """
         return self._queue.counters
 

@@ -125,7 +125,7 @@ class ExportedSnapshot:
             return await describe(self._connection, self.tables, types, binary=binary)
 
     async def verify(self, tables: Iterable[PublishedTable]) -> None:
-        """Check that these tables have been locked, and that their rows are those of the snapshot, up to now.
+        """Check that these tables are still locked, so that all rows that were read so far are the snapshot's.
 
         :raises SnapshotGone: the connection is lost, or ``end`` was called.
         :raises AlteredWhileRead: a partition was attached to one of the tables.

@@ -226,7 +226,7 @@ class TypeWatch:
         :param unsettled: types that had several descriptions, or an unknown one, in that transaction.
         """
         xid = header.xid
-        # An xid alone may be that of another transaction: xids wrap around, and a promoted standby assigns some again.
+        # An xid alone may name another transaction: xids wrap around, and a promoted standby assigns some again.
         key = (xid, header.commit_lsn, id(likely), tuple(map(id, unsettled)))
         if self._candidates is None or self._candidates[0] != key:
             types = likely.types

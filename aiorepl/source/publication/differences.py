@@ -76,7 +76,7 @@ def differences(
 ) -> list[Difference]:
     """Return the differences, in the order: publications, tables, partitions.
 
-    :param found: the details of those of the ``examined`` tables that exist.
+    :param found: the details of the ``examined`` tables; a table that does not exist is missing.
     :param version: the server's major version.
     :param truncated: table and transaction of each truncate that the stream has had since ``before``.
     """
@@ -139,7 +139,7 @@ def _of_table(before: Picture, now: Picture, was: Table, table: Table) -> list[D
         result.append(_difference("row_filter", table))
     if before.columns.get(table.oid) != now.columns.get(table.oid):
         result.append(_difference("column_list", table))
-    # The replica identities of its partitions count, and not that of the partitioned table.
+    # The replica identities of the partitions count; the partitioned table's own does not.
     if table.identity < was.identity and not table.partitioned:
         result.append(_difference("replica_identity", table))
     return result

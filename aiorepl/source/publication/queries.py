@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-# The facts are one JSON text. The server sends it only if its hash differs from that of the last one.
+# The facts are one JSON text. The server sends the text only if its hash differs from the last text's hash.
 _FACTS: Final = """
 WITH RECURSIVE published AS (
   SELECT * FROM pg_catalog.pg_publication WHERE pubname = ANY ($1::pg_catalog.text[]::pg_catalog.name[])
@@ -103,7 +103,7 @@ def facts_query(version: int) -> str:
 
 
 async def fetch_details(connection: Any, oids: list[int]) -> list[Any]:
-    """Return the details of those of these tables that exist.
+    """Return the details of these tables, except tables that do not exist.
 
     :param connection: a ``KeptConnection``.
     """

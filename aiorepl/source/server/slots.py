@@ -114,7 +114,7 @@ async def _drop_created(source: Source, created: CreatedSlot) -> None:
             connection = await source.open()
             try:
                 slot = await read_slot(connection, created.name)
-                # A slot that was confirmed since, or recreated under the same name, is not the one that was created.
+                # If the slot was confirmed since, or recreated under its name, it is another consumer's.
                 if slot is not None and slot.confirmed_flush_lsn == created.consistent_point:
                     await connection.drop_slot(created.name, wait=True)
                     _log.info("dropped slot %s, because the start has failed", created.name)

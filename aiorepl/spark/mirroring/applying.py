@@ -281,7 +281,7 @@ class Applying:
         )
 
     def _clean(self) -> None:
-        """Delete all staged files, those of failed attempts included: no other batch needs them."""
+        """Delete all staged files, also of failed attempts: no other batch needs them."""
         try:
             clean(self._staging)
         except OSError as error:

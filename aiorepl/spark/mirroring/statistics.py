@@ -43,7 +43,7 @@ class MirrorStatistics:
     :param journal_error: why the journal cannot be read.
     :param lsn: where the last batch ended; ``None`` before the first batch of a new target.
     :param bytes_behind: the bytes of the journal's segments after ``lsn``; ``None`` if either is unknown.
-    :param tables: the tables; those that are set aside come first.
+    :param tables: the tables; set-aside tables come first.
     """
 
     name: str

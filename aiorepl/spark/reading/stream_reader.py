@@ -206,7 +206,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         consumer = self._consumer(offset)
         if not consumer:
             return
-        # A cursor cannot be before the first segment. The query reads what was before it from the history.
+        # A cursor cannot be before the first segment. The query reads older changes from the history.
         position = offset.position.at(max(offset.position.lsn, self._first_lsn))
         cursors = Cursors(self._options.journal, label=self._label)
         try:

@@ -356,7 +356,7 @@ class Verification:
         return parts(self._session(), changes, files, truncates)
 
     def _lake(self, table: str) -> LakeTable | DistributedTable:
-        # The newest version, not that of the mirror's last batch, because other programs may have changed the table since. A
+        # Read the newest version, and not the version of the mirror's last batch, because other programs may have changed the table since. A
         # batch that is being applied has only changed rows from after the snapshot.
         newest = self._mirrored.newest(table)
         return distributed(LakeTable(newest, self._end()), self._session)

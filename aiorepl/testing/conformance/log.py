@@ -70,7 +70,7 @@ class SinkConformance(Batches, Crashes, Concurrency, Prepared, Failures, Halting
     def _required_and_allowed(
         self, done: Sequence[Slice], maybe: Sequence[Slice]
     ) -> tuple[dict[Identity, Change], dict[Identity, Change]]:
-        """Return the changes that must be in the target, and those that may be."""
+        """Return the changes that must be in the target, and the changes that may be there."""
         required: dict[Identity, Change] = {}
         allowed = {identity(change): change for part in maybe for change in part.changes}
         undecided: dict[str, dict[Identity, Change]] = defaultdict(dict)

@@ -13,7 +13,7 @@ import asyncpg
 
 from aiorepl import ConnectionFailed, PermanentError, TransientError
 
-# The errors of a statement: the server's, or those of a lost connection. asyncpg may raise InternalClientError if the
+# The errors of a statement: errors of the server, and of a lost connection. asyncpg may raise InternalClientError if the
 # backend is terminated between two statements. A timeout is an OSError.
 ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
