@@ -34,7 +34,7 @@ class FirstKeys:
     until: str | None = field(default=None, repr=False)
 
     def conditions(self, column: str) -> list[str]:
-        """Return the conditions in SQL."""
+        """Return the range as SQL conditions on a column: none if it has no bounds."""
         name = identifier(column)
         if self.until is not None:
             upper = f"{name} <= {literal(self.until)}"

@@ -198,7 +198,7 @@ class CopiedRows(TableRows):
 
     @property
     def expansion(self) -> int:
-        """By how many bytes the text of the rows is longer than their binary form, for the types that can be much longer."""
+        """The bytes that the rows take more as text than in binary form, counted for types whose text can be much longer."""
         layout = self.layout
         if not layout.expands():
             return 0

@@ -116,7 +116,7 @@ class CaptureProgress:
     def lost(self, later: Slice) -> SlotError:
         """Return the error for a transaction that was received in part, and that the server has lost.
 
-        :param later: the slice that the server sends instead of its rest.
+        :param later: the first slice after the lost transaction.
         """
         header = later.transaction
         continues = (

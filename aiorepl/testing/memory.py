@@ -159,11 +159,11 @@ class _Connection:
         failover: bool = False,
         snapshot: str = "nothing",
     ) -> CreatedSlot:
-        """Raise: the slot exists."""
+        """Raise an error, because the slot exists already."""
         raise ConfigurationError("the slot of a MemorySource exists already, and it has no tables to load")
 
     async def drop_slot(self, name: str, *, wait: bool = False) -> None:
-        """Raise: the slot stays."""
+        """Raise an error, because the slot lives as long as the source."""
         raise ConfigurationError("the slot of a MemorySource cannot be dropped")
 
     async def start_replication(

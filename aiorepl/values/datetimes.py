@@ -109,7 +109,7 @@ class TimestampText(Form):
 
 
 class Date(Binary):
-    """date: days."""
+    """The type date. Its binary form is a number of days since 2000-01-01."""
 
     def read(self, raw: bytes) -> Any:
         try:
@@ -134,7 +134,7 @@ class DateText(Form):
 
 
 class Time(Binary):
-    """time: microseconds."""
+    """The type time. Its binary form is the microseconds since midnight."""
 
     def read(self, raw: bytes) -> Any:
         microseconds = _clock(raw)
