@@ -39,6 +39,7 @@ ORDER = (
         "credentials",
         "durations",
         "option_fields",
+        "fitting",
         "checked",
         "suggestions",
         "waits",

@@ -125,7 +125,7 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
 
 
 def _encoding(
-    files: str,
+    files: Literal["jsonl", "parquet"],
     compression: str,
     format: str | Mapping[str, Any],  # noqa: A002
     values: Values,
@@ -133,8 +133,6 @@ def _encoding(
 ) -> Encoding:
     if files == "jsonl":
         return JsonLinesEncoding(format, values, compression)
-    if files != "parquet":
-        raise ConfigurationError(f"s3: files is jsonl or parquet, not {files!r}")
     if format != "native" or values != "typed":
         raise ConfigurationError("s3: Parquet has typed columns: remove format and values")
     return ParquetEncoding(compression, memory_bytes)

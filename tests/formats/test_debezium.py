@@ -257,5 +257,5 @@ def test_no_metadata_unless_asked_for(stream, items):
 
 def test_other_decimals_are_refused():
     """A form that does not exist."""
-    with pytest.raises(ConfigurationError, match="string, double and precise"):
+    with pytest.raises(ConfigurationError, match="must be string, double or precise"):
         DebeziumFormat(decimals="exact")

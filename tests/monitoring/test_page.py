@@ -112,6 +112,17 @@ async def test_a_proxy_that_answers_in_its_place(browser: Browser, troubled: Any
     await page.wait_for_selector("#sinks tr")
 
 
+async def test_a_proxy_that_keeps_events(browser: Browser, troubled: Any):
+    """A proxy that keeps all events in a buffer does not keep the page empty: it asks for the status after a silence."""
+    page = await browser.new_page()
+    await page.route("**/events", lambda route: None)
+    await page.goto(troubled.url)
+    await page.get_by_text("a proxy must not buffer events").wait_for()
+    await page.evaluate("asked = asked.map(time => time - 20000)")
+    await page.wait_for_selector("#sinks tr")
+    assert "memory: degraded" == await page.title()
+
+
 async def test_selected_text_stays(browser: Browser, troubled: Any):
     """Text that is selected, to be copied, is not replaced by the next event, and the page says so."""
     page = await browser.new_page()

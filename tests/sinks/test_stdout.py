@@ -75,7 +75,7 @@ def test_prepared_transactions_are_taken_with_boundaries():
 
 def test_other_values_are_refused():
     """A form that does not exist is named."""
-    with pytest.raises(ConfigurationError, match="'yaml' does not exist"):
+    with pytest.raises(ConfigurationError, match="values is 'yaml', but must be typed or text"):
         StdoutSink(values="yaml")
 
 

@@ -88,7 +88,7 @@ function watch(show, lagsOf, ratesOf) {
     last = now.time;
     skew = now.clock;
     for (const [key, mark] of trends.marks) if (mark.time < now.time - MARK_SECONDS) trends.marks.delete(key);
-    for (const mark of now.marks) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
+    for (const mark of now.marks ?? []) trends.marks.set(`${mark.kind} ${mark.time}`, mark);
     observe("lags", now.time, lagsOf(now));
     observe("rates", now.time, ratesOf(now));
     received = began();
@@ -122,8 +122,13 @@ function watch(show, lagsOf, ratesOf) {
   document.addEventListener("visibilitychange", follow);
   follow();
   setInterval(() => document.hidden && follow(), HIDDEN_MS);
-  // An EventSource gives up after a proxy's error, and does not notice a connection without an other end.
-  setInterval(() => { if (!document.hidden && (events.readyState === EventSource.CLOSED || since(asked) > SILENT_MS)) connect(); }, RETRY_MS);
+  // An EventSource gives up after a proxy's error, and does not notice a connection without an other end. A proxy may keep all events,
+  // so after a silence the page asks for the status, too.
+  setInterval(() => {
+    if (document.hidden || events.readyState !== EventSource.CLOSED && since(asked) <= SILENT_MS) return;
+    connect();
+    fetch("status").then(answer => answer.text()).then(text => { receive(read(text)); draw(); }).catch(() => {});
+  }, RETRY_MS);
 }
 const opened = began();
 setInterval(() => {
@@ -132,5 +137,5 @@ setInterval(() => {
   $("age").textContent = unreadable ? "the pipeline may have another version than this page: reload the page"
     : seconds <= 3 ? (getSelection().isCollapsed ? "" : "the values stand still while text is selected")
     : received ? `no answer for ${seconds} s: these values are old`
-    : `no answer for ${seconds} s: if more than five windows show this host, close one`;
+    : `no answer for ${seconds} s: if more than five windows show this host, close one; a proxy must not buffer events`;
 }, 1000);

@@ -219,7 +219,7 @@ def test_no_credentials(store, says):
             "does not support for s3://: one of no_such_thing",
         ),
         ("s3://bucket/x", {"compression": "lzma"}, "is none, gzip or zstd, not 'lzma'"),
-        ("s3://bucket/x", {"files": "avro"}, "files is jsonl or parquet, not 'avro'"),
+        ("s3://bucket/x", {"files": "avro"}, "files is 'avro', but must be jsonl or parquet"),
         ("s3://bucket/x", {"files": "parquet", "format": "debezium"}, "remove format"),
         ("s3://bucket/x", {"format": "pretty"}, "set a JSON format"),
         ("s3://bucket/x", {"layout": "{schema}"}, "layout contains {schema} and {table}"),

@@ -29,7 +29,7 @@ URL = "https://receiver.example/hook"
         ({"format": "avro"}, "format 'avro' does not exist"),
         ({"format": "pretty"}, "text/plain, not JSON: set body = event"),
         ({"format": "native", "body": "binary"}, "a mode of CloudEvents"),
-        ({"values": "raw"}, "values 'raw' does not exist"),
+        ({"values": "raw"}, "values is 'raw', but must be typed or text"),
         ({"request_events": 0}, "request_events is 0, but must be an integer, at least 1"),
         ({"request_bytes": -1}, "request_bytes is -1, but must be a number of bytes, at least 1"),
         ({"connections": 0}, "connections is 0, but must be an integer, at least 1"),
