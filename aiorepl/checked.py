@@ -151,7 +151,12 @@ def _words(kind: Any) -> Iterator[str]:
     elif origin is Callable or origin is type(lambda: None):
         yield "a function"
     elif isinstance(origin, type) and issubclass(origin, Mapping):
-        yield "a mapping"
+        known = inner and Any not in inner
+        yield (
+            f"a mapping from {' to '.join(_expected(alternatives(each)) for each in inner)}"
+            if known
+            else "a mapping"
+        )
     elif origin is tuple and inner and inner[-1] is not Ellipsis:
         yield f"a tuple of {', '.join(_expected(alternatives(hint)) for hint in inner)}"
     elif has_items(origin):

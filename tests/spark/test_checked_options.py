@@ -95,5 +95,8 @@ def test_options_of_mirror():
         ConfigurationError, match=r"^mirror: max_bytes is 0, but must be a number of bytes, at least 1$"
     ):
         aiorepl.spark.mirror(None, **PLACES, **TABLES, max_bytes=0)  # type: ignore[arg-type]
+    by_pattern = "mode is of type dict, but must be .* or a mapping from text to current, history, soft_delete or changelog"
+    with pytest.raises(ConfigurationError, match=by_pattern):
+        aiorepl.spark.mirror(None, **PLACES, **TABLES, mode={"*.*": "currnt"})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="mirror: mode is 'currnt', but must be current, history"):
         aiorepl.spark.mirror(None, **PLACES, **TABLES, mode="currnt")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
-from aiorepl.spark.lake.table import MODES, Layout, Mode
+from aiorepl.spark.lake.table import Layout, Mode
 from aiorepl.transforms.patterns import Patterns
 
 OnError = Literal["halt", "set_aside"]
@@ -53,10 +53,6 @@ class Settings:
             raise ConfigurationError(
                 'tables is a list of patterns, such as ["public.*", "!public.sessions"], and not empty'
             )
-        modes = _by_pattern("mode", mode)
-        for _, each in modes:
-            if each not in MODES:
-                raise ConfigurationError(f"mode is one of {', '.join(MODES)}, not {each!r}")
         columns: dict[str, tuple[str, ...]] = {}
         for pattern, names in keys.items():
             if isinstance(names, str) or not names:
@@ -64,7 +60,7 @@ class Settings:
             columns[pattern] = tuple(names)
         return cls(
             Patterns("tables", tuple(tables), 2, exclusions=True),
-            modes,
+            _by_pattern("mode", mode),
             _by_pattern("keys", columns),
             _by_pattern("layout", layout),
             unrepresentable == "null",
