@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ServerError,
         SinkError,
         SlotError,
+        SlotLost,
         TransientError,
     )
     from aiorepl.formats.format import event_id
@@ -94,6 +95,7 @@ _NAMES = {
         "ServerError",
         "SinkError",
         "SlotError",
+        "SlotLost",
         "TransientError",
     ),
     "aiorepl.formats.format": ("event_id",),
@@ -186,6 +188,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "ServerError",
     "SinkError",
     "SlotError",
+    "SlotLost",
     "TransientError",
 ]
 

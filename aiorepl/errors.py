@@ -232,6 +232,13 @@ class SlotError(AioreplError):
         self.busy = busy
 
 
+class SlotLost(SlotError):
+    """The slot no longer has changes that were not delivered: it was dropped, invalidated or advanced, or the server has lost its last WAL.
+
+    ``Pipeline(on_slot_lost="resnapshot")`` lets the next start read all tables again.
+    """
+
+
 class ProtocolError(AioreplError):
     """A message violates the protocol. Neither it nor anything after it is delivered or acknowledged.
 

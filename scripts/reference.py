@@ -81,6 +81,7 @@ THEMES = {
             "ServerError",
             "SinkError",
             "SlotError",
+            "SlotLost",
             "TransientError",
         ),
     ],

@@ -40,6 +40,8 @@ create_slot = true
 # publication_interval = 60     # how often to look for partitions and tables that came or went, which the stream lacks; or "off"
 # on_new_table = "snapshot"     # read the rows of a table that is added to the publication; "warn" (the default), or "ignore"
 # on_partition_change = "resnapshot"    # read a partitioned table again; "warn" (the default)
+# on_slot_lost = "resnapshot"   # if the slot is lost, create it and read all tables again; "stop" (the default): exit with code 3
+# max_resnapshots_per_day = 1   # how often that may happen
 # Without a journal, state_dir is a folder for what a restart must not forget, such as the names of masked columns.
 # [pipeline.batches]
 # max_bytes = "1MiB"

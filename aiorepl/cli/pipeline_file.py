@@ -90,6 +90,7 @@ def _pipeline(
     from aiorepl.journal.retention import Retention
     from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
     from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange
+    from aiorepl.pipeline.slot_losses import OnSlotLost
     from aiorepl.retry import RetryPolicy
     from aiorepl.snapshot.options import SnapshotOptions
 
@@ -132,6 +133,8 @@ def _pipeline(
         "publication_interval": Duration,
         "on_new_table": OnNewTable,
         "on_partition_change": OnPartitionChange,
+        "on_slot_lost": OnSlotLost,
+        "max_resnapshots_per_day": int,
         "batches": BatchPolicy,
         "retry": RetryPolicy,
     }

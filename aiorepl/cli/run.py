@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from aiorepl.cli import options
-from aiorepl.errors import AioreplError, ConfigurationError
+from aiorepl.errors import AioreplError, ConfigurationError, SlotLost
 from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def run(
         click.echo(EXAMPLE, nl=False)
         return 0
 
-    from aiorepl.cli.event_loop import run_async, run_pipeline
     from aiorepl.cli.pipeline_file import load
 
     loaded = load(file, resnapshot=resnapshot, accept_gap=accept_gap)
@@ -73,10 +72,24 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
-    run_async(run_pipeline(loaded.pipeline, beside))
+    while _recovers(loaded, http, http_host, log):
+        loaded = load(file)
     _log.info("stopped")
     return 0
+
+
+def _recovers(loaded: PipelineFile, http: str | None, http_host: tuple[str, ...], log: Log) -> bool:
+    """Run the pipeline. Return whether its slot was lost, and another start reads all tables again."""
+    from aiorepl.cli.event_loop import run_async, run_pipeline
+
+    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
+    try:
+        run_async(run_pipeline(loaded.pipeline, beside))
+    except SlotLost:
+        if not loaded.pipeline.recovers:
+            raise
+        return True
+    return False
 
 
 def _served(

@@ -68,6 +68,10 @@ class Readiness:
     ) -> list[str]:
         """List what may become a problem: calls that are repeated or wait, and a slot that is about to be lost."""
         found = [_ENDANGERED] if slot is not None and slot.wal_status == "unreserved" else []
+        if statistics.slot_losses:
+            found.append(
+                f"the slot was lost within the last 24 hours, and all tables were read again: {statistics.slot_losses} times"
+            )
         if not alive(statistics.state):
             return found
         for name, sink in statistics.sinks.items():

@@ -88,6 +88,11 @@ PUBLICATION_CHANGES: Final = Metric(
 PUBLICATION_UNKNOWN: Final = Metric(
     "aiorepl_publication_unknown", "gauge", "1 while the publications cannot be watched."
 )
+SLOT_LOSSES: Final = Metric(
+    "aiorepl_slot_losses",
+    "gauge",
+    "How often the slot was lost within 24 hours, and all tables were read again.",
+)
 HEARTBEATS: Final = Metric(
     "aiorepl_heartbeats_total", "counter", "Heartbeats that were sent, skipped or failed.", ("result",)
 )
@@ -155,7 +160,7 @@ METRICS: Final = (
     *(BUFFER_BYTES, BUFFER_LIMIT, BACKPRESSURED, GAPS),
     *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
     *(WRITE_SECONDS, FLUSH_SECONDS, JOURNAL_BYTES, JOURNAL_PREPARED, CONSUMER_BYTES, JOURNAL_UNKNOWN),
-    *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, HEARTBEATS),
+    *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, SLOT_LOSSES, HEARTBEATS),
     *(PUBLICATION_CHANGES, PUBLICATION_UNKNOWN),
     *(
         SLOT_RETAINED,
@@ -259,6 +264,8 @@ def _of_snapshots(statistics: PipelineStatistics) -> Iterator[Sample]:
         for what in WHATS:
             yield PUBLICATION_CHANGES, (what,), float(publication.changes.get(what, 0))
         yield PUBLICATION_UNKNOWN, (), float(publication.error is not None)
+    if statistics.slot_losses is not None:
+        yield SLOT_LOSSES, (), float(statistics.slot_losses)
     if heartbeat is not None:
         for result in ("sent", "skipped", "failed"):
             yield HEARTBEATS, (result,), float(getattr(heartbeat, result))

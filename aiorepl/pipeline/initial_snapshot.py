@@ -44,6 +44,7 @@ class InitialPhase:
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
     :param resnapshot: whether to create the slot again, and to start with a truncate.
+    :ivar known: whether the slot existed before, so that a missing one is lost.
     :ivar loads: whether this start reads the snapshot that its slot exports.
     """
 
@@ -56,6 +57,7 @@ class InitialPhase:
         wanted: bool,
         resnapshot: bool,
     ) -> None:
+        self.known = False
         self.loads = False
         self.options = options
         self._capture = capture
@@ -143,10 +145,16 @@ class InitialPhase:
         if self._file is None:
             return {}
         self._intended = await self._file.intended()
+        # A record of the intent means that the earlier process may have dropped the slot itself.
+        known = {"known": self.known and self._intended is None}
         if not self._wanted:
-            return {}
+            return known
         intend = partial(self._file.intend, truncates=self._resnapshot)
-        return {"snapshot": "export", "replace": self._resnapshot, "creating": intend}
+        return {"snapshot": "export", "replace": self._resnapshot, "creating": intend, **known}
+
+    def replace_slot(self) -> None:
+        """Let this start create the slot again, and read all tables after a truncate."""
+        self._wanted = self._resnapshot = True
 
     async def begin(
         self, result: PreflightResult, cleanup: contextlib.AsyncExitStack, previous: LSN = ZERO

@@ -23,7 +23,7 @@ from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
 from aiorepl.durations import Duration, seconds_of
-from aiorepl.errors import ConfigurationError, loggable
+from aiorepl.errors import AioreplError, ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
@@ -33,6 +33,7 @@ from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, P
 from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.pipeline.publication_watch import PublicationWatch
 from aiorepl.pipeline.selection_state import SelectionState
+from aiorepl.pipeline.slot_losses import OnSlotLost, SlotLosses
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
@@ -76,6 +77,10 @@ class Pipeline:
     :param accept_gap: continue without missing transactions instead of refusing to start: if the slot is ahead of the
         journal or of a sink that keeps its position, or if the journal no longer has what a sink needs. Each gap is logged,
         recorded in the journal, and in the statistics.
+    :param on_slot_lost: what to do when the slot no longer has changes that were not delivered: ``"stop"``: end with ``SlotLost``;
+        ``"resnapshot"``: also record that the next pipeline with these options starts like with ``resnapshot``. ``recovers`` tells whether
+        it will.
+    :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
     :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
         error. A server notices a lost machine after ``wal_sender_timeout``.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the
@@ -109,6 +114,8 @@ class Pipeline:
         compact: bool = False,
         resnapshot: bool = False,
         accept_gap: bool = False,
+        on_slot_lost: OnSlotLost = "stop",
+        max_resnapshots_per_day: int = 1,
         wait_for_slot: bool = False,
         until: LSN | Literal["now"] | None = None,
         reconnect: RetryPolicy | None = FOR_EVER,
@@ -152,6 +159,17 @@ class Pipeline:
             )
         if publication_interval is not None:
             publication_interval = seconds_of("publication_interval", publication_interval)
+        self._losses: SlotLosses | None = None
+        if on_slot_lost == "resnapshot":
+            if folder is None or source.temporary or not source.has_catalog:
+                raise ConfigurationError(
+                    "on_slot_lost needs a permanent slot, and a journal or a folder for the plan of the snapshot: state in the options of the "
+                    "snapshot ([snapshot] in a file), or state_dir"
+                )
+            self._losses = SlotLosses(folder, source.slot, max_resnapshots_per_day)
+        self._accept_gap = accept_gap
+        self.recovers = False
+        """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
         policy = PublicationPolicy(publication_interval, on_new_table, on_partition_change)
         self._source = source
         self._wait_for_slot = wait_for_slot
@@ -185,7 +203,9 @@ class Pipeline:
             self._capture.request_control_messages()
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
-        phase = InitialPhase(self._capture, folder, options, wanted=bool(snapshot), resnapshot=resnapshot)
+        phase = self._phase = InitialPhase(
+            self._capture, folder, options, wanted=bool(snapshot), resnapshot=resnapshot
+        )
         self._fan_out: FanOut
         self._journal: Store | None = None
         if journal is None:
@@ -251,6 +271,8 @@ class Pipeline:
             await self._run()
         except BaseException as error:
             self._error = error
+            if isinstance(error, SlotLost) and self._losses is not None:
+                await self._record_loss(self._losses)
             if isinstance(error, Exception):
                 # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
                 _log.error(
@@ -396,6 +418,7 @@ class Pipeline:
             snapshot=self._monitor.statistics(),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
             publication=None if self._watch is None else self._watch.statistics,
+            slot_losses=None if self._losses is None else self._losses.recent(time.time()),
         )
 
     def __repr__(self) -> str:
@@ -448,6 +471,17 @@ class Pipeline:
                     self._run_watch(), name=f"aiorepl publications {self._source.slot}"
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
+            if self._losses is not None:
+                await self._losses.load()
+                # With accept_gap the user has chosen to continue without the missing changes.
+                self._phase.known = self._losses.known and not self._accept_gap
+                if self._losses.pending and not self._accept_gap:
+                    _log.warning("slot %s was lost: all tables are read again", self.name)
+                    self._phase.replace_slot()
+                task = asyncio.create_task(
+                    self._run_losses(self._losses), name=f"aiorepl losses {self._source.slot}"
+                )
+                cleanup.push_async_callback(cancel_and_wait, task)
             monitor = asyncio.create_task(
                 self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
             )
@@ -457,6 +491,32 @@ class Pipeline:
             )
             cleanup.push_async_callback(cancel_and_wait, snapshots)
             await self._fan_out.run(cleanup)
+
+    async def _record_loss(self, losses: SlotLosses) -> None:
+        try:
+            self.recovers = await losses.record(time.time())
+        except AioreplError as error:
+            _log.error("the loss of slot %s cannot be recorded: %s", self.name, error)
+            return
+        count = losses.recent(time.time())
+        if self.recovers:
+            _log.warning(
+                "slot %s is lost: the next start creates it again, and reads all tables again, the %d. time within 24 hours",
+                *(self.name, count),
+            )
+        else:
+            _log.error(
+                "slot %s is lost, and all tables were read again %d times within 24 hours, as max_resnapshots_per_day allows: find the cause, "
+                "and start with resnapshot=True (--resnapshot)",
+                *(self.name, count),
+            )
+
+    async def _run_losses(self, losses: SlotLosses) -> None:
+        await self.started()
+        try:
+            await losses.started()
+        except AioreplError as error:
+            _log.error("the start of slot %s cannot be recorded: %s", self.name, error)
 
     async def _run_heartbeat(self) -> None:
         await self.started()

@@ -143,6 +143,7 @@ class Capture:
         *,
         snapshot: str = "nothing",
         replace: bool = False,
+        known: bool = False,
         journal: Position | None = None,
         creating: Callable[[], Awaitable[None]] | None = None,
     ) -> PreflightResult:
@@ -152,6 +153,7 @@ class Capture:
 
         :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
         :param replace: drop an existing slot and create it again.
+        :param known: whether the slot existed before: a missing one is lost, and not created.
         :param journal: the position of the journal, which must belong to a slot that is created.
         :param creating: called before a slot is dropped or created.
         :raises ConnectionFailed, ConfigurationError, SlotError: the source cannot be used; the message says what to do.
@@ -164,6 +166,7 @@ class Capture:
                 create=self.source.create_slot or replace,
                 snapshot=snapshot,
                 replace=replace,
+                known=known,
                 journal=journal,
                 creating=creating,
                 tables=self.tables,

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from aiorepl.errors import SlotError
+from aiorepl.errors import SlotError, SlotLost
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import CommitPrepared
@@ -97,7 +97,7 @@ def require_history(received: Position, timelines: Timelines, partial: LSN | Non
 
     :param received: the end of the received data.
     :param partial: the commit LSN of the transaction that was received in part, if ``received`` is within this transaction.
-    :raises SlotError: the server has lost some of it.
+    :raises SlotLost: the server has lost some of it.
     """
     lsn = divergence(received, timelines)
     if lsn is None:
@@ -108,12 +108,12 @@ def require_history(received: Position, timelines: Timelines, partial: LSN | Non
         else f"the server's history left timeline {received.timeline} at {lsn}"
     )
     if partial is not None:
-        raise SlotError(
+        raise SlotLost(
             f"{server}, but this pipeline has received a part of the transaction that commits at {partial}: the server has "
             "lost that transaction. Sinks that keep no position may have written rows of it; the others roll it back. Start "
             "again to continue without it (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
         )
-    raise SlotError(
+    raise SlotLost(
         f"{server}, but this pipeline has received up to {received.lsn}: the server has lost the last transactions, and the "
         "sinks have them. Start with empty sinks, or start again with resnapshot=True (--resnapshot, with a journal) or "
         "accept_gap=True (--accept-gap) (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
@@ -221,7 +221,7 @@ class GapPolicy:
         :param position: the position that ``holder`` keeps; ``None`` if it keeps none.
         :param slot: where the slot begins.
         :param wal_end: the end of the server's WAL.
-        :raises SlotError: the slot was confirmed past the position, or the server lacks transactions before it.
+        :raises SlotLost: the slot was confirmed past the position, or the server lacks transactions before it.
         """
         if position is None:
             return None
@@ -229,7 +229,7 @@ class GapPolicy:
         if diverged is not None:
             return self._check_diverged(holder, position, diverged, slot, wal_end)
         if position.lsn > wal_end:
-            raise SlotError(
+            raise SlotLost(
                 f"{holder} is at {position.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
                 f"transactions, by a failover or a restore, and its new ones would be mistaken for them; start {holder} "
                 "empty"
@@ -237,7 +237,7 @@ class GapPolicy:
         if position.lsn >= slot.lsn:
             return position
         if not self._accept:
-            raise SlotError(
+            raise SlotLost(
                 f"{holder} is at {position.lsn}, but slot {slot.slot!r} begins at {slot.lsn}: the slot no longer has "
                 f"the transactions between them; {GAP_ADVICE}"
             )
@@ -266,13 +266,13 @@ class GapPolicy:
             f"lost on the server and not in {holder}"
         )
         if position.lsn > wal_end:
-            raise SlotError(
+            raise SlotLost(
                 f"{lost}, and the server's WAL ends at {wal_end}, so new transactions would be mistaken for them; start "
                 f"{holder} empty, or first move the server's WAL past {position.lsn} (SELECT pg_switch_wal())"
             )
         until = max(position.lsn, slot.lsn)
         if not self._accept:
-            raise SlotError(
+            raise SlotLost(
                 f"{lost}, and the server's transactions since then, up to {until}, would be mistaken for them; {GAP_ADVICE}"
             )
         self.accepted.append(Gap(holder, diverged, until))
@@ -326,7 +326,7 @@ class GapPolicy:
         :raises SlotError: gaps are not accepted. Otherwise the gap is logged and the holder continues after its claim.
         """
         if not self._accept:
-            raise SlotError(refutation(claim, begins, source))
+            raise (SlotLost if source == "slot" else SlotError)(refutation(claim, begins, source))
         position, until = claim.position, claim.position.lsn
         self.accepted.append(Gap(claim.holder, begins, until))
         if position.trail is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aiorepl.errors import SlotError
+from aiorepl.errors import SlotError, SlotLost
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -74,6 +74,7 @@ async def preflight(
     create: bool,
     snapshot: str = "nothing",
     replace: bool = False,
+    known: bool = False,
     journal: Position | None = None,
     creating: Callable[[], Awaitable[None]] | None = None,
     previous: Position | None = None,
@@ -87,6 +88,7 @@ async def preflight(
     :param create: create a missing slot; never set after a reconnect.
     :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.
+    :param known: whether the slot existed before, so that a missing one is lost, and not created.
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
     :param creating: called before a slot is dropped or created.
@@ -96,7 +98,8 @@ async def preflight(
     :param deliver_prepared: deliver prepared transactions when they are prepared.
     :param control_messages: request watermarks and signals of snapshots, if the server supports messages.
     :raises ConfigurationError: the server or a publication does not fit the source.
-    :raises SlotError: the slot is missing, lost, in use or not this source's.
+    :raises SlotLost: the slot does not exist any more, or is invalidated.
+    :raises SlotError: the slot is missing, in use or not this source's.
     :raises ServerError, ConnectionLost: a query failed.
     :raises ConnectionFailed: a pooler is in front of the server, and no ordinary connection keeps its settings.
     """
@@ -120,6 +123,11 @@ async def preflight(
     if slot is not None and not replace:
         # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
         require_usable(slot, source, system.database)
+    if slot is None and known and not replace:
+        raise SlotLost(
+            f"replication slot {source.slot!r} was read before, and does not exist any more: changes are missing for good; start again with "
+            "resnapshot=True (--resnapshot)"
+        )
     if tables is not None:
         read = slot is not None and await was_read(connection, slot, system)
         await tables.load(f"{system.system_identifier}/{system.database}", read=read)
@@ -177,9 +185,11 @@ def _require_journal(journal: Position, server: Position, *, replace: bool) -> N
 
 
 def _missing_slot(source: Source, timeline: int, previous: Position | None) -> SlotError:
-    if previous is None or previous.timeline >= timeline:
+    if previous is None:
         return missing_slot(source.slot)
-    return SlotError(
+    if previous.timeline >= timeline:
+        return SlotLost(str(missing_slot(source.slot)))
+    return SlotLost(
         f"the promoted server, on timeline {timeline} after {previous.timeline}, has no slot {source.slot!r}: the slot was not "
         f"a failover slot, or was not synchronized yet, and changes after {previous.lsn} cannot be read from this server; "
         "start again with resnapshot=True (--resnapshot, with a journal), or without it: create_slot (--create-slot) and "

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 
-from aiorepl.errors import SlotError
+from aiorepl.errors import SlotError, SlotLost
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Commit, Timelines
@@ -32,9 +32,9 @@ Refuted = Callable[[Claim, LSN], Awaitable[None]]
 async def raise_refuted(claim: Claim, begins: LSN) -> None:
     """Reject the stream.
 
-    :raises SlotError: always.
+    :raises SlotLost: always.
     """
-    raise SlotError(refutation(claim, begins))
+    raise SlotLost(refutation(claim, begins))
 
 
 class SameStream:
@@ -88,7 +88,7 @@ class SameStream:
         furthest = self._progress.furthest
         require_history(position.at(furthest), server_timelines, self._progress.partial)
         if furthest > result.wal_end:
-            raise SlotError(
+            raise SlotLost(
                 f"the server's WAL ends at {result.wal_end}, but this pipeline has received up to {furthest}: the "
                 "server lost its last transactions, by a failover or a restore; start with empty sinks"
             )
@@ -96,7 +96,7 @@ class SameStream:
         if ledger.resend_from is not None:
             known = min(known, ledger.resend_from)
         if found.lsn > known:
-            raise SlotError(
+            raise SlotLost(
                 f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known}, the position of "
                 "this pipeline, so the transactions between them would be missing; start again with resnapshot=True "
                 "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
@@ -181,7 +181,7 @@ class SameStream:
             yield
         except SlotError as error:
             if commit is not None and self._logged.get(commit, False) is None:
-                raise SlotError(f"{error}. {UNPROVEN}") from None
+                raise type(error)(f"{error}. {UNPROVEN}") from None
             raise
 
     def _must_look_up(self, commit: Commit | None) -> bool:

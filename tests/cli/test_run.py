@@ -153,6 +153,34 @@ async def test_run_stop_and_go_on(deployment, journal):
     assert not await deployment.streams()
 
 
+async def test_a_lost_slot(deployment):
+    """The command starts again by itself, reads all tables, and serves its page again; without the option it ends with exit code 3."""
+    text = FILE.replace("[pipeline]\n", '[pipeline]\non_slot_lost = "resnapshot"\n')
+    (deployment.folder / "aiorepl.toml").write_text(text + JOURNAL)
+    async with deployment.running("--http", "127.0.0.1:0") as process:
+        await deployment.delivers(1, process)
+        await deployment.stop(process, signal.SIGTERM)
+    await deployment.connection.execute(f"SELECT pg_drop_replication_slot('{deployment.slot}')")
+    await deployment.connection.execute("DELETE FROM items; INSERT INTO items VALUES (1), (2)")
+    async with deployment.running("--http", "127.0.0.1:0") as process:
+        await deployment.delivers(4, process)
+        told = await deployment.stop(process, signal.SIGTERM)
+    assert "is lost: the next start creates it again" in told
+    assert 2 == told.count(" INFO status page: ")
+    kinds = [event["kind"] for event in deployment.events("archive")]
+    assert ["read", "truncate", "read", "read"] == kinds
+    await deployment.connection.execute(f"SELECT pg_drop_replication_slot('{deployment.slot}')")
+    process = await deployment.fork_server.start(
+        *COMMAND,
+        cwd=deployment.folder,
+        env={"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
+    assert 3 == process.returncode
+    assert b"as max_resnapshots_per_day allows" in told
+
+
 async def test_ignored_signals(deployment):
     """SIGHUP and SIGINT that the parent ignores, as nohup and ``&`` do, do not stop the pipeline; SIGTERM does."""
     (deployment.folder / "aiorepl.toml").write_text(FILE)

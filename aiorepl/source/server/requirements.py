@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from aiorepl.errors import ConfigurationError, SlotError
+from aiorepl.errors import ConfigurationError, SlotError, SlotLost
 from aiorepl.lsn import LSN
 from aiorepl.source.server.queries import Settings, Slot
 from aiorepl.source.source import Source
@@ -82,6 +82,7 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
 def require_usable(slot: Slot, source: Source, database: str) -> LSN:
     """Check that the slot can be streamed from, and return where its stream begins.
 
+    :raises SlotLost: the server has invalidated it.
     :raises SlotError: the slot cannot be streamed from; ``busy`` if a later attempt may succeed.
     """
     require_own(slot, source, database)
@@ -94,7 +95,7 @@ def require_usable(slot: Slot, source: Source, database: str) -> LSN:
         )
     if slot.wal_status == "lost" or slot.invalidation_reason:
         reason = slot.invalidation_reason or "the WAL it needed was removed"
-        raise SlotError(
+        raise SlotLost(
             f"slot {slot.name!r} is lost ({reason}): changes are missing for good; with a journal, start again with "
             "resnapshot=True (--resnapshot); or drop the slot, and start again with create_slot (--create-slot) and "
             "accept_gap=True (--accept-gap)"
