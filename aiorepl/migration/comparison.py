@@ -104,6 +104,8 @@ class Comparison:
         self._settle = settle
         self._timeout = timeout
         self._blocks = range_blocks
+        # Whether one smallest unit of money is the same amount on both servers.
+        self._same_money = True
 
     async def run(
         self, publications: tuple[str, ...], only: Collection[str] = ()
@@ -114,6 +116,8 @@ class Comparison:
         :raises ConfigurationError: there is no such table in the publications.
         :raises ConnectionLost, ServerError: a server failed.
         """
+        units = [await each.money_unit() for each in (self._source, self._target)]
+        self._same_money = units[0] == units[1]
         for each in (self._source, self._target):
             await each.connection.execute(PREPARE)
         tables = await published_tables(self._source.connection, publications)
@@ -128,6 +132,11 @@ class Comparison:
         result = TableResult(str(source))
         try:
             target = await self._target.target_of(source)
+            if not self._same_money and await self._source.has_money(source):
+                raise ConfigurationError(
+                    "it has money, and lc_monetary has another number of decimals on the target, so amounts differ by a factor: set "
+                    "the same lc_monetary there, and load the table again"
+                )
             pieces: list[_Piece] = []
             ranges = await self._source.ranges(source, target, self._blocks)
             for number, keys in enumerate(ranges, 1):

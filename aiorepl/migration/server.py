@@ -17,7 +17,8 @@ from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 _T = TypeVar("_T")
 
 # With row_security off, a policy that would hide rows is an error, so hidden rows are not reported as missing.
-PREPARE: Final = "SET default_transaction_read_only = on; SET row_security = off; SET statement_timeout = 0"
+# Money has the form of lc_monetary C on both servers: equal amounts have equal texts.
+PREPARE: Final = "SET lc_monetary = 'C'; SET default_transaction_read_only = on; SET row_security = off; SET statement_timeout = 0"
 _COLUMNS: Final = """
 SELECT c.relkind::text AS kind, a.attname::text AS name, a.atttypid AS type
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -27,6 +28,19 @@ SELECT c.relkind::text AS kind, a.attname::text AS name, a.atttypid AS type
 _FOREIGN: Final = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_tree($1::oid::regclass) p JOIN pg_catalog.pg_class c ON c.oid = p.relid
                 WHERE c.relkind = 'f')
+"""
+# 1.00 in the smallest unit of lc_monetary: in the yen, for example, 1 and not 100.
+_MONEY_UNIT: Final = "SELECT pg_catalog.encode(pg_catalog.cash_send(pg_catalog.money(1)), 'hex')"
+_MONEY: Final = 790
+_HAS_MONEY: Final = f"""
+WITH RECURSIVE part(oid) AS (
+  SELECT unnest($1::oid[])
+  UNION SELECT x.oid FROM part JOIN pg_catalog.pg_type t ON t.oid = part.oid CROSS JOIN LATERAL (
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+  ) AS x(oid) WHERE x.oid <> 0
+) SELECT EXISTS (SELECT FROM part WHERE oid = {_MONEY})
 """
 _BLOCKS: Final = """
 SELECT coalesce((SELECT sum(pg_catalog.pg_relation_size(p.relid)) FROM pg_catalog.pg_partition_tree($1::oid::regclass) p),
@@ -66,6 +80,15 @@ class Server:
             raise ConfigurationError(f"the target's table has no column {', '.join(missing)}")
         columns = tuple(replace(column, type_oid=types[column.name]) for column in table.columns)
         return replace(table, columns=columns, filters=None, partitioned=found[0]["kind"] == "p")
+
+    async def money_unit(self) -> str:
+        """Return 1.00 of money in the smallest unit of the server's ``lc_monetary``. Call this before ``PREPARE``."""
+        return str(await self._answer(self.connection.fetchval(_MONEY_UNIT)))
+
+    async def has_money(self, table: PublishedTable) -> bool:
+        """Whether a column has money, also within an array, a composite type, a domain or a range."""
+        types = [column.type_oid for column in table.columns]
+        return bool(await self._answer(self.connection.fetchval(_HAS_MONEY, types)))
 
     async def ranges(self, table: PublishedTable, target: PublishedTable, blocks: int) -> Sequence[FirstKeys]:
         """Cut a table of this server into ranges of about ``blocks`` blocks, if both servers order the key in the same way."""
