@@ -31,6 +31,7 @@ class ServerSilent(ConnectionLost):
     """The server has sent nothing for the limit, though it was asked for a reply."""
 
     def __init__(self, limit: float) -> None:
+        self.limit = limit
         super().__init__(
             f"the server has sent nothing for {limit:g} s, though it was asked: it is gone, or decodes a large transaction for longer "
             "than receive_timeout"

@@ -2,7 +2,8 @@
 
 A walsender that decodes a large transaction may neither send nor answer anything until it has decoded it. A client that gives up
 earlier and reconnects makes it begin again. So after a connection that was given up without anything new, the next one waits
-twice as long.
+twice as long. The old walsender notices nothing before it has decoded the transaction, and keeps the slot until then. So the next
+connection also waits for as long as it took to get the slot again, and a half more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from aiorepl.errors import ConnectionLost
 from aiorepl.lsn import LSN
 from aiorepl.source.feedback.liveness import ServerSilent
 
+_MARGIN: Final = 1.5
 CEILING: Final = 3600.0
 """The limit grows up to this, in seconds. A longer configured limit stays as it is."""
 
@@ -27,6 +29,9 @@ class Patience:
         self._furthest = LSN(0)
         self._behind = False
         self._given_up = 0
+        # When the last connection fell silent, if it was given up for that, and how long this connection waits at least.
+        self._silent_since: float | None = None
+        self._least = 0.0
         self._warned = False
         self._started_at = 0.0
         self._server_timeout = 0.0
@@ -40,6 +45,9 @@ class Patience:
         """
         self.received(furthest)
         self._behind = furthest < wal_end
+        if self._behind and self._silent_since is not None:
+            self._least = round((now - self._silent_since) * _MARGIN, 1)
+        self._silent_since = None
         self._started_at = now
         self._server_timeout = server_timeout
 
@@ -48,20 +56,25 @@ class Patience:
         if furthest != self._furthest:
             self._furthest = furthest
             self._behind = self._warned = False
-            self._given_up = 0
+            self._given_up, self._least = 0, 0.0
 
     def limit(self, configured: float) -> float:
         """Return the seconds of silence after which this connection is lost.
 
         :param configured: the limit of a stream that progresses; 0: never.
         """
-        return min(configured * 2.0 ** min(self._given_up, 60), max(configured, CEILING))
+        if not configured:
+            return 0.0
+        grown = max(configured * 2.0 ** min(self._given_up, 60), self._least)
+        return min(grown, max(configured, CEILING))
 
     def lost(self, error: Exception, now: float) -> str | None:
         """Record the loss of the connection, and return the warning to log, once for each position.
 
         :param error: why the connection was lost.
         """
+        if isinstance(error, ServerSilent):
+            self._silent_since = now - error.limit
         if not self._behind or not isinstance(error, ConnectionLost):
             return None
         warning = None
@@ -70,7 +83,7 @@ class Patience:
             warning = (
                 f"the server has fallen silent again before it sent anything after {self._furthest}: it may be decoding a large "
                 "transaction, or one with many savepoints, and begins again with every connection. Each of the next connections waits "
-                "twice as long, until something new arrives; raise receive_timeout to wait longer from the start"
+                "longer, until something new arrives; raise receive_timeout to wait longer from the start"
             )
         elif self._server_timeout and now - self._started_at >= self._server_timeout:
             warning = (
