@@ -111,7 +111,7 @@ def mirror(
             session.streams.addListener(listener)
         with _stopped_by_signals(runner, numbers):
             runner.run()
-    _log.info("stopped after %.1f s: %s", time.monotonic() - began, runner.summary)
+    _log.info("ended after %.1f s: %s", time.monotonic() - began, runner.summary)
     return 0
 
 

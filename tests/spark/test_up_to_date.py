@@ -149,5 +149,7 @@ def test_a_line_for_each_batch(mirrored, caplog) -> None:
     assert re.search(rf"batch 1: 2 changes of 1 table in \d+\.\d s, up to {end}", caplog.text)
     runner = MirrorRunner(mirror_of(mirrored), pytest.fail, RetryPolicy(), once=True)
     assert runner.summary == "nothing to do: the journal has no changes yet"
+    runner.stop()
+    assert runner.summary == "stopped before the first batch"
     runner._batches = batches
     assert runner.summary == f"2 changes of 1 table; the tables are at {end}"

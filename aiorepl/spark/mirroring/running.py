@@ -121,6 +121,8 @@ class MirrorRunner:
         """A text with the numbers of changes and tables since the start, and the tables' present LSN."""
         batches = self._batches
         if batches is None or batches.state is None:
+            if self._stopping.is_set():
+                return "stopped before the first batch"
             return "nothing to do: the journal has no changes yet"
         state = batches.state
         found = f"{counted(batches.changes, 'change')} of {counted(len(batches.tables), 'table')}"
