@@ -128,7 +128,11 @@ def _has_class(value: Any, kind: Any) -> bool:
 
 
 def _is_instance(value: Any, kind: Any) -> bool:
+    if getattr(kind, "_is_protocol", False):
+        # Unlike isinstance since Python 3.12, this finds the attributes of an object that passes them on by __getattr__.
+        names = [name for name in dir(kind) if not name.startswith("_")]
+        return not isinstance(value, type) and all(hasattr(value, name) for name in names)
     try:
         return isinstance(value, kind)
     except TypeError:
-        return True  # no class, or a protocol that cannot be checked
+        return True  # no class

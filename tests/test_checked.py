@@ -20,6 +20,7 @@ import aiorepl
 from aiorepl import ConfigurationError
 from aiorepl.checked import checked
 from aiorepl.durations import Duration
+from aiorepl.fitting import MISFIT, fitted
 from aiorepl.formats import named
 from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl.formats.debezium import DebeziumFormat
@@ -30,6 +31,8 @@ from aiorepl.journal import Retention
 from aiorepl.monitoring import Watch
 from aiorepl.pipeline.registry import load, sinks
 from aiorepl.sizes import Size
+from aiorepl.storage.local import LocalStore
+from aiorepl.storage.store import Store
 from aiorepl.testing import MemorySink, MemorySource
 from tests.wrong_options import problems  # noqa: TID251 - a helper, and no test
 
@@ -226,3 +229,22 @@ def test_a_function():
         f(1, "x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         f()  # type: ignore[call-arg]
+
+
+class _PassesOn:
+    """An object that has another object's attributes, such as a stand-in for a store."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_an_object_with_the_attributes_of_a_protocol(tmp_path):
+    """An object of its own class is a store if it has a store's methods, also through ``__getattr__``."""
+    store = _PassesOn(LocalStore(tmp_path))
+    assert store is fitted([Store], store)
+    assert fitted([Store], _PassesOn(object())) is MISFIT
+    assert fitted([Store], LocalStore) is MISFIT
+    assert fitted([Store], 5) is MISFIT

@@ -16,6 +16,7 @@ WORDS = {
     "StreamingMode",
     "OnNewTable",
     "OnPartitionChange",
+    "OnSlotLost",
     "OnError",
     "Compression",
     "Body",

@@ -182,7 +182,13 @@ async def test_the_page(shop, root, versions):
 
     async def until_ended(writing: asyncio.Task[None]) -> None:
         with pytest.raises(
-            (asyncpg.AdminShutdownError, asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError, OSError)
+            (
+                asyncpg.AdminShutdownError,
+                asyncpg.ConnectionDoesNotExistError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,  # the connection was closed between two statements
+                OSError,
+            )
         ):
             await asyncio.wait_for(writing, DEADLINE)
 
