@@ -1,20 +1,20 @@
 #!/bin/sh
 # install.sh VENV LOCK [compile]: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into
-# VENV. With "compile" the hot path compiles while the packages are fetched: the one waits for the network, the other keeps the
-# cores busy.
+# VENV. Two pips install a half of the packages each, because one pip uses one core. With "compile" the hot path compiles meanwhile.
 set -eu
 venv=$1
 lock=$2
 compile=${3:-}
-compiling=
-trap 'test -z "$compiling" || kill "$compiling" 2>/dev/null' EXIT
+running=
+trap 'test -z "$running" || kill $running 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 step() {
     echo "aiorepl: $1" >&2
 }
-# Modules are compiled to bytecode when they are first imported (--no-compile): most of Spark's never are.
+# Takes the place of the shell, so that a signal to a process in the background reaches pip. Modules are compiled to bytecode when
+# they are first imported (--no-compile): most of Spark's never are.
 pip() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-compile "$@"
+    exec "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-compile "$@"
 }
 # PySpark and nkeys come as source distributions. They are built with the setuptools of the lock, by its modern interface, and
 # without compressing PySpark's 450 MB, which pip unpacks right after.
@@ -30,20 +30,28 @@ except BlockingIOError:
     print("aiorepl: waiting: another process installs into this folder", flush=True)
     fcntl.flock(9, fcntl.LOCK_EX)
 ' >&2 2>/dev/null || true
-step "1/4 virtual environment in $venv"
+step "1/3 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
-step "2/4 build tools"
-pip --require-hashes -r requirements-build.lock
-step "3/4 packages of $lock (PySpark alone is 450 MB)${compile:+; meanwhile the hot path is compiled, if there is a C compiler}"
+step "2/3 build tools"
+(pip --require-hashes -r requirements-build.lock)
+step "3/3 packages of $lock (PySpark alone is 450 MB), and aiorepl itself${compile:+; the hot path is compiled, if there is a C compiler}"
 if [ -n "$compile" ]; then
     "$venv/bin/python" hatch_build.py &
-    compiling=$!
+    running=$!
 fi
-pip --require-hashes -r "$lock"
-test -z "$compiling" || wait "$compiling"
-compiling=
-step "4/4 aiorepl itself"
-AIOREPL_PURE_PYTHON=1 pip --no-deps -e .
+# A package begins with its name at the beginning of a line. Neither half has all dependencies of its packages; both together do.
+for half in 0 1; do
+    awk -v half=$half '/^[^ #]/ { number++ } number && number % 2 == half' "$lock" >"$venv/half-$half.lock"
+    (pip --require-hashes -r "$venv/half-$half.lock" --no-deps) &
+    running="$running $!"
+done
+(AIOREPL_PURE_PYTHON=1 pip --no-deps -e .) &
+running="$running $!"
+for process in $running; do
+    wait "$process"
+done
+running=
+rm -f "$venv/half-0.lock" "$venv/half-1.lock"
 # Make the paths of the editable install relative if they are not ASCII. Under a locale that is not installed, such as one that ssh
 # passes on, Python 3.11 and 3.12 read these paths as ASCII, and do not start.
 "$venv/bin/python" - <<'END'

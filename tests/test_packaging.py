@@ -334,8 +334,9 @@ def test_every_download_is_verified():
     # smoke.sh and make extras install the wheel as a user does.
     known = {"install.sh", "smoke.sh", "smoke.py", "extras.py", "environments.py", "brokers.py"}
     assert known >= {name for name, _ in installs}, installs
-    steps = re.findall(r"^(?:    )?pip (.*)", (ROOT / "scripts/install.sh").read_text(), re.MULTILINE)
-    assert all(step.startswith("--require-hashes -r ") or step == "--no-deps -e ." for step in steps), steps
+    steps = re.findall(r"^.*\bpip (-.*)\)", (ROOT / "scripts/install.sh").read_text(), re.MULTILINE)
+    assert len(steps) == 3
+    assert all(step.startswith(("--require-hashes -r ", "--no-deps -e .")) for step in steps), steps
 
 
 def test_packages_go_into_the_virtual_environment(tmp_path):
@@ -460,6 +461,7 @@ def test_a_folder_that_starts_no_programs(tmp_path):
 def test_one_installation_at_a_time(tmp_path):
     """A second installation into the same clone waits until the first has ended."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "requirements.lock").write_text("one==1\ntwo==2\n")
     log, gate, python = tmp_path / "log", tmp_path / "gate", tmp_path / "python"
     # "pip" takes until there is a gate.
     python.write_text(
@@ -480,14 +482,53 @@ def test_one_installation_at_a_time(tmp_path):
         )
 
     first = begin("first")
-    assert "1/4" in first.stderr.readline()  # with the lock
+    assert "1/3" in first.stderr.readline()  # with the lock
     with first, begin("second") as second:
         told = second.stderr.readline()
         gate.touch()
         assert (first.wait(), second.wait()) == (0, 0)
     assert "another process installs" in told
-    steps = log.read_text().splitlines()
-    assert steps == ["begins first", "ends first"] * 3 + ["begins second", "ends second"] * 3
+    steps = [line.split()[1] for line in log.read_text().splitlines()]
+    assert steps == ["first"] * 8 + ["second"] * 8  # four pips, each of which begins and ends
+
+
+def test_the_packages_that_are_installed_are_complete():
+    """The installation takes the packages of the lock without looking for others that they need (--no-deps)."""
+    checked = subprocess.run(
+        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
+    )
+    assert (0, "No broken requirements found.") == (checked.returncode, checked.stdout.strip())
+
+
+@pytest.mark.parametrize("failing", ["half-0", "half-1", "-e ."])
+def test_an_installation_that_fails(tmp_path, failing):
+    """If one of the pips fails, the installation fails; those that still run are ended."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "requirements.lock").write_text("one==1\ntwo==2 \\\n    --hash=sha256:0\n")
+    pids, python = tmp_path / "pids", tmp_path / "python"
+    # The others are waited for before a later one fails.
+    first = failing == "half-0"
+    runs = "exec sleep 600" if first else ""
+    begun = f'until [ "$(wc -l <"{pids}")" -eq 2 ]; do sleep 0.05; done; ' if first else ""
+    pids.touch()
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f'"-m venv"*) for venv; do :; done; mkdir -p "$venv/bin"; cp "{python}" "$venv/bin/python" ;;\n'
+        f'*"-r requirements-build.lock"*) ;;\n*"{failing}"*) {begun}exit 3 ;;\n'
+        f'"-m pip"*) echo $$ >>"{pids}"; {runs} ;;\n'
+        f'*) exec "{sys.executable}" "$@" ;;\nesac\n'
+    )
+    python.chmod(0o755)
+    ended = subprocess.run(
+        ["sh", "scripts/install.sh", "venv", "requirements.lock"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    # The output ended, so no process has it any more.
+    assert 3 == ended.returncode
 
 
 @pytest.mark.parametrize("change", ["none", "moved", "copied", "no Python"])
