@@ -23,6 +23,17 @@ Types = Sequence[CatalogName | None]
 _REPAIR: Final = "then start again, and read the table again (aiorepl snapshot)"
 
 
+class Refused(PermanentError):
+    """A table of the target cannot follow the source without the user.
+
+    :param relation: the description that the table cannot follow.
+    """
+
+    def __init__(self, message: str, relation: Relation | None = None) -> None:
+        super().__init__(message)
+        self.relation = relation
+
+
 @dataclass(frozen=True, slots=True)
 class TargetAttribute:
     """A column of the target.
@@ -76,7 +87,7 @@ class Alteration:
 def creation(name: Name, relation: Relation, types: Types) -> Alteration:
     """Return the statements for a table that the target lacks.
 
-    :raises PermanentError: a type is unknown.
+    :raises Refused: a type is unknown.
     """
     wanted = tuple(zip(relation.names, _types(types, relation), strict=True))
     parts = [f"{quoted(column)} {kind.sql}" for column, kind in wanted]
@@ -97,9 +108,9 @@ def alteration(
 
     :param target: the target's columns by name.
     :param remembered: the columns at the last time; empty if the table was not seen before.
-    :raises PermanentError: the table was changed on the source in a way that the sink does not repeat.
+    :raises Refused: the table was changed on the source in a way that the sink does not repeat.
     """
-    shown = ".".join(name)
+    shown = qualified(name)
     _require_nothing_gone(shown, relation, target, remembered)
     before = {column.name: column for column in remembered}
     statements, unknown, wanted = [], [], []
@@ -128,7 +139,7 @@ def alteration(
                 f"ALTER TABLE {qualified(name)} ALTER COLUMN {quoted(column.name)} TYPE {kind.sql}"
             )
         elif known is not None and known.type == own.type != kind:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: the type of column {quoted(column.name)} of {relation} was changed from {known.type} to {kind}, which may "
                 f"have changed values that the stream does not send: ALTER TABLE {qualified(name)} ALTER COLUMN "
                 f"{quoted(column.name)} TYPE {kind} on the target, {_REPAIR}"
@@ -137,11 +148,18 @@ def alteration(
 
 
 def remember(
-    relation: Relation, types: Types, target: Mapping[str, TargetAttribute]
+    relation: Relation,
+    types: Types,
+    target: Mapping[str, TargetAttribute],
+    remembered: Sequence[Remembered],
 ) -> tuple[Remembered, ...]:
-    """Return the columns to remember, after the target was altered."""
+    """Return the columns to remember, after the target was altered.
+
+    :param remembered: the columns at the last time. Their numbers are kept where the catalog is ahead of the stream, and says nothing.
+    """
+    before = {(each.name, each.type): each.number for each in remembered if _same(each, target)}
     return tuple(
-        Remembered(name, _number(relation, name), kind, target[name].number)
+        Remembered(name, _number(relation, name) or before.get((name, kind)), kind, target[name].number)
         for name, kind in zip(relation.names, _types(types, relation), strict=True)
     )
 
@@ -152,34 +170,43 @@ def _require_nothing_gone(
     numbers = {attribute.number: name for name, attribute in relation.attributes.items()}
     for column in remembered:
         name = column.name
-        own = target.get(name)
-        if own is None or own.number != column.target:
+        if not _same(column, target):
             continue  # somebody has dropped, renamed or replaced it on the target
         renamed = numbers.get(column.number) if column.number is not None else None
+        if renamed is not None and renamed != name and renamed in target:
+            raise Refused(
+                f"postgres: column {quoted(name)} of {relation} was renamed to {quoted(renamed)}, which the target has as well: ALTER TABLE "
+                f"{shown} DROP COLUMN {quoted(name)} on the target, {_REPAIR}"
+            )
         if renamed is not None and renamed != name:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: column {quoted(name)} of {relation} was renamed to {quoted(renamed)}: ALTER TABLE {shown} RENAME COLUMN "
                 f"{quoted(name)} TO {quoted(renamed)} on the target, then start again"
             )
         now = _number(relation, name)
         if name not in relation.names:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: column {quoted(name)} of {relation} is not sent any more: it was dropped or renamed, or the publication or "
                 f"a selection leaves it out. ALTER TABLE {shown} DROP COLUMN {quoted(name)} on the target, or rename it there, to "
                 "keep it; then start again"
             )
         if now is not None and column.number is not None and now != column.number:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: column {quoted(name)} of {relation} was dropped, and another one has its name: ALTER TABLE {shown} DROP "
                 f"COLUMN {quoted(name)} on the target, then start again"
             )
+
+
+def _same(column: Remembered, target: Mapping[str, TargetAttribute]) -> bool:
+    own = target.get(column.name)
+    return own is not None and own.number == column.target
 
 
 def _types(types: Types, relation: Relation) -> list[ColumnType]:
     found = []
     for column, named in zip(relation.columns, types, strict=True):
         if named is None:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: the type of column {quoted(column.name)} of {relation} is unknown (oid {column.type_oid}): create the column on "
                 "the target, then start again"
             )

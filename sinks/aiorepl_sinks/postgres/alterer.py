@@ -11,6 +11,7 @@ import asyncpg
 from aiorepl import PermanentError, Relation, SinkContext
 from aiorepl_sinks.postgres.alterations import (
     Alteration,
+    Refused,
     Remembered,
     TargetAttribute,
     Types,
@@ -20,7 +21,7 @@ from aiorepl_sinks.postgres.alterations import (
 )
 from aiorepl_sinks.postgres.column_types import ColumnType
 from aiorepl_sinks.postgres.errors import is_transient, translate
-from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
+from aiorepl_sinks.postgres.identifiers import Name, TableMapping, qualified, quoted
 
 _OID: Final = """
 SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -36,6 +37,7 @@ SELECT w.namespace, w.name FROM unnest($1::text[], $2::text[]) AS w(namespace, n
   SELECT FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
    WHERE n.nspname = w.namespace AND t.typname = w.name AND t.typisdefined)
 """
+_EXISTS: Final = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
 # The prepared transactions of this sink that have a lock of the table.
 _PREPARED: Final = """
 SELECT p.gid FROM pg_catalog.pg_locks l
@@ -65,11 +67,15 @@ class _Known:
     """The target's table as it is, and what is remembered about it.
 
     :param oid: ``None`` if the target has no such table.
+    :param named: the name that the table had on the source; ``None`` if it was not seen before.
+    :param replaced: the oid on the source of another table, whose rows the target's table has; ``None``: none.
     """
 
     oid: int | None
     columns: dict[str, TargetAttribute]
     remembered: tuple[Remembered, ...]
+    named: list[str] | None = None
+    replaced: int | None = None
 
 
 class Alterer:
@@ -79,32 +85,40 @@ class Alterer:
     :param schema: the schema of the sink's own tables.
     :param context: the sink's context.
     :param gid_prefix: the beginning of the GIDs of the sink's prepared transactions.
+    :param tables: the target's tables of the source's.
     """
 
-    def __init__(self, connection: Any, schema: str, context: SinkContext, gid_prefix: str) -> None:
+    def __init__(
+        self, connection: Any, schema: str, context: SinkContext, gid_prefix: str, tables: TableMapping
+    ) -> None:
         self._connection = connection
         self._own = schema
         self._memory = f"{quoted(schema)}.described"
         self._system_identifier = context.position.system_identifier
         self._key = (context.name, context.position.slot)
         self._gid_prefix = gid_prefix
+        self._tables = tables
 
-    async def needed(self, name: Name, relation: Relation, types: Types) -> bool:
+    async def needed(self, name: Name, relation: Relation, types: Types, *, truncates: bool = False) -> bool:
         """Whether ``apply`` would change anything: the table, or the memory of it.
 
+        :param truncates: whether the table is truncated, so that its earlier rows do not matter.
         :raises PermanentError: the table was changed in a way that the sink does not repeat.
         """
         if name[0] == self._own or name[0] in _RESERVED:
             return False
         known = await self._look(name, relation)
+        if not truncates:
+            await self._require_no_rows_of_another(name, relation, known)
         found = self._alteration(name, relation, types, known)
-        if known.oid is None or found.statements:
+        if known.oid is None or found.statements or known.named != [relation.schema, relation.name]:
             return True
-        return remember(relation, types, known.columns) != known.remembered
+        return remember(relation, types, known.columns, known.remembered) != known.remembered
 
-    async def apply(self, name: Name, relation: Relation, types: Types) -> None:
+    async def apply(self, name: Name, relation: Relation, types: Types, *, truncates: bool = False) -> None:
         """Create or alter the table, and remember its description. A transaction must be open.
 
+        :param truncates: whether the table is truncated afterwards.
         :raises TransientError, PermanentError: the target rejected it, or the change is one that the sink does not repeat.
         """
         connection, what = self._connection, f'ddl = "apply": {".".join(name)} on the target'
@@ -115,6 +129,8 @@ class Alterer:
                 f"aiorepl ddl {qualified(name)}",
             )
             known = await self._look(name, relation)
+            if not truncates:
+                await self._require_no_rows_of_another(name, relation, known)
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
             await self._require_certain(name, relation, found)
@@ -140,7 +156,7 @@ class Alterer:
         connection = self._connection
         oid: int | None = await connection.fetchval(_OID, *name)
         remembered = None
-        if await connection.fetchval("SELECT pg_catalog.to_regclass($1) IS NOT NULL", self._memory):
+        if await connection.fetchval(_EXISTS, self._memory):
             remembered = await connection.fetchrow(
                 f"SELECT source_table, target_oid, columns::text, EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = target_oid::oid) AS exists "
                 f"FROM {self._memory} WHERE sink = $1 AND slot = $2 AND source_oid = $3 AND system_identifier = $4",
@@ -151,7 +167,7 @@ class Alterer:
         if remembered is not None and remembered["target_oid"] != oid:
             if remembered["exists"] and remembered["source_table"] != [relation.schema, relation.name]:
                 before = ".".join(remembered["source_table"])
-                raise PermanentError(
+                raise Refused(
                     f"postgres: table {before} was renamed to {relation}, and its rows on the target have another name than "
                     f"{'.'.join(name)}: rename the table on the target, or map it with the option tables, then start again"
                 )
@@ -165,8 +181,45 @@ class Alterer:
             )
             for row in rows
         }
-        stored = () if remembered is None else json.loads(remembered["columns"])
-        return _Known(oid, columns, tuple(map(Remembered.from_json, stored)))
+        if remembered is None:
+            return _Known(oid, columns, (), replaced=await self._replaced(oid, relation))
+        stored = tuple(map(Remembered.from_json, json.loads(remembered["columns"])))
+        return _Known(oid, columns, stored, remembered["source_table"])
+
+    async def _replaced(self, oid: int, relation: Relation) -> int | None:
+        if not await self._connection.fetchval(_EXISTS, self._memory):
+            return None
+        rows = await self._connection.fetch(
+            f"SELECT source_oid, source_table FROM {self._memory} WHERE sink = $1 AND slot = $2 AND source_oid <> $3 "
+            "AND system_identifier = $4 AND target_oid = $5",
+            *self._key,
+            relation.oid,
+            self._system_identifier,
+            oid,
+        )
+        name, mine = self._tables.target(relation), (relation.schema, relation.name)
+        # Several tables may be mapped to one; then the others have other names on the source.
+        others = [
+            row["source_oid"]
+            for row in rows
+            if tuple(row["source_table"]) == mine or self._tables.named(tuple(row["source_table"])) != name
+        ]
+        return others[0] if others else None
+
+    async def _require_no_rows_of_another(self, name: Name, relation: Relation, known: _Known) -> None:
+        if known.replaced is not None and await self._has_rows(name):
+            raise Refused(
+                f"postgres: {relation} is another table than before: the first one was dropped or renamed, and {qualified(name)} on the "
+                f"target still has its rows: DROP TABLE {qualified(name)} on the target, or rename it there, then start again. If other "
+                "tables are mapped to it, delete only those rows, and DELETE FROM "
+                f"{self._memory} WHERE source_oid = {known.replaced}"
+            )
+
+    async def _has_rows(self, name: Name) -> bool:
+        found: bool = await self._connection.fetchval(
+            f"SELECT EXISTS (SELECT FROM {qualified(name)} LIMIT 1)"
+        )
+        return found
 
     async def _require_types(self, name: Name, relation: Relation, found: Alteration) -> None:
         rows = await self._connection.fetch(
@@ -175,26 +228,29 @@ class Alterer:
         if rows:
             lacking = {(row["namespace"], row["name"]) for row in rows}
             columns = [column for column, kind in found.types if (kind.namespace, kind.name) in lacking]
-            raise PermanentError(
+            raise Refused(
                 f"postgres: the target lacks the type {', '.join(sorted(map(qualified, lacking)))} of "
                 f"{', '.join(map(quoted, columns))} of {relation}: create the type, or the column of {'.'.join(name)} "
                 "with another type, then start again"
             )
 
     async def _require_certain(self, name: Name, relation: Relation, found: Alteration) -> None:
-        if found.unknown and await self._connection.fetchval(
-            f"SELECT EXISTS (SELECT FROM {qualified(name)} LIMIT 1)"
-        ):
-            raise PermanentError(
+        if found.unknown and await self._has_rows(name):
+            added = ", ".join(
+                f"ADD COLUMN {quoted(column)} {kind}"
+                for column, kind in found.types
+                if column in found.unknown
+            )
+            raise Refused(
                 f"postgres: {'.'.join(name)} on the target lacks {', '.join(map(quoted, found.unknown))} of {relation}, and the stream "
-                "does not have the values of existing rows: ALTER TABLE … ADD COLUMN on the target, then start again, and read the "
-                "table again (aiorepl snapshot)"
+                f"does not have the values of existing rows: ALTER TABLE {qualified(name)} {added} on the target, then start again, and "
+                "read the table again (aiorepl snapshot)"
             )
 
     async def _require_no_lock_of_ours(self, name: Name, oid: int) -> None:
         gid = await self._connection.fetchval(_PREPARED, oid, self._gid_prefix)
         if gid is not None:
-            raise PermanentError(
+            raise Refused(
                 f"postgres: {'.'.join(name)} on the target cannot be altered, because the sink's prepared transaction '{gid}' has a lock "
                 "of it, and the source ends that transaction only later: end it on the target as the source ends it, then start again"
             )
@@ -224,14 +280,14 @@ class Alterer:
 
     async def _remember(self, name: Name, relation: Relation, types: Types) -> None:
         connection = self._connection
-        if not await connection.fetchval("SELECT pg_catalog.to_regclass($1) IS NOT NULL", self._memory):
+        if not await connection.fetchval(_EXISTS, self._memory):
             await connection.execute(
                 "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
                 f"aiorepl {quoted(self._own)}",
             )
             await connection.execute(_MEMORY.format(schema=quoted(self._own)))
         known = await self._look(name, relation)
-        columns = [column.to_json() for column in remember(relation, types, known.columns)]
+        columns = [column.to_json() for column in remember(relation, types, known.columns, known.remembered)]
         await connection.execute(
             f"INSERT INTO {self._memory} (sink, slot, source_oid, system_identifier, source_table, target_oid, columns) "
             "VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb) ON CONFLICT (sink, slot, source_oid) DO UPDATE SET "

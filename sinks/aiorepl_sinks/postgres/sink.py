@@ -187,7 +187,8 @@ class PostgresSink(Sink):
         alterer = None
         if self.needs_attributes:
             schema = self._connection_options.schema
-            alterer = Alterer(session.connection, schema, context, session.state.gid_prefix)
+            tables = self._apply_options.tables
+            alterer = Alterer(session.connection, schema, context, session.state.gid_prefix, tables)
         self._writer = Writer(session, context.name, self._apply_options, alterer)
         return position
 

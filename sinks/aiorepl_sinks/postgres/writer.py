@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from aiorepl import (
     LSN,
@@ -25,13 +25,18 @@ from aiorepl import (
     Truncate,
 )
 from aiorepl.formats.type_names import catalog_names
-from aiorepl_sinks.postgres.alterations import Types
+from aiorepl_sinks.postgres.alterations import Refused, Types
 from aiorepl_sinks.postgres.alterer import Alterer
 from aiorepl_sinks.postgres.applier import Applier
 from aiorepl_sinks.postgres.identifiers import Name, TableMapping
 from aiorepl_sinks.postgres.session import Session
 from aiorepl_sinks.postgres.step_builder import StepBuilder
 from aiorepl_sinks.postgres.target import Target, find
+
+_BOTH: Final = (
+    ". The transaction also has rows of the table from before that change, which the altered table may not fit: if so, read all tables "
+    "again (resnapshot)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +80,60 @@ class Writer:
         # The commit LSN of a transaction whose slices are skipped: it is already prepared on the target.
         self._skipped: LSN | None = None
         self._preparing = False
+        # The slice with a table that cannot follow the source.
+        self._refused: Slice | None = None
 
     async def write(self, parts: Sequence[Slice]) -> None:
-        """Apply a batch. The batch is committed on return, unless its last transaction continues in the next batch."""
+        """Apply a batch. The batch is committed on return, unless its last transaction continues in the next batch.
+
+        :raises Refused: a table cannot follow the source. The transactions before are committed, so that the user sees the
+            target in the state that the message is about, and rows before the change are not applied after the user's repair.
+        """
+        try:
+            await self._write(parts)
+        except Refused as refusal:
+            first, last = self._refused_transaction(parts)
+            both = self._has_rows_before(refusal, parts[first : last + 1])
+            if first:
+                await (self.undo() if self.has_savepoint else self.abandon())
+                await self._write(parts[:first])
+            raise Refused(f"{refusal}{_BOTH if both else ''}", refusal.relation) from None
+
+    def _refused_transaction(self, parts: Sequence[Slice]) -> tuple[int, int]:
+        """Return the indexes of the first slice of the refused transaction, and of the slice that was refused."""
+        last = next(index for index, part in enumerate(parts) if part is self._refused)
+        first, header = last, parts[last].transaction
+        while first and header is not None and not parts[first].first:
+            first -= 1
+        return first, last
+
+    def _has_rows_before(self, refusal: Refused, parts: Sequence[Slice]) -> bool:
+        """Whether the refused transaction has rows of the same table with an earlier description."""
+        name = self._options.tables.target
+        if not parts[0].first:
+            return True  # perhaps in an earlier batch
+        for change in (change for part in parts for change in part.changes):
+            if isinstance(change, RowChange):
+                relation = change.layout.relation
+                if relation is refusal.relation:
+                    return False
+                if refusal.relation is not None and (
+                    relation.oid == refusal.relation.oid or name(relation) == name(refusal.relation)
+                ):
+                    return True
+        return False
+
+    async def _write(self, parts: Sequence[Slice]) -> None:
         self._incomplete_before = self.incomplete
         if self._in_transaction:
             await self.session.connection.execute("SAVEPOINT aiorepl_call")
             self.has_savepoint = True
         for part in parts:
-            await self._write_slice(part)
+            try:
+                await self._write_slice(part)
+            except Refused:
+                self._refused = part
+                raise
         if self.incomplete is None:
             await self._commit()
             return
@@ -167,7 +217,7 @@ class Writer:
                 self._steps.row(target, change)
             elif isinstance(change, Truncate):
                 targets = [
-                    self._targets.get(one) or await self._find(one, catalog_names(one))
+                    self._targets.get(one) or await self._find(one, catalog_names(one), truncates=True)
                     for one in change.relations
                 ]
                 cascade = change.cascade and self._options.cascade
@@ -175,11 +225,16 @@ class Writer:
             elif isinstance(change, Message) and self._options.messages:
                 self._steps.emit(change.prefix, change.content)
 
-    async def _find(self, relation: Relation, types: Types) -> Target:
+    async def _find(self, relation: Relation, types: Types, *, truncates: bool = False) -> Target:
         options = self._options
         name = options.tables.target(relation)
-        if self._alterer is not None and await self._alterer.needed(name, relation, types):
-            await self._alter(self._alterer, name, relation, types)
+        try:
+            if self._alterer is not None and await self._alterer.needed(
+                name, relation, types, truncates=truncates
+            ):
+                await self._alter(self._alterer, name, relation, types, truncates=truncates)
+        except Refused as refusal:
+            raise Refused(str(refusal), relation) from None
         target = self._targets[relation] = await find(
             self.session.connection,
             name,
@@ -189,19 +244,21 @@ class Writer:
         )
         return target
 
-    async def _alter(self, alterer: Alterer, name: Name, relation: Relation, types: Types) -> None:
+    async def _alter(
+        self, alterer: Alterer, name: Name, relation: Relation, types: Types, *, truncates: bool
+    ) -> None:
         """Create or alter a table in the open transaction, after the changes before this one."""
         if not self._preparing:
             await self._apply()
             await self._begin()
-            await alterer.apply(name, relation, types)
+            await alterer.apply(name, relation, types, truncates=truncates)
         else:
             # A prepared transaction would keep the table locked, and the source commits it after later changes of the table.
             again = self._in_transaction
             if again:
                 await self.abandon()
             async with self.session.connection.transaction():
-                await alterer.apply(name, relation, types)
+                await alterer.apply(name, relation, types, truncates=truncates)
             if again:
                 raise TransientError(
                     f"postgres: {'.'.join(name)} was altered before a transaction that will be prepared",

@@ -230,6 +230,69 @@ async def test_other_changes_are_refused_by_name(pair, altered, row, said, mende
     await pair.require_equal(table)
 
 
+async def test_rows_before_a_refused_change_are_committed(pair):
+    """The advice is about the target as the user finds it: rows that still have the column are applied before it is dropped."""
+    await pair.both(ITEMS)
+    await pair.slotted()
+    await pair.source.execute("INSERT INTO items VALUES (1, 'a')")
+    await pair.deliver(ddl="apply")
+    await pair.source.execute("INSERT INTO items VALUES (2, 'b')")
+    await pair.source.execute("ALTER TABLE items DROP note; INSERT INTO items VALUES (3, 4)")
+    batches = BatchPolicy(linger=5.0)
+    with pytest.raises(PermanentError, match="is not sent any more") as caught:
+        await pair.deliver(ddl="apply", batches=batches)
+    assert "all tables" not in str(caught.value)
+    assert 2 == await pair.target.fetchval("SELECT count(*) FROM items")
+    await pair.target.execute("ALTER TABLE items DROP note")
+    await pair.deliver(ddl="apply", batches=batches)
+    await pair.require_equal("items")
+
+
+async def test_rows_before_a_refused_change_in_its_transaction(pair):
+    """No state of the target fits both descriptions, so the message offers to read all tables again."""
+    await pair.both(ITEMS)
+    await pair.slotted()
+    await pair.source.execute("INSERT INTO items VALUES (1, 'a')")
+    await pair.deliver(ddl="apply")
+    await pair.commit("INSERT INTO items VALUES (2, 'b')")
+    await pair.commit(
+        "INSERT INTO items VALUES (3, 'c')", "ALTER TABLE items DROP note", "INSERT INTO items VALUES (4)"
+    )
+    with pytest.raises(
+        PermanentError, match=r"is not sent any more.*from before that change.*read all tables again"
+    ):
+        await pair.deliver(ddl="apply", batches=BatchPolicy(linger=5.0))
+    assert 2 == await pair.target.fetchval("SELECT count(*) FROM items")
+
+
+@pytest.mark.parametrize("mended", ["DROP TABLE items", "ALTER TABLE items RENAME TO old"])
+@pytest.mark.parametrize("altered", ["DROP TABLE items", "ALTER TABLE items RENAME TO old"])
+async def test_another_table_of_the_same_name(pair, altered, mended):
+    """The rows of a table that was dropped or renamed do not stay among those of its successor."""
+    await pair.both(ITEMS)
+    await pair.slotted()
+    await pair.source.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    await pair.deliver(ddl="apply")
+    await pair.source.execute(f"{altered}; {ITEMS}; INSERT INTO items VALUES (2, 'x')")
+    for _ in range(2):
+        with pytest.raises(PermanentError, match=r'another table than before.*DROP TABLE "public"."items"'):
+            await pair.deliver(ddl="apply")
+    await pair.target.execute(mended)
+    await pair.deliver(ddl="apply")
+    await pair.require_equal("items")
+
+
+async def test_a_table_that_is_truncated_is_no_other_table(pair):
+    """A truncate of the new table removes the rows of the old one."""
+    await pair.both(ITEMS)
+    await pair.slotted()
+    await pair.source.execute("INSERT INTO items VALUES (1, 'a')")
+    await pair.deliver(ddl="apply")
+    await pair.source.execute(f"DROP TABLE items; {ITEMS}; TRUNCATE items; INSERT INTO items VALUES (2, 'x')")
+    await pair.deliver(ddl="apply")
+    await pair.require_equal("items")
+
+
 async def test_a_column_of_the_target_that_cannot_be_altered(pair):
     """The reason is named, and the transaction is rolled back whole."""
     await pair.both(ITEMS)
@@ -281,8 +344,8 @@ async def test_an_alteration_is_undone_with_its_rows(pair, failing, monkeypatch)
     await pair.commit("ALTER TABLE items ADD more int DEFAULT 3", "INSERT INTO items VALUES (1, 'x')")
     apply, seen = Alterer.apply, []
 
-    async def fails(self, *arguments):
-        await apply(self, *arguments)
+    async def fails(self, *arguments, **options):
+        await apply(self, *arguments, **options)
         if not seen:
             seen.append([row[0] for row in await columns(pair.target, "aiorepl.positions")])
             raise TransientError("cut") if failing == "before" else PermanentError("stop")
