@@ -481,6 +481,7 @@ class Pipeline:
                 task = asyncio.create_task(
                     self._run_losses(self._losses), name=f"aiorepl losses {self._source.slot}"
                 )
+                cleanup.push_async_callback(self._record_drop, self._losses)
                 cleanup.push_async_callback(cancel_and_wait, task)
             monitor = asyncio.create_task(
                 self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
@@ -510,6 +511,14 @@ class Pipeline:
                 "and start with resnapshot=True (--resnapshot)",
                 *(self.name, count),
             )
+
+    async def _record_drop(self, losses: SlotLosses) -> None:
+        """Record that this start has dropped the slot that it had created."""
+        if self._capture.rolled_back:
+            try:
+                await losses.dropped()
+            except AioreplError as error:
+                _log.error("the end of slot %s cannot be recorded: %s", self.name, error)
 
     async def _run_losses(self, losses: SlotLosses) -> None:
         await self.started()

@@ -29,10 +29,12 @@ class _Contents:
 
     :param pending: whether the next start reads all tables again.
     :param times: when the slot was lost and the tables were read again, as Unix time.
+    :param known: whether the slot existed.
     """
 
     pending: bool = False
     times: tuple[float, ...] = ()
+    known: bool = False
 
 
 class SlotLosses:
@@ -46,7 +48,7 @@ class SlotLosses:
     def __init__(self, folder: Location | Store, slot: str, limit: int) -> None:
         self._document = Document(open_store(folder), f"{slot}.losses.json", _dump, _load)
         self._limit = limit
-        self._stored = _Contents()
+        self._stored = self._loaded = _Contents()
 
     async def load(self) -> None:
         """Read the file.
@@ -54,12 +56,12 @@ class SlotLosses:
         :raises JournalError: it is damaged, or cannot be read.
         """
         found = await asyncio.to_thread(self._document.load)
-        self._stored = _Contents() if found is None else found
+        self._stored = self._loaded = _Contents() if found is None else found
 
     @property
     def known(self) -> bool:
         """Whether the stream has started before, so that the slot existed."""
-        return self._document.exists
+        return self._stored.known
 
     @property
     def pending(self) -> bool:
@@ -81,7 +83,7 @@ class SlotLosses:
         if self.recent(now) >= self._limit:
             return False
         times = tuple(time for time in self._stored.times if time > now - _DAY)
-        await self._write(_Contents(pending=True, times=(*times, now)))
+        await self._write(_Contents(pending=True, times=(*times, now), known=True))
         return True
 
     async def started(self) -> None:
@@ -90,7 +92,15 @@ class SlotLosses:
         :raises PermanentError, TransientError, JournalError: it cannot be written.
         """
         if self.pending or not self.known:
-            await self._write(replace(self._stored, pending=False))
+            await self._write(replace(self._stored, pending=False, known=True))
+
+    async def dropped(self) -> None:
+        """Record that this start has dropped the slot that it had created: that is no loss, and nothing was delivered.
+
+        :raises PermanentError, TransientError, JournalError: it cannot be written.
+        """
+        before = self._loaded
+        await self._write(replace(before, pending=before.known))
 
     async def _write(self, contents: _Contents) -> None:
         await uninterrupted(self._replace(contents))
@@ -101,7 +111,7 @@ class SlotLosses:
 
 
 def _dump(contents: _Contents) -> bytes:
-    return seal({"pending": contents.pending, "times": list(contents.times)})
+    return seal({"pending": contents.pending, "times": list(contents.times), "known": contents.known})
 
 
 def _load(data: bytes, location: str) -> _Contents:
@@ -109,4 +119,4 @@ def _load(data: bytes, location: str) -> _Contents:
 
 
 def _contents(fields: Mapping[str, Any]) -> _Contents:
-    return _Contents(boolean(fields, "pending"), tuple(map(float, fields["times"])))
+    return _Contents(boolean(fields, "pending"), tuple(map(float, fields["times"])), boolean(fields, "known"))

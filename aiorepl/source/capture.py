@@ -103,6 +103,8 @@ class Capture:
         self._spool = Spool(source.spill_dir)
         self.counts = RowCounts()
         """The received rows, over all connections."""
+        self.rolled_back = False
+        """Whether ``roll_back`` has dropped the slot that ``connect`` created."""
         self._connection: Connection | None = None
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
@@ -349,6 +351,7 @@ class Capture:
         finally:
             if self.created is not None:
                 await drop_created(self.source, self.created)
+                self.rolled_back = True
 
     @property
     def position(self) -> Position:

@@ -162,6 +162,31 @@ async def test_a_loss_stays_pending_until_the_stream_has_started(published, way)
     assert 1 == last.statistics().slot_losses
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_starts_that_fail_before_the_first_rows_are_no_losses(published, way, lost):
+    """Such a start drops the slot that it has created. The next one reads all tables, also after the limit."""
+
+    class Failing(MemorySink):
+        async def write(self, batch):
+            raise PermanentError("not now")
+
+    sink = MemorySink()
+    way = {"snapshot": True, **way}
+    await published.execute("INSERT INTO items VALUES (1, 'a')")
+    if lost:
+        await recovered(published, way, sink)
+        await drop(published)
+        await published.execute("DELETE FROM items; INSERT INTO items VALUES (2, 'b')")
+        with pytest.raises(SlotLost):
+            await Pipeline(published.source(), [sink], until="now", **way).run()
+    for _ in range(3):
+        with pytest.raises(PermanentError, match="not now"):
+            await Pipeline(published.source(), {"memory": Failing()}, until="now", **way).run()
+    last = await recovered(published, way, sink)
+    assert rows(sink) == ({2: "b"} if lost else {1: "a"})
+    assert int(lost) == last.statistics().slot_losses
+
+
 async def test_an_accepted_gap_reads_nothing_again(published, way):
     """A user who starts with accept_gap goes on without the missing changes, also after a loss was recorded."""
     sink = MemorySink()
