@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,10 @@ class DeltaScan(FileScan):
     @property
     def path(self) -> str:  # type: ignore[override]
         return self.file.path
+
+    def identity(self, columns: Sequence[str]) -> Hashable:
+        kinds = tuple((name, str(self.schema.field(name).type)) for name in columns)
+        return self.folder.target, self.file.path, self.file.size, kinds
 
     def bounds(self, name: str) -> Bounds | None:
         return bounds(self.file.statistics, name, self.schema.field(name).type)

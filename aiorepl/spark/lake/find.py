@@ -1,6 +1,7 @@
 """Finds the rows of a table that have given keys: their files and positions. Runs on the driver or on executors.
 
-Only the key columns are read, and only of files and row groups whose statistics may contain one of the keys.
+Only the key columns are read, and only of files and row groups whose statistics may contain one of the keys. Few keys are looked
+up in memory, as far as ``keys`` has the columns.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
+from aiorepl.spark.lake.keys import CACHE, KeyColumns
 from aiorepl.spark.lake.rows import codes
 from aiorepl.spark.lake.scan import FileScan
 from aiorepl.spark.lake.statistics import Bounds, comparable
 
 _BITS: Final = 1 << 16
+_FEW: Final = 1 << 16
+"""The most keys that are looked up in columns in memory. For more, whole columns are compared."""
 _ROWS: Final = 1024 * 1024
 """The number of rows that are compared at a time. Each comparison prepares the wanted keys again."""
 
@@ -42,6 +47,11 @@ class Wanted:
         """Yield the positions of rows with a wanted key, ascending, and for each row the key's number in ``rows``."""
         if self._excluded(scan):
             return
+        if self.rows.num_rows <= _FEW:
+            columns = CACHE.columns(scan.identity(self.keys), lambda: scan.all(self.keys))
+            if columns is not None:
+                yield self._among_all(columns, scan.dead())
+                return
         waiting: list[tuple[np.ndarray, pa.Table]] = []
         count, most = 0, max(_ROWS, 2 * self.rows.num_rows)
         for found in scan.live(self.keys, self._excludes):
@@ -52,6 +62,15 @@ class Wanted:
                 waiting, count = [], 0
         if waiting:
             yield self._among(waiting)
+
+    def _among_all(self, columns: KeyColumns, dead: BitMap64) -> tuple[np.ndarray, np.ndarray]:
+        positions, rows = columns.candidates(self.rows), columns.rows
+        if positions is not None:
+            rows = rows.take(pa.array(positions))
+        found, numbers = matches(rows, self.rows, self.keys)
+        positions = found if positions is None else positions[found]
+        live = np.fromiter((each not in dead for each in positions.tolist()), bool, len(positions))
+        return positions[live], numbers[live]
 
     def _among(self, waiting: list[tuple[np.ndarray, pa.Table]]) -> tuple[np.ndarray, np.ndarray]:
         positions = np.concatenate([positions for positions, _ in waiting])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +53,12 @@ class IcebergScan(FileScan):
         self._reader = reader
         self._data = file.data
         self._stored: Mapping[int, NestedField] | None = None
+
+    def identity(self, columns: Sequence[str]) -> Hashable:
+        # A name may have been another field's.
+        fields = [self._reader.fields[name] for name in columns]
+        kinds = tuple((field.name, field.field_id, str(field.field_type)) for field in fields)
+        return self.path, self._data.file_size_in_bytes, kinds
 
     def bounds(self, name: str) -> Bounds | None:
         return bounds(self._data, self._reader.fields[name])

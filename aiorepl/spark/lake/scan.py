@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,10 @@ class FileScan(ABC):
     path: str
     schema: pa.Schema
     dead: Callable[[], BitMap64]
+
+    @abstractmethod
+    def identity(self, columns: Sequence[str]) -> Hashable:
+        """Return the identity of the file and of the table's columns of these names: equal for equal values only."""
 
     @abstractmethod
     def bounds(self, name: str) -> Bounds | None:
@@ -81,6 +85,14 @@ class FileScan(ABC):
             kept = np.ones(group.num_rows, bool)
             kept[(gone[start:end] - first).astype(np.int64)] = False
             yield first + np.flatnonzero(kept), group.filter(pa.array(kept))
+
+    def all(self, columns: Sequence[str]) -> pa.Table:
+        """Return all rows, including deleted ones.
+
+        :param columns: names of the table's columns.
+        """
+        nothing = pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        return pa.concat_tables([nothing, *(group for _, group in self._groups(columns, None, None))])
 
     def at(self, positions: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return the rows at these positions, which are in ascending order."""
