@@ -30,13 +30,21 @@ META = [
     ("_commit_ts", pa.timestamp("us", tz="UTC")),
     ("_unchanged", pa.list_(pa.string())),
 ]
-TEXTS = st.text("ab\0é", max_size=12)
+TEXTS = st.one_of(
+    st.text("ab\0é", max_size=12),
+    st.tuples(st.text("ab", max_size=2), st.just("the same end")).map("".join),
+)
 VALUES = {
     pa.int16(): st.integers(-3, 3),
     pa.string(): TEXTS,
     pa.date32(): st.dates(dt.date(2000, 1, 1), dt.date(2000, 1, 5)),
     pa.decimal128(20, 0): st.integers(0, 5).map(lambda number: number + 10**18),
     pa.bool_(): st.booleans(),
+    pa.float64(): st.sampled_from([0.0, 1.5, float("inf")]),
+    pa.timestamp("us"): st.sampled_from(
+        [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31), dt.datetime(1970, 1, 1)]
+    ),
+    pa.int64(): st.sampled_from([-(2**63), -1, 0, 2**53, 2**53 + 1, 2**63 - 1]),
 }
 
 
