@@ -1,11 +1,12 @@
 """Measures batches of scattered changes in Delta and Iceberg tables of several sizes, without Spark: CPU seconds and bytes written.
 
     .venv/bin/python bench/lake.py [--format delta] [--rows 1000000 10000000] [--changes 1000] [--mode current] [--vectors auto]
-                                   [--batches 3] [--grow]
+                                   [--batches 4] [--grow]
 
-Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of a Delta table is beside it. With ``--grow``, the batches
-follow each other with upkeep; then the last tenth of them is compared with the first, and a full scan with that of the same table
-after compaction, for Delta. CPU is that of this process; the best batch counts, because other programs may run.
+Each batch updates rows at random. deltalake's MERGE of the same rows into a copy of a Delta table is beside it, and pyiceberg's upsert
+beside Iceberg. With ``--grow``, the batches follow each other with upkeep; then the last tenth of them is compared with the first, and a
+full scan with that of the same table after compaction, for Delta. CPU is that of this process; the best batch counts, because other
+programs may run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=1000)
     parser.add_argument("--mode", choices=["current", "history", "soft_delete"], default="current")
     parser.add_argument("--vectors", choices=["auto", "true", "false"], default="auto")
-    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--grow", action="store_true")
     given = parser.parse_args()
     vectors: Any = {"auto": "auto", "true": True, "false": False}[given.vectors]
@@ -76,26 +78,36 @@ def _opened(folder: Path, kind: str, mode: Mode, vectors: Any) -> Any:
 
 
 def measure(target: Any, folder: Path, rows: int, changes: int, batches: int) -> None:
-    """Print a line for the mirror's engine, and one for deltalake's."""
-    compares = target.mode == "current" and isinstance(target, DeltaTarget)
+    """Print a line for the mirror's engine, and one for deltalake's or pyiceberg's."""
     for first in range(0, rows, _SLICE):
         _apply(target, range(first, min(first + _SLICE, rows)), first // _SLICE + 1, "insert")
-    if compares:
-        shutil.copytree(folder / "ours", folder / "theirs")
+    ours = folder / "ours"
+    engines: dict[str, tuple[Path, Callable[[list[int], int], None]]] = {
+        "one commit": (ours, lambda keys, lsn: _apply(target, keys, lsn, "update"))
+    }
+    if isinstance(target, IcebergTarget):
+        theirs = _copied(target, rows)
+        engines["pyiceberg's upsert"] = ours, lambda keys, lsn: _upsert(theirs, keys, lsn)
+    else:
+        shutil.copytree(ours, folder / "theirs")
+        engines["deltalake's MERGE"] = (
+            folder / "theirs",
+            lambda keys, lsn: _theirs(folder / "theirs", keys, lsn),
+        )
     chosen = [sorted(random.Random(number).sample(range(rows), changes)) for number in range(batches)]
-    for name, function in (("one commit", _ours), ("deltalake's MERGE", _theirs)):
-        if name != "one commit" and not compares:
+    for name, (path, function) in engines.items():
+        if name != "one commit" and target.mode != "current":
             continue
-        best, written = float("inf"), 0
+        costs, written = [], 0
         for number, keys in enumerate(chosen):
-            path = folder / ("ours" if name == "one commit" else "theirs")
-            before, size = time.process_time(), _bytes(path)
-            function(target, path, keys, 1000 + number)
-            best = min(best, time.process_time() - before)
+            size, before = _bytes(path), time.process_time()
+            function(keys, 1000 + number)
+            costs.append(time.process_time() - before)
             written = max(written, _bytes(path) - size)
+        best = min(costs)
         print(
-            f"{rows:,} rows, {changes:,} updated, {target.mode}, {name}: {best:.2f} CPU s a batch, {changes / best:,.0f} changes per CPU second, "
-            f"{written:,} bytes written",
+            f"{rows:,} rows, {changes:,} updated, {target.mode}, {name}: {best:.3f} CPU s a batch ({costs[0]:.3f} the first), "
+            f"{changes / best:,.0f} changes per CPU second, {written:,} bytes written",
             flush=True,
         )
     if target.mode != "history":
@@ -175,15 +187,28 @@ def _changes(keys: Any, lsn: int, op: str) -> pa.Table:
     return pa.table(columns, schema=pa.schema([*SOURCE, *META]))
 
 
-def _ours(target: Any, _: Path, keys: list[int], lsn: int) -> None:
-    _apply(target, keys, lsn, "update")
-
-
-def _theirs(_: Any, path: Path, keys: list[int], lsn: int) -> None:
-    rows = _changes(keys, lsn, "update").select([*SOURCE.names, "_commit_lsn", "_ordinal"])
+def _theirs(path: Path, keys: list[int], lsn: int) -> None:
     table = DeltaTable(str(path))
-    merger = table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", streamed_exec=False)
+    merger = table.merge(
+        _rows(keys, lsn), "s.id = t.id", source_alias="s", target_alias="t", streamed_exec=False
+    )
     merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _copied(target: IcebergTarget, rows: int) -> Any:
+    """Return a table of pyiceberg's own with the same rows."""
+    found = target._catalog.create_table("public.theirs", _rows([], 0).schema)
+    for first in range(0, rows, _SLICE):
+        found.append(_rows(range(first, min(first + _SLICE, rows)), 1))
+    return found
+
+
+def _upsert(table: Any, keys: list[int], lsn: int) -> None:
+    table.upsert(_rows(keys, lsn), join_cols=["id"])
+
+
+def _rows(keys: Any, lsn: int) -> pa.Table:
+    return _changes(keys, lsn, "update").select([*SOURCE.names, "_commit_lsn", "_ordinal"])
 
 
 def _bytes(folder: Path) -> int:

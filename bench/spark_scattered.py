@@ -86,7 +86,7 @@ def _filled(folder: Path, kind: str, rows: int) -> Any:
         from pyiceberg.catalog import load_catalog
 
         properties = {"type": "sql", "uri": f"sqlite:///{place}/catalog", "warehouse": f"file://{place}"}
-        target = IcebergLake(load_catalog("bench", **properties)).table(("public", "items"))
+        target = IcebergLake(load_catalog("default", **properties)).table(("public", "items"))
         lines = "".join(f"{name} = '{value}'\n" for name, value in properties.items())
         settings = f"[iceberg]\n[iceberg.properties]\n{lines}"
     for first in range(0, rows, lake._SLICE):
