@@ -119,6 +119,8 @@ def _checked(name: str, hint: Any, value: Any, *, zero: bool = False, empty: boo
 
 
 def _in_range(name: str, value: float, unit: str, kinds: Collection[Any], *, zero: bool) -> None:
+    if float in kinds and isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ConfigurationError(f"{name} is too large: it must be {unit}")
     if 0 < value < math.inf or (zero and value == 0):
         return
     whole = float not in kinds

@@ -46,7 +46,8 @@ def number(value: Any) -> Any:
     if isinstance(value, (int, float, str)):
         return value
     if isinstance(value, numbers.Integral):
-        return operator.index(value)
+        # numpy's timedelta64 is registered as an integer and is none.
+        return operator.index(value) if hasattr(value, "__index__") else value
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
         return float(value)
     return value
@@ -99,7 +100,11 @@ def _fit_items(origin: Any, inner: tuple[Any, ...], value: Any) -> Any:
     similar = Sequence if origin in (list, tuple) else (Sequence, AbstractSet) if origin in _ITEMS else ()
     if not isinstance(value, origin) and not isinstance(value, similar):
         return MISFIT
-    given: list[Any] = list(value)
+    try:
+        items = iter(value)
+    except TypeError:
+        return MISFIT  # an array without dimensions says that it has items
+    given: list[Any] = list(items)
     if origin is tuple and inner and inner[-1] is not Ellipsis:
         found: Any = [fitted(alternatives(hint), item) for hint, item in zip(inner, given, strict=False)]
         found = MISFIT if len(given) != len(inner) or any(item is MISFIT for item in found) else found

@@ -13,7 +13,15 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, Literal
 
-from aiorepl.errors import AioreplError, ConfigurationError, ServerError, SlotError, shown
+from aiorepl.errors import (
+    AioreplError,
+    ConfigurationError,
+    ConnectionFailed,
+    ConnectionLost,
+    ServerError,
+    SlotError,
+    shown,
+)
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -442,6 +450,8 @@ class Capture:
                 raise
         except AioreplError as error:
             self.last_error = str(error)
+            if isinstance(error, (ConnectionFailed, ConnectionLost)):
+                self._patience.unreachable(monotonic())
             raise
         return connection, result
 

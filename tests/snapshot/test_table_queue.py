@@ -238,3 +238,15 @@ async def test_which_changes_are_deferred(ranges, where, expected):
     assert await queue.record(table, lambda known: known.with_chunk(1, LSN(100)), ZERO)
     await queue.update(table, lambda known: known.durable(LSN(50)).with_chunk(1, LSN(100)))
     assert expected == store.deferred
+
+
+async def test_two_requests_of_a_table_are_not_deferred():
+    """A journal knows the last complete reading of a table only: after a crash, the earlier one would follow again."""
+    store = Noting(EMPTY.with_tables([(1, *A)]).with_tables([(1, *A)], replaces=True))
+    queue = TableQueue(lambda: None)
+    queue.begin(store)
+    plan = TablePlan(1, *A, None, 0, (None,))
+    for table in store.ledger.tables:
+        await queue.update(table, lambda known: known.planned(plan))
+        assert await queue.record(table, lambda known: known.with_chunk(1, LSN(100)), ZERO)
+    assert [False] * 4 == store.deferred

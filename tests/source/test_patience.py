@@ -15,7 +15,7 @@ from aiorepl.source.feedback.liveness import ServerSilent
 from aiorepl.source.feedback.patience import CEILING, Patience
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
-from aiorepl.testing.walsender import Data, Raw, ScriptedWalsender
+from aiorepl.testing.walsender import Data, Error, Raw, ScriptedWalsender
 from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
 
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)
@@ -85,6 +85,22 @@ def test_the_slot_stays_in_use():
     assert 10 == patience.limit(10)
 
 
+def test_an_outage_is_no_decoding():
+    """The next connection waits for as long as the slot stayed in use once a server answered again, and not for the outage."""
+    patience = begun()
+    patience.received(LSN(150))
+    patience.unreachable(15.0)
+    patience.lost(silent(), 20.0)
+    patience.unreachable(1000.0)
+    patience.unreachable(2000.0)
+    patience.started(LSN(150), LSN(200), 60, 2004.0)
+    assert (10, 2) == (patience.limit(10), patience.limit(1) / 3)
+    patience.received(LSN(160))
+    patience.unreachable(3000.0)
+    patience.started(LSN(160), LSN(200), 60, 9000.0)
+    assert 10 == patience.limit(10)
+
+
 @pytest.mark.parametrize(
     ("wal_end", "error"), [(100, silent()), (200, ENDED), (200, ZeroDivisionError())], ids=str
 )
@@ -143,3 +159,31 @@ async def test_a_server_that_decodes_for_longer_than_the_limit(caplog):
     assert last > 0.1
     assert 2 == sum("fallen silent again" in text for text in caplog.messages)
     assert ["1", "2"] == [change.new["id"] for change in sink.changes]
+
+
+async def test_a_server_that_is_away(monkeypatch):
+    """While no server answers, each attempt to connect is recorded, and reading continues afterwards."""
+    away = asyncio.Event()
+    attempts: list[float] = []
+    unreachable = Patience.unreachable
+
+    def record(patience: Patience, now: float) -> None:
+        unreachable(patience, now)
+        attempts.append(now)
+        if len(attempts) == 3:
+            away.set()
+
+    monkeypatch.setattr(Patience, "unreachable", record)
+    sink = MemorySink()
+    async with ScriptedWalsender([SILENCE], transaction(0x100, "1"), answers=QUICK) as server:
+        source = Source(server.dsn, slot="s", publication="p", receive_timeout=0.1)
+        async with (
+            asyncio.timeout(60),
+            Pipeline(source, [sink], reconnect=SOON, publication_interval=None) as pipeline,
+        ):
+            await pipeline.started()
+            server.login = Error(S="FATAL", V="FATAL", C="57P03", M="the database system is starting up")
+            await away.wait()
+            server.login = None
+            await sink.wait_for_changes(1)
+    assert ["1"] == [change.new["id"] for change in sink.changes]

@@ -244,9 +244,15 @@ class TableQueue:
         self.settled.set()
 
     def _writer(self, table: TableProgress, change: TableChange) -> _Write:
-        """Return how a change of a table's entry is written: at once if a journal could not replace the entry after a crash."""
+        """Return how a change of a table's entry is written: at once if a journal could not replace the entry after a crash.
+
+        A journal knows the last complete reading of a table only.
+        """
         known = self.ledger.table(table.id)
-        together = known is None or (known.together and change(known).together)
+        if known is None:
+            return self._store.defer
+        again = any(each.oid == known.oid and each.id != known.id for each in self.ledger.tables)
+        together = not again and known.together and change(known).together
         return self._store.defer if together else self._store.update
 
     def _waits(self, number: int) -> bool:

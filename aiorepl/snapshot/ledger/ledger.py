@@ -28,6 +28,7 @@ from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.storage.checked_json import (
     boolean,
+    checksum,
     integer,
     lsn,
     seal,
@@ -283,12 +284,16 @@ class ChunkLedger:
         return f"{self.name}-{table.id}"
 
     def without_complete(self, readings: Collection[str]) -> ChunkLedger:
-        """Forget the tables that a journal has in full.
+        """Forget the tables that a journal has in full, and never use their ids again, also if this ledger is an old copy.
 
         :param readings: the complete readings in the journal.
         """
         tables = tuple(table for table in self.tables if self.reading(table) not in readings)
-        return self if len(tables) == len(self.tables) else replace(self, tables=tables)
+        named = (reading.rpartition("-") for reading in readings)
+        last_id = max((int(number) for name, _, number in named if name == self.name), default=0)
+        if len(tables) == len(self.tables) and last_id <= self.last_id:
+            return self
+        return replace(self, tables=tables, last_id=max(self.last_id, last_id))
 
     def with_progress(self, table: TableProgress) -> ChunkLedger:
         """Replace the table with the same id."""
@@ -379,8 +384,8 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         integer(fields, "last_id"),
         lsn(fields, "signal"),
         boolean(fields, "paused"),
-        # Earlier versions have none.
-        **({"name": text(fields, "name")} if "name" in fields else {}),
+        # Earlier versions have none. The file may stay as it is until a table is complete, so each start must find the same name.
+        name=text(fields, "name") if "name" in fields else f"{checksum(orjson.dumps(fields)):08x}",
     )
 
 

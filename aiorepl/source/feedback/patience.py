@@ -3,7 +3,7 @@
 A walsender that decodes a large transaction may neither send nor answer anything until it has decoded it. A client that gives up
 earlier and reconnects makes it begin again. So after a connection that was given up without anything new, the next one waits
 twice as long. The old walsender notices nothing before it has decoded the transaction, and keeps the slot until then. So the next
-connection also waits for as long as it took to get the slot again, and a half more.
+connection also waits for as long as the slot stayed in use, and a half more. The time in which no server answered does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Patience:
         self._furthest = LSN(0)
         self._behind = False
         self._given_up = 0
-        # When the last connection fell silent, if it was given up for that, and how long this connection waits at least.
+        # When the last connection fell silent, if it was given up for that, or no server answered after that, and how long this
+        # connection waits at least.
         self._silent_since: float | None = None
         self._least = 0.0
         self._warned = False
@@ -57,6 +58,11 @@ class Patience:
             self._furthest = furthest
             self._behind = self._warned = False
             self._given_up, self._least = 0, 0.0
+
+    def unreachable(self, now: float) -> None:
+        """Record that no server answers: how long that lasts says nothing about a transaction."""
+        if self._silent_since is not None:
+            self._silent_since = now
 
     def limit(self, configured: float) -> float:
         """Return the seconds of silence after which this connection is lost.
