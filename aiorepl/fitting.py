@@ -1,4 +1,4 @@
-"""Fits values to annotations without loss: numpy's integers to ``int``, a list to a tuple, an iterator to a list. Pure."""
+"""Converts values to the classes of annotations without loss: an integer of numpy to ``int``, a list to a tuple, an iterator to a list. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from aiorepl.option_fields import Bytes, Seconds
 NONE: Final = type(None)
 _ITEMS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset)
 MISFIT: Final = object()
-"""In place of a value that does not fit."""
+"""The result for a value that no class of the annotation takes without loss."""
 _FIELDS: Final[Mapping[Any, tuple[Any, ...]]] = {Bytes: (int, str), Seconds: (float, str, timedelta)}
 
 
 def alternatives(hint: Any) -> Iterator[Any]:
-    """Yield the classes that an annotation allows; a union or a field yields each of its classes."""
+    """Yield the classes that an annotation allows: each member of a union, and each class that ``Bytes`` or ``Seconds`` accepts."""
     if get_origin(hint) in (Union, UnionType):
         for each in get_args(hint):
             yield from alternatives(each)
@@ -35,14 +35,14 @@ def alternatives(hint: Any) -> Iterator[Any]:
 
 
 def has_items(origin: Any) -> bool:
-    """Whether an annotation's class stands for a list of items, not for an object of its own."""
+    """Whether a class of an annotation is a collection of items, such as a list, and not a single object."""
     if getattr(origin, "__module__", "") != "collections.abc":
         return origin in _ITEMS
     return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
 def number(value: Any) -> Any:
-    """Return a number of another library, such as numpy, as Python's; any other value as it is."""
+    """Return a number of another library, such as numpy, as ``int`` or ``float``, and any other value unchanged."""
     if isinstance(value, (int, float, str)):
         return value
     if isinstance(value, numbers.Integral):
@@ -54,7 +54,7 @@ def number(value: Any) -> Any:
 
 
 def fitted(kinds: Iterable[Any], value: Any) -> Any:
-    """Return the value in the first class that takes it without loss, its own class first; ``MISFIT`` if there is none."""
+    """Return the value in the first class that takes the value without loss; ``MISFIT`` if no class does. The value's own class is tried first."""
     for kind in sorted(kinds, key=lambda kind: not _has_class(value, kind)):
         if (found := _fit(kind, value)) is not MISFIT:
             return found
@@ -68,7 +68,7 @@ def _fit(kind: Any, value: Any) -> Any:
     if origin is Literal:
         return value if any(type(value) is type(one) and value == one for one in inner) else MISFIT
     if not isinstance(origin, type):
-        return value  # the hint has no class at run time
+        return value  # the annotation has no class at run time
     if origin in (int, float):
         found = number(value)
         fits = isinstance(found, int if origin is int else (int, float)) and not isinstance(found, bool)
@@ -96,7 +96,7 @@ def _fit_mapping(inner: tuple[Any, ...], value: Mapping[Any, Any]) -> Any:
 
 def _fit_items(origin: Any, inner: tuple[Any, ...], value: Any) -> Any:
     if isinstance(value, (str, bytes, bytearray, Mapping)):
-        return MISFIT  # characters, or keys, are not the items that are meant
+        return MISFIT  # the items would be the characters of a text or the keys of a mapping
     similar = Sequence if origin in (list, tuple) else (Sequence, AbstractSet) if origin in _ITEMS else ()
     if not isinstance(value, origin) and not isinstance(value, similar):
         return MISFIT
@@ -118,7 +118,7 @@ def _fit_items(origin: Any, inner: tuple[Any, ...], value: Any) -> Any:
 
 
 def _all_fitted(hint: Any, values: Iterable[Any]) -> Any:
-    """Return all values as ``_fitted`` does; ``MISFIT`` if one does not fit."""
+    """Convert each value as ``fitted`` does; return ``MISFIT`` if any value does not fit."""
     kinds = list(alternatives(hint))
     found = [fitted(kinds, value) for value in values]
     return MISFIT if any(value is MISFIT for value in found) else found
@@ -134,10 +134,10 @@ def _has_class(value: Any, kind: Any) -> bool:
 
 def _is_instance(value: Any, kind: Any) -> bool:
     if getattr(kind, "_is_protocol", False):
-        # Unlike isinstance since Python 3.12, this finds the attributes of an object that passes them on by __getattr__.
+        # hasattr calls __getattr__, so an object that delegates its attributes fits. isinstance does not call it since Python 3.12.
         names = [name for name in dir(kind) if not name.startswith("_")]
         return not isinstance(value, type) and all(hasattr(value, name) for name in names)
     try:
         return isinstance(value, kind)
     except TypeError:
-        return True  # no class
+        return True  # ``kind`` is no class, so nothing can be checked

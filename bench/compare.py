@@ -1,10 +1,10 @@
-"""``make bench-compare A=COMMIT B=COMMIT``: measures two commits in turns, and says which differences are larger than the noise.
+"""``make bench-compare A=COMMIT B=COMMIT``: measures two commits alternately, and shows which differences exceed the noise.
 
     .venv/bin/python bench/compare.py A B [--rounds N] [options of bench/suite.py, such as --only WORD]
 
-Each commit is checked out into a temporary folder and compiled there. The suite of *this* tree measures both, one after the
-other, in each round in another order. A difference is larger than the noise if every round has it with the same sign. Both commits
-use the packages of this environment.
+Each commit is checked out into a temporary folder and compiled there. In each round, the suite of *this* tree measures both
+commits, in alternating order. A difference exceeds the noise if it has the same sign in every round. Both commits run with the
+packages of this environment.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("a", help="a commit, branch or tag")
-    parser.add_argument("b", help="another one")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of both; {ROUNDS} unless given")
+    parser.add_argument("b", help="a commit, branch or tag to compare with A")
     parser.add_argument(
-        "--json", type=Path, default=Path("bench-comparison.json"), help="where all results go"
+        "--rounds", type=int, default=ROUNDS, help=f"rounds for each commit (default: {ROUNDS})"
     )
-    arguments, of_suite = parser.parse_known_args()
+    parser.add_argument(
+        "--json", type=Path, default=Path("bench-comparison.json"), help="the file for all results"
+    )
+    arguments, suite_options = parser.parse_known_args()
     if arguments.rounds < 2:
         parser.error("one round shows no noise: use at least 2")
     results: dict[str, list[Any]] = {"a": [], "b": []}
@@ -47,7 +49,7 @@ def main() -> None:
             for number in range(arguments.rounds):
                 for side in ("a", "b") if number % 2 == 0 else ("b", "a"):
                     began = time.monotonic()
-                    results[side].append(measure(trees[side], of_suite))
+                    results[side].append(measure(trees[side], suite_options))
                     print(f"round {number + 1}, {side}: {time.monotonic() - began:.0f} s", flush=True)
         finally:
             for tree in trees.values():
@@ -67,14 +69,14 @@ def check_out(commit: str, folder: Path) -> Path:
     return folder
 
 
-def measure(tree: Path, of_suite: list[str]) -> Any:
+def measure(tree: Path, suite_options: list[str]) -> Any:
     """Run the suite once with the code of a tree, and return the results."""
     path = os.pathsep.join((str(tree), str(tree / "sinks")))
     with tempfile.TemporaryDirectory(prefix="aiorepl-compare-") as folder:
         found = Path(folder, "results.json")
         command = [sys.executable, str(HERE / "suite.py"), "--rounds", "1", "--json", str(found), "--quick"]
         done = subprocess.run(
-            [*command, "--contestants", CONTESTANTS, *of_suite],
+            [*command, "--contestants", CONTESTANTS, *suite_options],
             env={**os.environ, "PYTHONPATH": path},
             cwd=folder,
             capture_output=True,

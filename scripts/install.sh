@@ -1,6 +1,7 @@
 #!/bin/sh
 # install.sh VENV LOCK [compile]: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into
-# VENV. Two pips install a half of the packages each, because one pip uses one core. With "compile" the hot path compiles meanwhile.
+# VENV. Two pip processes install half of the packages each, because one pip uses one core. With "compile", the hot path is compiled at
+# the same time.
 set -eu
 venv=$1
 lock=$2
@@ -11,16 +12,16 @@ trap 'exit 130' INT TERM
 step() {
     echo "aiorepl: $1" >&2
 }
-# Takes the place of the shell, so that a signal to a process in the background reaches pip. Modules are compiled to bytecode when
-# they are first imported (--no-compile): most of Spark's never are.
+# exec replaces the subshell with pip, so that a signal to the background process reaches pip. With --no-compile, a module is compiled to
+# bytecode when it is first imported; most modules of Spark never are.
 pip() {
     exec "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-compile "$@"
 }
-# PySpark and nkeys come as source distributions. They are built with the setuptools of the lock, by its modern interface, and
-# without compressing PySpark's 450 MB, which pip unpacks right after.
+# PySpark and nkeys are source distributions. pip builds them with the pinned setuptools, through PEP 517, and does not compress PySpark's
+# 450 MB, because the wheel is unpacked at once.
 export PIP_USE_PEP517=1 DIST_EXTRA_CONFIG="$PWD/scripts/sdists.cfg"
-# One installation at a time: `make -j8 demo test`, or two terminals. The lock of this folder ends with this shell and with the
-# programs that it has started. Some network file systems have no such locks: there nothing waits.
+# Only one installation at a time, also with `make -j8 demo test` or in two terminals. The lock on this folder is released when this shell
+# and all its child processes have ended. Some network file systems have no such locks: an installation there does not wait.
 exec 9<.
 "${PYTHON:-python3}" -c '
 import fcntl
@@ -39,7 +40,8 @@ if [ -n "$compile" ]; then
     "$venv/bin/python" hatch_build.py &
     running=$!
 fi
-# A package begins with its name at the beginning of a line. Neither half has all dependencies of its packages; both together do.
+# In the lock, each package starts with a line that is not indented. A half may lack dependencies of its packages, so --no-deps: both
+# halves together have all.
 for half in 0 1; do
     awk -v half=$half '/^[^ #]/ { number++ } number && number % 2 == half' "$lock" >"$venv/half-$half.lock"
     (pip --require-hashes -r "$venv/half-$half.lock" --no-deps) &

@@ -1,4 +1,4 @@
-"""The comparison of two commits: what counts as larger than the noise."""
+"""The comparison of two commits: which differences exceed the noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def result(time=1.0, cpu=0.5, memory=50.0, **more):
 
 
 def compared(comparison, first, second):
-    return {(each.where, each.number): each for each in comparison.differences(first, second)}
+    return {(each.where, each.metric): each for each in comparison.differences(first, second)}
 
 
 def test_a_difference_in_every_round_is_larger_than_the_noise(comparison):

@@ -1,7 +1,7 @@
-"""What a pipeline does when its slot is lost, and the durable record of the losses.
+"""The durable record of a slot's losses: whether the next start reads all tables again, and how often that has happened.
 
-A loss is found at a start, or after a reconnect. The pipeline then ends with ``SlotLost``, because its sinks have to be opened again. It
-records before whether the next start reads all tables again.
+A pipeline notices the loss of its slot at a start, or after a reconnect. The pipeline records the loss, and then ends with ``SlotLost``,
+because its sinks have to be opened again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiorepl.storage.store import Store
 OnSlotLost = Literal["stop", "resnapshot"]
 
 _DAY: Final = 24 * 60 * 60.0
-_REMEDY: Final = "Delete it: earlier losses of the slot are forgotten"
+_REMEDY: Final = "Delete the file; the count of the slot's losses then starts at 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SlotLosses:
     async def load(self) -> None:
         """Read the file.
 
-        :raises JournalError: it is damaged, or cannot be read.
+        :raises JournalError: the file is damaged, or cannot be read.
         """
         found = await asyncio.to_thread(self._document.load)
         self._stored = self._loaded = _Contents() if found is None else found
@@ -78,7 +78,7 @@ class SlotLosses:
     async def record(self, now: float) -> bool:
         """Record a loss, durably. Return whether the next start reads all tables again.
 
-        :raises PermanentError, TransientError, JournalError: it cannot be written.
+        :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         if self.recent(now) >= self._limit:
             return False
@@ -87,9 +87,9 @@ class SlotLosses:
         return True
 
     async def started(self) -> None:
-        """Record that the stream has started, with a slot that has everything from here on.
+        """Record that the stream has started, so the slot exists and no loss is pending.
 
-        :raises PermanentError, TransientError, JournalError: it cannot be written.
+        :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         if self.pending or not self.known:
             await self._write(replace(self._stored, pending=False, known=True))

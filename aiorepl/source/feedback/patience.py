@@ -1,9 +1,10 @@
-"""How long a silent server is waited for, over all connections of a stream. Pure: times are arguments.
+"""Limits how long a stream waits for a silent server, across its connections. Pure: times are arguments.
 
-A walsender that decodes a large transaction may neither send nor answer anything until it has decoded it. A client that gives up
-earlier and reconnects makes it begin again. So after a connection that was given up without anything new, the next one waits
-twice as long. The old walsender notices nothing before it has decoded the transaction, and keeps the slot until then. So the next
-connection also waits for as long as the slot stayed in use, and a half more. The time in which no server answered does not count.
+A walsender may neither send nor answer anything while it decodes a large transaction. If the client gives up and reconnects, the
+next walsender decodes the transaction from the beginning. So after a connection that was given up without new data, the limit
+doubles. The old walsender notices the lost connection only after it has decoded the transaction, and keeps the slot until then. So the limit
+is also at least 1.5 times the time from the beginning of the silence until the next connection got
+the slot, without the time in which no server answered.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from aiorepl.source.feedback.liveness import ServerSilent
 
 _MARGIN: Final = 1.5
 CEILING: Final = 3600.0
-"""The limit grows up to this, in seconds. A longer configured limit stays as it is."""
+"""The seconds up to which the limit grows. A longer configured limit is used unchanged."""
 
 
 class Patience:
-    """The limit of silence. It grows with each connection that was given up without progress, and progress ends the growth.
+    """The limit of silence of one stream. Each connection that is given up without new data raises the limit; new data resets the limit.
 
-    A connection counts only if the server had WAL to send when it began: that of an idle stream brings nothing new either.
+    A connection counts only if the server had WAL to send when the connection began: an idle stream receives no data either.
     """
 
     def __init__(self) -> None:
         self._furthest = LSN(0)
         self._behind = False
         self._given_up = 0
-        # When the last connection fell silent, if it was given up for that, or no server answered after that, and how long this
-        # connection waits at least.
+        # When the server fell silent, if the last connection was given up because of silence; later, when no server answered last.
         self._silent_since: float | None = None
-        self._least = 0.0
+        # The lower bound of this connection's limit, in seconds.
+        self._minimum = 0.0
         self._warned = False
         self._started_at = 0.0
         self._server_timeout = 0.0
@@ -47,7 +48,7 @@ class Patience:
         self.received(furthest)
         self._behind = furthest < wal_end
         if self._behind and self._silent_since is not None:
-            self._least = round((now - self._silent_since) * _MARGIN, 1)
+            self._minimum = round((now - self._silent_since) * _MARGIN, 1)
         self._silent_since = None
         self._started_at = now
         self._server_timeout = server_timeout
@@ -57,7 +58,7 @@ class Patience:
         if furthest != self._furthest:
             self._furthest = furthest
             self._behind = self._warned = False
-            self._given_up, self._least = 0, 0.0
+            self._given_up, self._minimum = 0, 0.0
 
     def unreachable(self, now: float) -> None:
         """Record that no server answers: how long that lasts says nothing about a transaction."""
@@ -65,17 +66,17 @@ class Patience:
             self._silent_since = now
 
     def limit(self, configured: float) -> float:
-        """Return the seconds of silence after which this connection is lost.
+        """Return the seconds of silence after which this connection counts as lost.
 
-        :param configured: the limit of a stream that progresses; 0: never.
+        :param configured: the limit while the stream receives data; 0: no limit.
         """
         if not configured:
             return 0.0
-        grown = max(configured * 2.0 ** min(self._given_up, 60), self._least)
+        grown = max(configured * 2.0 ** min(self._given_up, 60), self._minimum)
         return min(grown, max(configured, CEILING))
 
     def lost(self, error: Exception, now: float) -> str | None:
-        """Record the loss of the connection, and return the warning to log, once for each position.
+        """Record the loss of the connection. Return a warning to log, at most one for each position of the stream.
 
         :param error: why the connection was lost.
         """
@@ -87,15 +88,15 @@ class Patience:
         if isinstance(error, ServerSilent):
             self._given_up += 1
             warning = (
-                f"the server has fallen silent again before it sent anything after {self._furthest}: it may be decoding a large "
-                "transaction, or one with many savepoints, and begins again with every connection. Each of the next connections waits "
-                "longer, until something new arrives; raise receive_timeout to wait longer from the start"
+                f"the server fell silent before it sent anything after {self._furthest}: it may be decoding a large transaction, or a "
+                "transaction with many savepoints, from the beginning for every connection. Each further connection waits longer, until "
+                "new data arrives; raise receive_timeout to wait longer from the start"
             )
         elif self._server_timeout and now - self._started_at >= self._server_timeout:
             warning = (
-                f'the server has ended a connection before it sent anything after {self._furthest}: if its log says "terminating '
-                'walsender process due to replication timeout", it decodes a large transaction, or one with many savepoints, for '
-                f"longer than wal_sender_timeout, {self._server_timeout:g} s: raise this setting of the server"
+                f"the server ended the connection before it sent anything after {self._furthest}: if the server's log says "
+                '"terminating walsender process due to replication timeout", the server needs longer than its wal_sender_timeout '
+                f"({self._server_timeout:g} s) to decode a large transaction, or a transaction with many savepoints; raise wal_sender_timeout there"
             )
         if warning is None or self._warned:
             return None
