@@ -1,9 +1,10 @@
-"""Decides how a table of the target becomes like its description on the source: what is created, added, widened and refused. Pure.
+"""Decides which DDL makes a table of the target like the source's table, and which changes of a table are refused. Pure.
 
-Only such changes are made as keep every value on the target, and whose result is certain. For everything else the user is told.
+The sink creates tables, adds columns and widens types: changes that keep every value on the target and whose result is certain. For every
+other change, an error names the statement that the target needs.
 
-The source's earlier description is remembered, because the present one does not say what was dropped or renamed. A change that was
-refused is accepted once the target looks like the source.
+The sink stores the last description of each source table, because the current description does not show which columns were dropped or
+renamed. After a refusal, the sink continues once the target's table looks like the source's.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class TargetAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A column that the source had when its table was seen last.
+    """A column of a source table, as the sink last stored it.
 
-    :param number: its number in the source's catalog; ``None`` if it is unknown.
-    :param target: its number on the target.
+    :param number: the column's ``attnum`` on the source; ``None`` if unknown.
+    :param target: the column's ``attnum`` on the target.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Alteration:
 
     :param creates: whether the table is created.
     :param types: the types that the target must have.
-    :param unknown: added columns whose values in existing rows are unknown: the table must be empty.
+    :param unknown: added columns whose values in existing rows are unknown. If there are any, the table must be empty.
     """
 
     statements: tuple[str, ...] = ()
@@ -114,7 +115,8 @@ def alteration(
     _require_nothing_gone(shown, relation, target, remembered)
     before = {column.name: column for column in remembered}
     statements, unknown, wanted = [], [], []
-    # A column that is older than one that the target has was left out until now, so existing rows have other values.
+    # The source numbers columns in the order of creation. A missing column that is older than a column of the target was not published
+    # before, so its values in existing rows are unknown.
     newest = max((_number(relation, each) or 0 for each in relation.names if each in target), default=0)
     for column, kind in zip(relation.columns, _types(types, relation), strict=True):
         own = target.get(column.name)
@@ -131,10 +133,17 @@ def alteration(
                     f"ALTER TABLE {qualified(name)} ALTER COLUMN {quoted(column.name)} DROP DEFAULT"
                 )
             wanted.append((column.name, kind))
-            again = known is not None and attribute is not None and known.number == attribute.number
-            if attribute is None or not attribute.missing_known or attribute.number <= newest or again:
+            dropped_on_target = (
+                known is not None and attribute is not None and known.number == attribute.number
+            )
+            if (
+                attribute is None
+                or not attribute.missing_known
+                or attribute.number <= newest
+                or dropped_on_target
+            ):
                 unknown.append(column.name)
-        elif kind.holds(own.type):
+        elif kind.widens(own.type):
             statements.append(
                 f"ALTER TABLE {qualified(name)} ALTER COLUMN {quoted(column.name)} TYPE {kind.sql}"
             )
@@ -164,7 +173,7 @@ def remember(
     )
 
 
-def _require_nothing_gone(
+def _require_no_drop_or_rename(
     shown: str, relation: Relation, target: Mapping[str, TargetAttribute], remembered: Sequence[Remembered]
 ) -> None:
     numbers = {attribute.number: name for name, attribute in relation.attributes.items()}
@@ -187,8 +196,8 @@ def _require_nothing_gone(
         if name not in relation.names:
             raise Refused(
                 f"postgres: column {quoted(name)} of {relation} is not sent any more: it was dropped or renamed, or the publication or "
-                f"a selection leaves it out. ALTER TABLE {shown} DROP COLUMN {quoted(name)} on the target, or rename it there, to "
-                "keep it; then start again"
+                f"a selection leaves it out. ALTER TABLE {shown} DROP COLUMN {quoted(name)} on the target, or rename the column "
+                "there to keep its values; then start again"
             )
         if now is not None and column.number is not None and now != column.number:
             raise Refused(

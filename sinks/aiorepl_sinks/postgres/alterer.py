@@ -55,16 +55,16 @@ CREATE TABLE IF NOT EXISTS {schema}.described (
 _RESERVED: Final = ("pg_catalog", "information_schema", "pg_toast")
 _REASONS: Final = {
     "42501": "the role must own the table, and needs CREATE on the schema, or on the database if the schema does not exist",
-    "0A000": "a view, a rule or a generated column uses it: drop that, start again, and create it again",
-    "2BP01": "another object depends on it: drop that, start again, and create it again",
-    "42809": "it is a partition, or not a table: alter its parent",
+    "0A000": "a view, a rule or a generated column uses the column: drop the dependent object, start again, and create that object again",
+    "2BP01": "another object depends on the table: drop the dependent object, start again, and create that object again",
+    "42809": "the target is a partition, or not a table: alter the partitioned table",
 }
-_IN_USE: Final = "this transaction has changed its rows before, which deferred constraints still check: alter it there, then start again"
+_IN_USE: Final = "this transaction has changed rows of the table, whose deferred constraints are still to be checked: alter the table there, then start again"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The target's table as it is, and what is remembered about it.
+    """The target's table, and the stored description of the source's table.
 
     :param oid: ``None`` if the target has no such table.
     :param named: the name that the table had on the source; ``None`` if it was not seen before.
@@ -123,7 +123,7 @@ class Alterer:
         """
         connection, what = self._connection, f'ddl = "apply": {".".join(name)} on the target'
         try:
-            # Another sink may be doing the same.
+            # Another sink may be altering the same table.
             await connection.execute(
                 "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
                 f"aiorepl ddl {qualified(name)}",
@@ -171,7 +171,9 @@ class Alterer:
                     f"postgres: table {before} was renamed to {relation}, and its rows on the target have another name than "
                     f"{'.'.join(name)}: rename the table on the target, or map it with the option tables, then start again"
                 )
-            remembered = None  # another table of the target, whose columns have other numbers
+            remembered = (
+                None  # the description belongs to another table of the target, with other column numbers
+            )
         if oid is None:
             return _Known(None, {}, ())
         rows = await connection.fetch(_COLUMNS, oid)
@@ -257,7 +259,7 @@ class Alterer:
 
     async def _create_schema(self, schema: str) -> None:
         exists = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
-        # IF NOT EXISTS needs CREATE on the database even if the schema exists, and can fail if another sink creates it.
+        # IF NOT EXISTS needs CREATE on the database even if the schema exists, and can fail if another sink creates the schema meanwhile.
         await self._connection.execute(
             "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
             f"aiorepl {quoted(schema)}",
@@ -266,7 +268,7 @@ class Alterer:
             await self._connection.execute(f"CREATE SCHEMA {quoted(schema)}")
 
     async def _execute(self, statement: str) -> None:
-        """Execute DDL. Deferred checks of rows that were changed before in this transaction would forbid it."""
+        """Execute DDL. PostgreSQL refuses DDL on a table with pending deferred checks; in this case, run the checks first."""
         connection = self._connection
         await connection.execute("SAVEPOINT aiorepl_ddl")
         try:

@@ -40,7 +40,7 @@ async def check(options: ConnectionOptions, tables: Sequence[Name], *, alters: b
     """Check that the target can be reached and the role may write these tables.
 
     :param tables: the target's tables.
-    :param alters: whether the sink creates and alters them.
+    :param alters: whether the sink creates and alters the tables.
     :raises TransientError, PermanentError: the target cannot be reached, or something is missing; says what to do.
     """
     connection = await options.connect({**SEARCH_PATH, **options.settings})

@@ -1,7 +1,7 @@
-"""Types of columns as SQL that means the same on every server, and the changes of types that keep every value. Pure.
+"""Column types as SQL that means the same on every server, and the changes of types that keep every value. Pure.
 
-A type is named with its schema, so that no search_path has a part in it. Lengths and precisions are computed from the type modifier:
-the source's server is not asked, and the target evaluates nothing but the built-in function of the type.
+The SQL names each type with its schema, so it does not depend on search_path. Lengths and precisions are computed here from the type
+modifier: the source's server is not asked, and the target calls nothing but the built-in typmodin function of the type.
 
 Source: the typmodin functions of the types: varchar.c, numeric.c, varbit.c, timestamp.c.
 """
@@ -20,11 +20,11 @@ _ANY_PRECISION: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type.
+    """A type with its modifier.
 
     :param namespace: the schema of the type.
-    :param name: its name in pg_type, such as ``int4`` or ``_int4``.
-    :param modifier: ``atttypmod``; -1: none.
+    :param name: the name of the type in pg_type, such as ``int4`` or ``_int4``.
+    :param modifier: ``atttypmod``; -1: no modifier.
     """
 
     namespace: str
@@ -38,8 +38,8 @@ class ColumnType:
         listed = f"({', '.join(map(str, numbers))})" if numbers else ""
         return f"{quoted(self.namespace)}.{quoted(self.name)}{listed}"
 
-    def holds(self, other: ColumnType) -> bool:
-        """Whether ALTER COLUMN … TYPE from ``other`` to this type is possible, and keeps every value and its text."""
+    def widens(self, other: ColumnType) -> bool:
+        """Whether ALTER COLUMN … TYPE from ``other`` to this type is possible, and keeps every value and its text form."""
         if self == other or {self.namespace, other.namespace} != {_CATALOG}:
             return False
         if self.name == other.name:
@@ -62,7 +62,7 @@ class ColumnType:
         return scale >= scale_before and precision - scale >= before - scale_before
 
     def _numbers(self) -> list[int]:
-        """Return the numbers in parentheses that make this modifier."""
+        """Return the modifier as SQL writes it: the numbers in parentheses after the name of the type."""
         name, modifier = self.name.removeprefix("_"), self.modifier
         if name in ("varchar", "bpchar"):
             return [modifier - 4]
@@ -83,7 +83,7 @@ class ColumnType:
 def column_type(named: tuple[str, str], modifier: int) -> ColumnType:
     """Return the type of a column of the source.
 
-    The modifiers of types that are not built in are left out: only their own functions know them.
+    A type that is not built in gets no modifier, because only the type's own functions can interpret it.
 
     :param named: the type's schema and name.
     """

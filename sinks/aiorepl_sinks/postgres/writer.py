@@ -56,7 +56,7 @@ class Writer:
     """Writes batches on one session.
 
     :param name: the sink's name.
-    :param alterer: creates and alters tables; ``None``: the user does.
+    :param alterer: creates and alters tables; ``None``: the sink never does.
     :ivar incomplete: the commit LSN of the source's transaction whose first slices are in the open transaction.
     :ivar has_savepoint: whether the open transaction has a savepoint before the current call.
     """
@@ -152,7 +152,7 @@ class Writer:
             raise PermanentError(
                 "postgres: the first slices of a large transaction are being applied: replay once it is complete"
             )
-        alterer, self._alterer = self._alterer, None  # a dead letter may have an old description
+        alterer, self._alterer = self._alterer, None  # a dead letter may have an old description of its table
         try:
             for part in parts:
                 await self._collect(part)
@@ -253,9 +253,9 @@ class Writer:
             await self._begin()
             await alterer.apply(name, relation, types, truncates=truncates)
         else:
-            # A prepared transaction would keep the table locked, and the source commits it after later changes of the table.
-            again = self._in_transaction
-            if again:
+            # A prepared transaction would keep the table locked until the source commits it, which may come after later changes of the table.
+            rewinds = self._in_transaction
+            if rewinds:
                 await self.abandon()
             async with self.session.connection.transaction():
                 await alterer.apply(name, relation, types, truncates=truncates)

@@ -170,7 +170,7 @@ async def test_mapped_tables_and_columns_of_the_target(pair):
         (
             "ALTER TABLE items DROP note; ALTER TABLE items ADD note varchar(10) DEFAULT 'again'",
             "INSERT INTO items VALUES (3, 3, 3, 'x')",
-            r'"note" of public\.items was dropped, and another one has its name',
+            r'"note" of public\.items was dropped, and another column has its name',
             "ALTER TABLE items DROP note",
         ),
         (
@@ -471,7 +471,8 @@ async def test_a_prepared_transaction_of_the_sink_that_forbids_an_alteration(pai
     await pair.commit("INSERT INTO items VALUES (2, 'y')")
     async with asyncio.timeout(60):
         with pytest.raises(
-            PermanentError, match=r"public\.items.*prepared transaction 'aiorepl_.*end it on the target"
+            PermanentError,
+            match=r"public\.items.*prepared transaction 'aiorepl_.*commit it or roll it back on the target",
         ):
             await pair.deliver(**options)
     gid = await pair.target.fetchval("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
