@@ -96,7 +96,7 @@ servers: $(STAMP)
 bench: $(STAMP) compiled
 	$(BIN)/python bench/suite.py $(ARGS)
 
-# Two commits in turns, and which differences are larger than the noise: A=COMMIT B=COMMIT, ARGS="--only mixed" for less.
+# Measures two commits alternately, and shows which differences exceed the noise: A=COMMIT B=COMMIT, ARGS="--only mixed" for less.
 bench-compare: $(STAMP) compiled
 	$(BIN)/python bench/compare.py $(A) $(B) $(ARGS)
 
