@@ -6,8 +6,8 @@
     class WebhookSink(Sink):
         def __init__(self, url: str, *, timeout: Duration = 30.0, retries: int = 3) -> None: ...
 
-Numbers, sizes and durations must be positive and finite, and texts not empty. A value of another class that loses nothing is
-converted: numpy's integers to ``int``, a list to a tuple, an iterator to a list. A message names the option and the type of its
+Numbers, sizes and durations must be positive and finite, and texts not empty. A value of another class is converted
+if that loses nothing: an integer of numpy to ``int``, a list to a tuple, an iterator to a list. A message names the option and the type of its
 value, never the value itself, which may be a password.
 """
 
@@ -94,7 +94,7 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _checked(name: str, hint: Any, value: Any, *, zero: bool = False, empty: bool = False) -> Any:
-    """Return the value, in a class of the annotation."""
+    """Check a value, and return it in a class of the annotation."""
     kinds = list(alternatives(hint))
     if value is None and NONE in kinds:
         return None

@@ -35,7 +35,7 @@ _On = Callable[[Callable[[C], Awaitable[None]]], Callable[[C], Awaitable[None]]]
 _OnModel = Callable[[Callable[[M, C], Awaitable[None]]], Callable[[M, C], Awaitable[None]]]
 _ROW_KINDS: Final = get_args(RowKind)
 _KINDS: Final = (*_ROW_KINDS, "truncate")
-# A stream may have ever new tables, such as a partition for each day.
+# A limit, because a stream may get new tables without end, such as a partition for each day.
 _MOST_FOUND: Final = 1024
 
 

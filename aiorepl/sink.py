@@ -255,7 +255,8 @@ class Sink:
     """Whether ``write`` may be called while other calls of ``write`` are in progress."""
 
     needs_attributes: bool = False
-    """Whether the sink needs ``attributes`` of the rows' relations, which the source looks up in its catalog. They may still be missing."""
+    """Whether the sink needs the ``attributes`` of the rows' relations. The source then looks up attributes in its catalog, but not every
+    relation has them."""
 
     takes_publication_changes: bool = True
     """Whether the sink can be configured with ``publication_changes``. Their LSNs do not ascend with those of the rows."""

@@ -31,7 +31,7 @@ DURATION: Final = _Duration()
 
 
 class _Lsn(click.ParamType):  # type: ignore[type-arg]
-    """An LSN, as PostgreSQL prints it, or one of these words."""
+    """An LSN as PostgreSQL prints it, or one of ``words``."""
 
     name = "lsn"
 
@@ -98,10 +98,10 @@ def publication_names(
 
 
 def require_one_source(pipeline: Path | None, **named: Any) -> None:
-    """Require that a pipeline's file names the source, or these options do, and not both.
+    """Require that either a pipeline's file or these options name the source.
 
     :param named: the value of each option, by the option's name without dashes.
-    :raises click.UsageError: nothing names the source, or both do.
+    :raises click.UsageError: neither the file nor the options name the source, or both do.
     """
     names = [f"--{name}" for name in named]
     given = [value not in (None, ()) for value in named.values()]

@@ -62,7 +62,8 @@ class Pieces:
 def joined(pieces: Iterable[Piece], least: int) -> bytes:
     """Join pieces, without a second copy of the text.
 
-    :param least: the whole size, or a bit less. A buffer that grew from nothing would leave its first 32 MiB in the heap.
+    :param least: a lower bound of the whole size, in bytes, for the buffer's first allocation. A buffer that grows from empty leaves
+        up to 32 MiB in the heap.
     """
     whole = io.BytesIO()
     whole.seek(max(0, least - 1))

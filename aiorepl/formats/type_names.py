@@ -43,9 +43,9 @@ _ANY_PRECISION: Final = 0xFFFF
 
 
 def catalog_names(relation: Relation, types: Types | None = None) -> tuple[CatalogName | None, ...]:
-    """Return the types of a relation's columns; for a domain, its base type; ``None`` for an unknown one.
+    """Return the type of each column of a relation: for a domain, the base type; ``None`` if the type is unknown.
 
-    :param types: the types of the rows; ``None``: those that the server has sent with the relation.
+    :param types: the types of the rows; ``None``: the types that the server has sent with the relation.
     """
     if types is None:
         sent = (TypeInfo(each.oid, each.namespace, each.name, NAME_ONLY) for each in relation.types)

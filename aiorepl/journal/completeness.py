@@ -81,7 +81,7 @@ class TableSnapshot:
     :param start_lsn: the table is complete for readers that begin at or before this LSN.
     :param complete: the end of the snapshot's last chunk; ``None`` while chunks are read.
     :param abandoned: whether the snapshot will never be complete, because it was cancelled or the table cannot be read.
-    :param reading: identifies the reading of the table; empty if it began in an initial snapshot, or in an earlier version.
+    :param reading: identifies the reading of the table; empty if the reading began in an initial snapshot, or under an earlier version.
     """
 
     oid: int
@@ -315,7 +315,7 @@ class Completeness:
 
 
 def _continues(chunk: SnapshotChunk, table: TableSnapshot) -> bool:
-    """Whether a chunk belongs to the same reading of its table. A reading may continue one that began in an initial snapshot."""
+    """Whether a chunk belongs to the same reading of its table. A reading beside the stream may continue the reading of an initial snapshot."""
     return table.oid == chunk.oid and table.reading in ("", chunk.reading)
 
 
@@ -392,7 +392,7 @@ def _load_table(fields: Mapping[str, Any]) -> TableSnapshot:
         lsn(fields, "from"),
         None if fields["complete"] is None else lsn(fields, "complete"),
         boolean(fields, "abandoned"),
-        # Earlier versions have none.
+        # Files of earlier versions have no ``reading``.
         text(fields, "reading") if "reading" in fields else "",
     )
 

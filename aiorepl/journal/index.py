@@ -297,7 +297,7 @@ def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
         last_of_table=boolean(fields, "last_of_table"),
         last=boolean(fields, "last"),
         partial=boolean(fields, "partial"),
-        # Earlier versions have none.
+        # Files of earlier versions have no ``reading``.
         reading=text(fields, "reading") if "reading" in fields else "",
     )
 

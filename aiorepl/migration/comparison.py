@@ -104,7 +104,7 @@ class Comparison:
         self._settle = settle
         self._timeout = timeout
         self._blocks = range_blocks
-        # Whether one smallest unit of money is the same amount on both servers.
+        # Whether money has the same number of decimals on both servers.
         self._same_money = True
 
     async def run(

@@ -68,8 +68,8 @@ class CopiedSequence:
 async def copy_sequences(source: Any, target: Any) -> list[CopiedSequence]:
     """Set each sequence of the target to the value of the sequence of the same name on the source, unless the target is ahead.
 
-    Each sequence of the target is locked while it is set, so sessions may take numbers from it meanwhile. No session may take numbers on the
-    source: the target would give them out again.
+    Each sequence of the target is locked while it is set, so sessions may take numbers from it meanwhile. No session may take numbers
+    from the source's sequences: the target would give out the same numbers again.
 
     :param source: an asyncpg connection of ``connect_sql``.
     :param target: such a connection to the other server.
@@ -111,8 +111,8 @@ async def _copy(
 async def _advance(target: Any, name: Name, row: Mapping[str, Any], ours: Value) -> CopiedSequence:
     """Set a sequence of the target, unless it is ahead by now.
 
-    ALTER SEQUENCE locks the sequence against nextval (SHARE ROW EXCLUSIVE) until the end of the transaction; LOCK TABLE cannot lock it. The
-    start value stays the same. A transaction that has called nextval has a lock until it ends.
+    ALTER SEQUENCE takes a SHARE ROW EXCLUSIVE lock, which blocks nextval until the end of the transaction; LOCK TABLE cannot lock a sequence.
+    The statement keeps the start value. A transaction that has called nextval keeps its own lock until the transaction ends.
     """
     async with target.transaction():
         await target.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")

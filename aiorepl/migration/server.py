@@ -17,7 +17,7 @@ from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 _T = TypeVar("_T")
 
 # With row_security off, a policy that would hide rows is an error, so hidden rows are not reported as missing.
-# Money has the form of lc_monetary C on both servers: equal amounts have equal texts.
+# With lc_monetary C on both servers, equal amounts of money have equal texts.
 PREPARE: Final = "SET lc_monetary = 'C'; SET default_transaction_read_only = on; SET row_security = off; SET statement_timeout = 0"
 _COLUMNS: Final = """
 SELECT c.relkind::text AS kind, a.attname::text AS name, a.atttypid AS type
@@ -29,7 +29,7 @@ _FOREIGN: Final = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_partition_tree($1::oid::regclass) p JOIN pg_catalog.pg_class c ON c.oid = p.relid
                 WHERE c.relkind = 'f')
 """
-# 1.00 in the smallest unit of lc_monetary: in the yen, for example, 1 and not 100.
+# The stored integer of one currency unit: 100 if lc_monetary has two decimals, 1 if it has none, as for the yen.
 _MONEY_UNIT: Final = "SELECT pg_catalog.encode(pg_catalog.cash_send(pg_catalog.money(1)), 'hex')"
 _MONEY: Final = 790
 _HAS_MONEY: Final = f"""
@@ -82,7 +82,7 @@ class Server:
         return replace(table, columns=columns, filters=None, partitioned=found[0]["kind"] == "p")
 
     async def money_unit(self) -> str:
-        """Return 1.00 of money in the smallest unit of the server's ``lc_monetary``. Call this before ``PREPARE``."""
+        """Return one currency unit as money stores it, which depends on ``lc_monetary``. Call this before ``PREPARE`` changes the setting."""
         return str(await self._answer(self.connection.fetchval(_MONEY_UNIT)))
 
     async def has_money(self, table: PublishedTable) -> bool:

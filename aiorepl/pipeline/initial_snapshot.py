@@ -44,7 +44,7 @@ class InitialPhase:
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
     :param resnapshot: whether to create the slot again, and to start with a truncate.
-    :ivar known: whether the slot existed before, so that a missing one is lost.
+    :ivar known: whether the slot existed before. If so, a missing slot counts as lost.
     :ivar loads: whether this start reads the snapshot that its slot exports.
     """
 

@@ -78,8 +78,8 @@ class Pipeline:
         journal or of a sink that keeps its position, or if the journal no longer has what a sink needs. Each gap is logged,
         recorded in the journal, and in the statistics.
     :param on_slot_lost: what to do when the slot no longer has changes that were not delivered: ``"stop"``: end with ``SlotLost``;
-        ``"resnapshot"``: also record that the next pipeline with these options starts like with ``resnapshot``. ``recovers`` tells whether
-        it will.
+        ``"resnapshot"``: also record that the next pipeline with these options starts as with ``resnapshot=True``. ``recovers`` says whether
+        the next pipeline will do that.
     :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
     :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
         error. A server notices a lost machine after ``wal_sender_timeout``.
@@ -479,7 +479,7 @@ class Pipeline:
                     _log.warning("slot %s was lost: all tables are read again", self.name)
                     self._phase.replace_slot()
                 task = asyncio.create_task(
-                    self._run_losses(self._losses), name=f"aiorepl losses {self._source.slot}"
+                    self._record_start(self._losses), name=f"aiorepl losses {self._source.slot}"
                 )
                 cleanup.push_async_callback(self._record_drop, self._losses)
                 cleanup.push_async_callback(cancel_and_wait, task)

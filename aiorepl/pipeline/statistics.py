@@ -73,7 +73,7 @@ class PipelineStatistics:
     :param snapshot: the progress of the snapshots; ``None`` if no table was read, or is going to be.
     :param heartbeat: the heartbeats so far; ``None`` if the source has none.
     :param publication: the watch on the publications so far; ``None`` if there is none.
-    :param slot_losses: how often the slot was lost within 24 hours, and all tables were read again; ``None`` unless ``on_slot_lost`` asks for it.
+    :param slot_losses: how often the slot was lost within 24 hours, and all tables were read again; ``None`` unless ``on_slot_lost`` is ``"resnapshot"``.
     :param uptime_seconds: seconds since ``run`` was called; ``None`` before.
     :param waiting_for: the transaction that the pipeline waits for: at a start, the server can create the slot only once the
         transaction has ended; with ``visible``, the transaction is delivered only once it is visible.

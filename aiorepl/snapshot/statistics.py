@@ -41,7 +41,7 @@ class TableStatistics:
     :param rows_per_second: the average rate since this process has begun to read the table.
     :param error: why the table cannot be read, or had to be read again.
     :param planned: the number of chunks that were planned before the table's turn came; ``None`` if its turn plans them.
-    :param again: whether chunks that were delivered are read again, so that ``done`` has become smaller.
+    :param again: whether delivered chunks are read again, so that ``done`` is smaller than before.
     """
 
     table: str
@@ -117,8 +117,8 @@ class SnapshotStatistics:
 
 
 class Repeated:
-    """Notices tables of which delivered chunks are read again: after a truncate, an altered column or a lost snapshot, or because a
-    sink asks for them.
+    """Finds the tables whose delivered chunks are read again: after a truncate, an altered column or a lost snapshot, or because a
+    sink asks for the chunks.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Repeated:
         self._again: set[str] = set()
 
     def marked(self, tables: Iterable[TableStatistics]) -> list[TableStatistics]:
-        """Return the statistics, with ``again`` set until the table is delivered once more."""
+        """Return the statistics. ``again`` is set for a table until all of its chunks are delivered again."""
         found = list(tables)
         for each in found:
             if each.state not in ("queued", "reading"):

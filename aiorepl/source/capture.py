@@ -163,7 +163,7 @@ class Capture:
 
         :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
         :param replace: drop an existing slot and create it again.
-        :param known: whether the slot existed before: a missing one is lost, and not created.
+        :param known: whether the slot existed before. If so, a missing slot counts as lost, and is not created.
         :param journal: the position of the journal, which must belong to a slot that is created.
         :param creating: called before a slot is dropped or created.
         :raises ConnectionFailed, ConfigurationError, SlotError: the source cannot be used; the message says what to do.

@@ -88,7 +88,7 @@ async def preflight(
     :param create: create a missing slot; never set after a reconnect.
     :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.
-    :param known: whether the slot existed before, so that a missing one is lost, and not created.
+    :param known: whether the slot existed before. If so, a missing slot counts as lost, and is not created.
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
     :param creating: called before a slot is dropped or created.

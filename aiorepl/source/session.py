@@ -68,7 +68,7 @@ class Session:
     :param until: stop before the first transaction that commits at or after this LSN.
     :param spool: the spool for transactions in progress that do not fit in memory; a new one by default.
     :param counts: counts the received rows of each table; new ones by default.
-    :param patience: how long a silent server is waited for; as configured by default.
+    :param patience: limits the wait for a silent server, across connections; by default, a new limit.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ class Source:
         Sinks do not receive these messages.
     :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``. A server is silent while it decodes a large
-        transaction. So each connection that is lost in this way, without anything new, doubles the time, up to an hour, until
-        something new arrives.
+        transaction. So each connection that is lost because of silence, without new data, doubles the limit, up to an hour. New
+        data resets the limit.
     :param visible: deliver a transaction only once every new snapshot of the database sees it, so that a consumer that reads the
         row again reads the new one. With synchronous replication, the server sends a transaction before other sessions see it.
     :param visible_timeout: how long to wait for a transaction to become visible; then the stream ends with an error.

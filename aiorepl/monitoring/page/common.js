@@ -43,7 +43,7 @@ function pairs(list, entries) {
 }
 let shownName = document.title;
 function showTitle(now) { shownName = now.name; document.title = `${now.name}: ${now.state}`; }
-// Else the title of a hidden tab would say "running" for ever.
+// Without this, the title of a hidden tab would say "running" for ever.
 function showNoAnswer() { document.title = `${shownName}: no answer`; }
 // Shows the state, the problems and the positions, with which both pages begin.
 function showHeader(now) {
@@ -122,8 +122,8 @@ function watch(show, lagsOf, ratesOf) {
   document.addEventListener("visibilitychange", follow);
   follow();
   setInterval(() => document.hidden && follow(), HIDDEN_MS);
-  // An EventSource gives up after a proxy's error, and does not notice a connection without an other end. A proxy may keep all events,
-  // so after a silence the page asks for the status, too.
+  // An EventSource gives up after a proxy's error, and does not notice a dead connection. A proxy may buffer all events, so after a
+  // silence the page also asks for the status.
   setInterval(() => {
     if (document.hidden || events.readyState !== EventSource.CLOSED && since(asked) <= SILENT_MS) return;
     connect();

@@ -1,4 +1,4 @@
-"""Checks a request to read tables before the request is written to the stream: once it is there, no caller waits for an error."""
+"""Checks a request to read tables before the request is written to the stream: once the request is in the stream, no caller waits for an error."""
 
 from __future__ import annotations
 

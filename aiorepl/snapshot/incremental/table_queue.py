@@ -174,7 +174,7 @@ class TableQueue:
             self.completion.replace(number, ids)
 
     async def update(self, table: TableProgress, change: TableChange) -> TableProgress:
-        """Change the ledger's entry of a table. The file gets the change later if all rows of the table are delivered together.
+        """Change a table's entry in the ledger. If all rows of the table are delivered together, the file is written later.
 
         :raises Forgotten: the ledger has no such entry.
         """

@@ -180,7 +180,7 @@ class ChunkLedger:
     :param last_id: the id of the last table that was added.
     :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
     :param paused: whether reading is paused until a user resumes it.
-    :param name: distinguishes this ledger from earlier ones of the slot, whose tables had the same ids.
+    :param name: distinguishes this ledger from earlier ledgers of the slot, whose tables may have the same ids.
     """
 
     source: Position

@@ -33,15 +33,15 @@ class ServerSilent(ConnectionLost):
     def __init__(self, limit: float) -> None:
         self.limit = limit
         super().__init__(
-            f"the server has sent nothing for {limit:g} s, though it was asked: it is gone, or decodes a large transaction for longer "
-            "than receive_timeout"
+            f"the server has sent nothing for {limit:g} s, though it was asked for a reply: the server is gone, or decodes a "
+            "large transaction for longer than receive_timeout"
         )
 
 
 class LivenessMonitor:
     """Watches one connection. Times are in seconds of any monotonic clock.
 
-    :param limit: seconds without data after which the connection is lost; 0: never. It may be changed.
+    :param limit: seconds without data after which the connection is lost; 0: never. The attribute may be changed.
     """
 
     def __init__(self, limit: float, now: float) -> None:
