@@ -106,7 +106,9 @@ def require_one_source(pipeline: Path | None, **named: Any) -> None:
     names = [f"--{name}" for name in named]
     given = [value not in (None, ()) for value in named.values()]
     if pipeline is not None and any(given):
-        raise click.UsageError(f"{' and '.join(names)}: the pipeline's file has that; use one or the other.")
+        raise click.UsageError(
+            f"{' and '.join(names)}: the pipeline's file names the source; use the file or these options, not both."
+        )
     if pipeline is None and not all(given):
         raise click.UsageError(f"Name the source: --pipeline, or {' and '.join(names)}.")
 

@@ -66,8 +66,8 @@ def arrival_of(file: Path, loaded: PipelineFile, sinks: tuple[str, ...]) -> Arri
             raise ConfigurationError(f"{file} has no sink {name!r}; {suggestion(name, list(loaded.sinks))}")
     if sinks and loaded.journal is None and set(sinks) != set(loaded.sinks):
         raise ConfigurationError(
-            f"{file} has no journal, so the slot's position is that of all sinks, and nothing tells that of {sinks[0]}: leave out "
-            "--sink to wait for all of them, or set journal"
+            f"{file} has no journal, so only the position of all sinks together is known, not the position of {sinks[0]}: leave "
+            "out --sink to wait for all sinks, or set journal"
         )
     state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
     ledger = loaded.journal or (None if state is None else open_store(state))

@@ -134,8 +134,8 @@ class Comparison:
             target = await self._target.target_of(source)
             if not self._same_money and await self._source.has_money(source):
                 raise ConfigurationError(
-                    "it has money, and lc_monetary has another number of decimals on the target, so amounts differ by a factor: set "
-                    "the same lc_monetary there, and load the table again"
+                    "the table has money, and lc_monetary has another number of decimals on the target, so amounts differ by a "
+                    "factor: set the same lc_monetary on the target, and load the table again"
                 )
             pieces: list[_Piece] = []
             ranges = await self._source.ranges(source, target, self._blocks)

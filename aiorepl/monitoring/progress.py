@@ -70,7 +70,7 @@ class Readiness:
         found = [_ENDANGERED] if slot is not None and slot.wal_status == "unreserved" else []
         if statistics.slot_losses:
             found.append(
-                f"the slot was lost within the last 24 hours, and all tables were read again: {statistics.slot_losses} times"
+                f"losses of the slot within the last 24 hours, after which all tables were read again: {statistics.slot_losses}"
             )
         if not alive(statistics.state):
             return found

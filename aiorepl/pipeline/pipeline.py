@@ -502,7 +502,7 @@ class Pipeline:
         count = losses.recent(time.time())
         if self.recovers:
             _log.warning(
-                "slot %s is lost: the next start creates it again, and reads all tables again, the %d. time within 24 hours",
+                "slot %s is lost: the next start creates it again, and reads all tables again (number of losses within 24 hours: %d)",
                 *(self.name, count),
             )
         else:

@@ -99,7 +99,7 @@ async def test_refusals(refused, file):
     pipeline = file(journal=False)
     await refused(2, "has no sink 'line'; did you mean lines?", "wait", pipeline, "--sink", "line")
     two = file(journal=False, more='[[sinks]]\ntype = "stdout"')
-    await refused(2, "has no journal, so the slot's position is that of all", "wait", two, "--sink", "lines")
+    await refused(2, "has no journal, so only the position of all sinks", "wait", two, "--sink", "lines")
     await refused(2, "is not an LSN: write it like 0/171B2A8", "wait", pipeline, "--lsn", "171B2A8")
 
 
