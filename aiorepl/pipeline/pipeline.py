@@ -520,7 +520,7 @@ class Pipeline:
             except AioreplError as error:
                 _log.error("the end of slot %s cannot be recorded: %s", self.name, error)
 
-    async def _run_losses(self, losses: SlotLosses) -> None:
+    async def _record_start(self, losses: SlotLosses) -> None:
         await self.started()
         try:
             await losses.started()

@@ -112,7 +112,7 @@ def alteration(
     :raises Refused: the table was changed on the source in a way that the sink does not repeat.
     """
     shown = qualified(name)
-    _require_nothing_gone(shown, relation, target, remembered)
+    _require_no_drop_or_rename(shown, relation, target, remembered)
     before = {column.name: column for column in remembered}
     statements, unknown, wanted = [], [], []
     # The source numbers columns in the order of creation. A missing column that is older than a column of the target was not published
@@ -201,7 +201,7 @@ def _require_no_drop_or_rename(
             )
         if now is not None and column.number is not None and now != column.number:
             raise Refused(
-                f"postgres: column {quoted(name)} of {relation} was dropped, and another one has its name: ALTER TABLE {shown} DROP "
+                f"postgres: column {quoted(name)} of {relation} was dropped, and another column has its name: ALTER TABLE {shown} DROP "
                 f"COLUMN {quoted(name)} on the target, then start again"
             )
 

@@ -254,7 +254,7 @@ class Alterer:
         if gid is not None:
             raise Refused(
                 f"postgres: {'.'.join(name)} on the target cannot be altered, because the sink's prepared transaction '{gid}' has a lock "
-                "of it, and the source ends that transaction only later: end it on the target as the source ends it, then start again"
+                "of it, and the source ends that transaction only later: commit it or roll it back on the target, as the source does, then start again"
             )
 
     async def _create_schema(self, schema: str) -> None:

@@ -259,7 +259,7 @@ class Writer:
                 await self.abandon()
             async with self.session.connection.transaction():
                 await alterer.apply(name, relation, types, truncates=truncates)
-            if again:
+            if rewinds:
                 raise TransientError(
                     f"postgres: {'.'.join(name)} was altered before a transaction that will be prepared",
                     rewind=True,
