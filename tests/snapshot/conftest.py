@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -53,6 +54,11 @@ class Loaded:
             slices.extend(parts)
 
         try:
+            # The server drops the temporary slot of an earlier load when it notices that the connection has ended.
+            held = "SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND temporary"
+            async with asyncio.timeout(60):
+                while await self.connection.fetchval(held, self.slot):
+                    await asyncio.sleep(0.01)
             created = await exporter.create_slot(self.slot, temporary=True, snapshot="export")
             if meanwhile is not None:
                 await self.connection.execute(meanwhile)
