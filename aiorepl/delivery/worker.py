@@ -228,6 +228,9 @@ class SinkWorker:
         return part if self._tracker is None else self._tracker.announced(part)
 
     async def _wait(self) -> None:
+        if self._notices is not None and self._between and self._notices.unwritten:
+            # They arrived during the last flush or write, so the cursor was woken before it waits.
+            return
         times = [at for at in (self._flush_at, self._linger_until) if at is not None]
         if not times:
             await self._cursor.wait()

@@ -52,6 +52,27 @@ async def test_between_transactions():
     assert ["insert", "publication", "insert"] == [each.kind for each in sink.changes]
 
 
+@pytest.mark.parametrize("step", ["write", "flush"])
+async def test_during_a_step_of_the_sink(step):
+    """A change that arrives while the sink writes or flushes the former change is written while the stream is quiet."""
+    notices, sink = Settled(), MemorySink()
+    take, later = getattr(sink, step), [change(1)]
+
+    async def arriving(*arguments):
+        if later:
+            notices.add([later.pop()])
+        await take(*arguments)
+
+    setattr(sink, step, arriving)
+    work = WorkerHarness(sink, notices=notices)
+    work.start()
+    await asyncio.sleep(0)  # the worker waits for slices
+    notices.add([change(0)])
+    await sink.wait_for_changes(2, durable=True)
+    await work.finish()
+    assert [0, 1] == [each.ordinal for each in sink.changes]
+
+
 async def test_not_within_a_transaction():
     """A change waits for the end of a transaction that is written in parts."""
     notices, sink = Settled(), MemorySink()
