@@ -7,7 +7,7 @@ venv=$1
 lock=$2
 compile=${3:-}
 running=
-trap 'test -z "$running" || kill $running 2>/dev/null || true' EXIT
+trap 'test -z "$running" || kill $running 2>/dev/null || true; rm -f "$venv/half-0.lock" "$venv/half-1.lock"' EXIT
 trap 'exit 130' INT TERM
 step() {
     echo "aiorepl: $1" >&2
@@ -53,7 +53,6 @@ for process in $running; do
     wait "$process"
 done
 running=
-rm -f "$venv/half-0.lock" "$venv/half-1.lock"
 # Make the paths of the editable install relative if they are not ASCII. Under a locale that is not installed, such as one that ssh
 # passes on, Python 3.11 and 3.12 read these paths as ASCII, and do not start.
 "$venv/bin/python" - <<'END'
