@@ -269,7 +269,8 @@ def _incomplete(each: Mapping[str, Any]) -> str:
 
 
 def _parquet(files: Mapping[str, Any]) -> str:
-    return f"{files['rows']:,} rows in {_files(files['files'])} of {format_size(files['bytes'])}"
+    rows = files["rows"]
+    return f"{rows:,} row{'s' * (rows != 1)} in {_files(files['files'])} of {format_size(files['bytes'])}"
 
 
 def _files(count: int) -> str:

@@ -199,7 +199,7 @@ def _field_names(columns: Sequence[ColumnOfModel]) -> list[str]:
         if not found[place]:
             name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", column.name)).lstrip("_")
             name = name if name.isidentifier() else f"column_{name}"
-            # An alias is an assignment, which hides what annotations after it name.
+            # An alias is an assignment: annotations below the alias would mean the alias instead of a type of the same name.
             found[place] = _unused(name if _stays(name) and name not in _USED else f"{name}_", found)
     return found
 

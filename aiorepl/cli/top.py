@@ -93,6 +93,6 @@ def _status(url: str) -> dict[str, Any]:
 
 
 def _opener(address: str) -> urllib.request.OpenerDirector:
-    """Return an opener for an address. Requests to this machine bypass the proxies of the environment, which cannot reach them."""
+    """Return an opener for an address. Requests to this machine bypass the environment's proxies: a proxy cannot reach this machine."""
     local = urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
     return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))

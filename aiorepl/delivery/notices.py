@@ -1,4 +1,4 @@
-"""Changes of the publications, which a sink gets between transactions and which are not in the stream. Pure."""
+"""Changes of the publications. The stream does not have them, so a sink gets them between transactions. Pure."""
 
 from __future__ import annotations
 

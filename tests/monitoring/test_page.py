@@ -209,7 +209,7 @@ async def test_another_version_answers(browser: Browser, troubled: Any):
 
 
 async def test_the_title_without_an_answer(browser: Browser, troubled: Any):
-    """The title of a page, which is all that is visible of a hidden one, does not say "degraded" of a pipeline that is gone."""
+    """A hidden tab shows only the title: once the pipeline has ended, the title no longer says "degraded"."""
     page = await browser.new_page()
     await page.goto(troubled.url)
     await until(page, "document.title === 'memory: degraded'")

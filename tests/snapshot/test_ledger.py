@@ -236,7 +236,7 @@ async def test_few_tables_are_written_at_once(ledger, tmp_path):
 
 
 def test_tables_that_a_journal_has(ledger):
-    """Complete readings are forgotten, also after a restart; those of another ledger have other names."""
+    """Complete readings are forgotten, also after a restart; readings of another ledger have other names."""
     left = ledger.hand_over(BASE)
     first, second = left.tables
     names = {left.reading(first), left.reading(second)}

@@ -90,7 +90,7 @@ def test_right_values(tmp_path: Path):
 
 
 def test_options_of_mirror():
-    """``mirror`` passes its options on to ``Mirror``, which checks them before it uses the session."""
+    """``mirror`` refuses wrong options before it uses the session."""
     with pytest.raises(
         ConfigurationError, match=r"^mirror: max_bytes is 0, but must be a number of bytes, at least 1$"
     ):

@@ -50,7 +50,7 @@ VALUES = {
 
 @st.composite
 def columns(draw):
-    """Return columns of some types: rows, which may have nulls, and keys to look for, which are distinct."""
+    """Return a schema, rows (with nulls), and distinct keys to look for."""
     kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=2))
     schema = pa.schema([(f"k{number}", kind) for number, kind in enumerate(kinds)])
     wanted = draw(st.lists(st.tuples(*(VALUES[kind] for kind in kinds)), max_size=8, unique=True))

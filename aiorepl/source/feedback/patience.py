@@ -2,9 +2,9 @@
 
 A walsender may neither send nor answer anything while it decodes a large transaction. If the client gives up and reconnects, the
 next walsender decodes the transaction from the beginning. So after a connection that was given up without new data, the limit
-doubles. The old walsender notices the lost connection only after it has decoded the transaction, and keeps the slot until then. So the limit
-is also at least 1.5 times the time from the beginning of the silence until the next connection got
-the slot, without the time in which no server answered.
+doubles. The old walsender notices the lost connection only after it has decoded the transaction, and keeps the slot until then. So
+the limit is also at least 1.5 times the time from the beginning of the silence until the next connection got the slot, without the
+time in which no server answered.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class _Known:
 
 
 class Alterer:
-    """Makes tables of the target like those of the source.
+    """Creates and alters tables of the target, so that they match the tables of the source.
 
     :param connection: the connection to the target.
     :param schema: the schema of the sink's own tables.

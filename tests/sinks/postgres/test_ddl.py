@@ -1,4 +1,4 @@
-"""``ddl = "apply"``: the target's tables follow those of the source, and what cannot follow is refused by name."""
+"""``ddl = "apply"``: tables of the target change with the source's tables; other changes stop the sink and name the column."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_one_batch_of_many_alterations(pair):
 
 
 async def test_roots_of_partitions(pair):
-    """Under publish_via_partition_root the target has one table, which follows the root."""
+    """Under publish_via_partition_root the target has one table, with the root's columns."""
     await pair.source.execute("DROP PUBLICATION p")
     await pair.source.execute(
         "CREATE TABLE parts (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);"
@@ -268,7 +268,7 @@ async def test_rows_before_a_refused_change_in_its_transaction(pair):
 @pytest.mark.parametrize("mended", ["DROP TABLE items", "ALTER TABLE items RENAME TO old"])
 @pytest.mark.parametrize("altered", ["DROP TABLE items", "ALTER TABLE items RENAME TO old"])
 async def test_another_table_of_the_same_name(pair, altered, mended):
-    """The rows of a table that was dropped or renamed do not stay among those of its successor."""
+    """Rows of a table that was dropped or renamed are not in the new table of the same name."""
     await pair.both(ITEMS)
     await pair.slotted()
     await pair.source.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
