@@ -63,7 +63,7 @@ class KeyColumns:
         first = np.searchsorted(self._values, numbers, "left")
         counts = np.searchsorted(self._values, numbers, "right") - first
         ends = np.cumsum(counts)
-        found = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
+        found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
         return found if self._order is None else np.sort(self._order[found]).astype(np.int64)
 
 
