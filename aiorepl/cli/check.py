@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiorepl.source.diagnose.finding import Finding
     from aiorepl.source.source import Source
     from aiorepl.storage.store import Store
+    from aiorepl.transforms.selection import Selection
 
 _FILE: Final = Path("aiorepl.toml")
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -105,7 +106,11 @@ def _diagnose_file(file: Path, dsn: str | None) -> list[Finding]:
     valid = Finding("ok", "file", f"{file} is valid: {sinks}{replaced}")
     snapshot = loaded.snapshot
     diagnosis = _diagnose(
-        loaded.source, loaded.journal, snapshot=snapshot is not False, sinks=loaded.deliveries
+        loaded.source,
+        loaded.journal,
+        snapshot=snapshot is not False,
+        sinks=loaded.deliveries,
+        journal_selection=loaded.journal_selection,
     )
     findings = [valid, *run_async(diagnosis)]
     if not isinstance(snapshot, bool) and snapshot.state is not None:
@@ -121,6 +126,7 @@ async def _diagnose(
     *,
     snapshot: bool = False,
     sinks: Mapping[str, Delivery] = _NONE,
+    journal_selection: Selection | None = None,
 ) -> list[Finding]:
     from aiorepl.delivery.batching import BatchPolicy
     from aiorepl.delivery.config import resolve
@@ -130,7 +136,9 @@ async def _diagnose(
     from aiorepl.source.diagnose.finding import error_found
     from aiorepl.transforms.diagnose import check_selections
 
-    selections = {name: each.selection for name, each in sinks.items() if each.selection is not None}
+    of_sinks = {name: each.selection for name, each in sinks.items()}
+    given = {"journal": journal_selection} | of_sinks
+    selections = {name: selection for name, selection in given.items() if selection is not None}
     resolved = resolve(sinks, BatchPolicy(), RetryPolicy())
     additional: dict[str, Check] = {}
     if selections:

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
     from aiorepl.storage.store import Store
+    from aiorepl.transforms.selection import Selection
 
 _SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
-_JOURNAL: Final = TableSchema(
-    {"url": str, "config": Mapping[str, str], "snapshot": bool, "retention": str, "compact": bool},
-    frozenset({"url"}),
-)
 # Keys of [[sinks]] that belong to neither the sink nor Delivery.
 _ENTRY_KEYS: Final = ("type", "name")
 
@@ -44,6 +41,7 @@ class PipelineFile:
     :param state_dir: without a journal, the folder for what a restart must not forget.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
+    :param journal_selection: what is dropped or masked before the journal is written.
     """
 
     pipeline: Pipeline
@@ -53,6 +51,7 @@ class PipelineFile:
     state_dir: str | None
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
+    journal_selection: Selection | None
 
 
 def load(
@@ -107,7 +106,7 @@ def _pipeline(
 
     options: dict[str, Any] = {}
     if "journal" in document:
-        settings = reader.arguments("journal", document["journal"], _JOURNAL)
+        settings = reader.arguments("journal", document["journal"], _journal_schema())
         if settings is not None:
             store = _open_journal(reader, settings)
             if "retention" in settings:
@@ -118,6 +117,7 @@ def _pipeline(
                 "journal": store,
                 "snapshot": settings.get("snapshot", False),
                 "compact": settings.get("compact", False),
+                "journal_selection": settings.get("selection"),
             }
 
     if "snapshot" in document:
@@ -159,6 +159,7 @@ def _pipeline(
         options.get("state_dir"),
         kinds,
         deliveries,
+        options.get("journal_selection"),
     )
 
 
@@ -171,11 +172,18 @@ def open_journal(path: Path) -> Store:
     reader, document = TableReader(), document_of(path, "run")
     if "journal" not in document:
         raise ConfigurationError(f"{path} has no [journal]: its sinks read the slot")
-    settings = reader.arguments("journal", document["journal"], _JOURNAL)
+    settings = reader.arguments("journal", document["journal"], _journal_schema())
     store = None if settings is None else _open_journal(reader, settings)
     if store is None:
         raise InvalidFile([f"{path}: {error}" for error in reader.errors])
     return store
+
+
+def _journal_schema() -> TableSchema:
+    from aiorepl.transforms.selection import Selection
+
+    hints = {"url": str, "config": Mapping[str, str], "snapshot": bool, "retention": str, "compact": bool}
+    return TableSchema({**hints, "selection": Selection}, frozenset({"url"}))
 
 
 def _open_journal(reader: TableReader, settings: Mapping[str, Any]) -> Store | None:

@@ -37,7 +37,7 @@ Modules with I/O:
 Only ``journal.json``, ``position.json``, ``start.json`` and cursors are ever replaced, by compare-and-swap. Other files never
 change.
 
-A journal has every published row, unmasked, because masks and selections belong to the sinks. So only its owner can read its
+A journal has every published row, without what its own selection drops or masks; selections of sinks come later. So only its owner can read its
 files.
 """
 

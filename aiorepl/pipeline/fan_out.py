@@ -85,7 +85,7 @@ class FanOut(ABC):
         self._capture = capture
         self.snapshots = snapshots
         self._snapshot = snapshot
-        self._snapshot_source = snapshot_source(capture.source, snapshot.options)
+        self._snapshot_source = snapshot_source(capture.source, snapshot.options, snapshot.hides_key)
         self._sinks = sinks
         self._memories = memories
         self._buffer_bytes = buffer_bytes

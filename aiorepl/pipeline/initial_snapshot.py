@@ -25,6 +25,7 @@ from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
 from aiorepl.snapshot.ledger.store import LedgerStore, MemoryLedger, persisted
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import HidesKey
 from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.source.capture import Capture
@@ -44,6 +45,7 @@ class InitialPhase:
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
     :param resnapshot: whether to create the slot again, and to start with a truncate.
+    :param hides_key: as in ``plan_tables``.
     :ivar known: whether the slot existed before. If so, a missing slot counts as lost.
     :ivar loads: whether this start reads the snapshot that its slot exports.
     """
@@ -56,8 +58,10 @@ class InitialPhase:
         *,
         wanted: bool,
         resnapshot: bool,
+        hides_key: HidesKey,
     ) -> None:
         self.known = False
+        self.hides_key = hides_key
         self.loads = False
         self.options = options
         self._capture = capture
@@ -210,7 +214,7 @@ class InitialPhase:
             cleanup.push_async_callback(self._initial.close)
             try:
                 await self._initial.begin(created.snapshot_name, self._capture)
-                plan = await self._initial.plan()
+                plan = await self._initial.plan(self.hides_key)
             except TableLocked as error:
                 # Nothing of the snapshot has been delivered.
                 _log.warning("all tables are read while the stream runs: %s", error)

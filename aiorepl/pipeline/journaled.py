@@ -45,6 +45,7 @@ from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
+from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.sink")
 
@@ -73,6 +74,7 @@ class JournaledFanOut(FanOut):
         retry: RetryPolicy,
         retention: Retention | str | None,
         compact: bool,
+        selection: Selection | None,
     ) -> None:
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
@@ -86,7 +88,9 @@ class JournaledFanOut(FanOut):
         self._store = open_store(journal)
         self._sink = JournalSink(self._store)
         # Limits of rows and lingering are meant for sinks, not for the journal.
-        self._journal = ResolvedDelivery(self._sink, replace(batches, max_rows=None, linger=0.0), retry)
+        self._journal = ResolvedDelivery(
+            self._sink, replace(batches, max_rows=None, linger=0.0), retry, selection=selection
+        )
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
         self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
@@ -170,7 +174,9 @@ class JournaledFanOut(FanOut):
             raise error
 
     async def _settle(self, slices: list[Slice]) -> None:
-        """Do nothing: the journal needs no tables, and its readers look them up."""
+        """Look tables up only for the journal's selection: readers of the journal look up the tables for theirs."""
+        if self._capture.tables is not None and self._journal.needs_catalog:
+            await self._capture.tables.settle(slices)
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:

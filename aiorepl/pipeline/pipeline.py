@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -27,7 +28,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.pipeline.fan_out import FanOut, first_of
+from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, PublicationPolicy
 from aiorepl.pipeline.publication_state import PublicationState
@@ -40,6 +41,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -47,6 +49,9 @@ from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
 from aiorepl.source.takeover import wait_for_slot as wait_until_free
+
+# Imported at run time, because ``checked`` reads the annotations.
+from aiorepl.transforms.selection import Selection
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -70,6 +75,8 @@ class Pipeline:
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100GB"``, ``"7d 100GB"``. ``None``: only ``aiorepl journal prune`` deletes segments.
+    :param journal_selection: the columns that are dropped or masked before the journal is written, so that its files and everything made
+        of them (sinks, history, Spark tables) never have these values. It takes ``drop``, ``mask``, ``keep`` and ``secret``.
     :param compact: compact the journal into Parquet files per table, its history, in a process beside this one; retention keeps
         what is not compacted yet.
     :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a
@@ -112,6 +119,7 @@ class Pipeline:
         snapshot: bool | SnapshotOptions = False,
         retention: Retention | str | None = None,
         compact: bool = False,
+        journal_selection: Selection | None = None,
         resnapshot: bool = False,
         accept_gap: bool = False,
         on_slot_lost: OnSlotLost = "stop",
@@ -151,6 +159,8 @@ class Pipeline:
             raise ConfigurationError("retention needs a journal")
         if compact and journal is None:
             raise ConfigurationError("compact needs a journal")
+        if journal_selection is not None:
+            _require_for_journal(journal_selection, journal)
         if compact and find_spec("pyarrow") is None:
             raise ConfigurationError("compact needs pyarrow: pip install 'aiorepl[parquet]'")
         if resnapshot and accept_gap:
@@ -181,7 +191,13 @@ class Pipeline:
         announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
         journaled = journal is not None
         selections = (
-            SelectionState(deliveries, folder, source.slot, journaled=journaled)
+            SelectionState(
+                {JOURNAL: journal_selection} | {name: each.selection for name, each in deliveries.items()},
+                {JOURNAL: retry} | {name: each.retry for name, each in deliveries.items()},
+                folder,
+                source.slot,
+                journaled=journaled,
+            )
             if source.has_catalog
             else None
         )
@@ -204,7 +220,12 @@ class Pipeline:
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
         phase = self._phase = InitialPhase(
-            self._capture, folder, options, wanted=bool(snapshot), resnapshot=resnapshot
+            self._capture,
+            folder,
+            options,
+            wanted=bool(snapshot),
+            resnapshot=resnapshot,
+            hides_key=partial(_hides_key, journal_selection),
         )
         self._fan_out: FanOut
         self._journal: Store | None = None
@@ -231,6 +252,7 @@ class Pipeline:
                 retry=retry,
                 retention=retention,
                 compact=compact,
+                selection=journal_selection,
             )
         self._monitor = SnapshotMonitor(
             source, phase, self._snapshots, options.max_wal_bytes, lambda: self._flushed
@@ -538,10 +560,33 @@ class Pipeline:
         await self._watch.run(self._capture.position, fresh=self._capture.created is not None)
 
 
+def _hides_key(selection: Selection | None, table: PublishedTable) -> bool:
+    """Whether the journal's selection may hide a column of the table's key: the journal's folder has the plans of snapshots, too."""
+    return selection is not None and any(selection.rules.may_hide(column.name) for column in table.key)
+
+
+def _require_for_journal(selection: Selection, journal: Location | Store | None) -> None:
+    """Check that a selection drops and masks columns and does nothing else, because a journal has whole transactions.
+
+    :raises ConfigurationError: there is no journal, or the selection leaves out changes.
+    """
+    if journal is None:
+        raise ConfigurationError(
+            "journal_selection needs a journal; a sink without one has its own selection"
+        )
+    if selection.tables or selection.kinds:
+        raise ConfigurationError(
+            "a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave tables out of the "
+            "publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the selections of the sinks"
+        )
+
+
 def _table_lookups(
     source: Source, sinks: Mapping[str, ResolvedDelivery], selections: SelectionState | None
 ) -> TableLookups | None:
     """Create the look-ups of tables for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
-    if selections is None or not any(delivery.needs_catalog for delivery in sinks.values()):
+    if selections is None:
+        return None
+    if not (selections.memories or any(delivery.needs_catalog for delivery in sinks.values())):
         return None
     return TableLookups(source, selections.begin if selections.memories else None)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.cursors import Cursor, Cursors
+from aiorepl.pipeline.fan_out import JOURNAL
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.storage.checked_json import (
@@ -52,7 +52,8 @@ class _Memories:
 class SelectionState:
     """The memories of all selections of a pipeline, in one file.
 
-    :param deliveries: the deliveries by sink name.
+    :param selections: the selections by sink name, and that of the journal.
+    :param retries: the retry policies by the same names.
     :param folder: the journal, or the folder ``state_dir``; ``None``: a restart forgets the memories.
     :param slot: the name of the replication slot.
     :param journaled: whether the folder is a journal, where a sink's cursor tells that the sink was there before.
@@ -61,18 +62,19 @@ class SelectionState:
 
     def __init__(
         self,
-        deliveries: Mapping[str, ResolvedDelivery],
+        selections: Mapping[str, Selection | None],
+        retries: Mapping[str, RetryPolicy],
         folder: Location | Store | None,
         slot: str,
         *,
         journaled: bool = False,
     ) -> None:
         self._selections = {
-            name: delivery.selection
-            for name, delivery in deliveries.items()
-            if delivery.selection is not None and delivery.selection.rules
+            name: selection
+            for name, selection in selections.items()
+            if selection is not None and selection.rules
         }
-        self._retries = {name: delivery.retry for name, delivery in deliveries.items()}
+        self._retries = retries
         name = f"{slot}.selections.json"
         self._document = None if folder is None else Document(open_store(folder), name, _dump, _load)
         self._slot = slot
@@ -163,7 +165,7 @@ class SelectionState:
         """
         if not (patterns := selection.forgetful):
             return
-        if not self._journaled:
+        if not self._journaled or name == JOURNAL:
             before = f"slot {self._slot} was read before" if read else None
         elif name in cursors and cursors[name].selects:
             before = "the sink has read the journal with a selection"
@@ -191,8 +193,7 @@ class SelectionState:
         return {name: cursor for name, cursor in found.items() if cursor is not None}
 
     async def _persist(self, sink: str, tables: list[Any]) -> None:
-        retry: RetryPolicy = self._retries[sink]
-        async for attempt in retry.sink(f"sink {sink}: writing what its selection hides"):
+        async for attempt in self._retries[sink].sink(f"sink {sink}: writing what its selection hides"):
             with attempt:
                 async with self._writing:
                     await uninterrupted(self._replace(sink, tables))

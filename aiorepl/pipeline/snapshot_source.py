@@ -12,13 +12,17 @@ from aiorepl.snapshot.chunk_reader import RateLimit
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import HidesKey
 from aiorepl.source.server.slot_wait import telling
 from aiorepl.source.source import Source
 from aiorepl.transactions.spool import Spool
 
 
-def snapshot_source(source: Source, options: SnapshotOptions) -> SnapshotSource:
-    """Return the source for reading tables while its stream runs."""
+def snapshot_source(source: Source, options: SnapshotOptions, hides_key: HidesKey) -> SnapshotSource:
+    """Return the source for reading tables while its stream runs.
+
+    :param hides_key: as in ``plan_tables``.
+    """
 
     @contextlib.asynccontextmanager
     async def export() -> AsyncIterator[tuple[LSN, str]]:
@@ -44,4 +48,5 @@ def snapshot_source(source: Source, options: SnapshotOptions) -> SnapshotSource:
         RateLimit(options.max_rows_per_second),
         source.binary,
         source.origin in (None, "any"),
+        hides_key,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -12,6 +12,15 @@ from aiorepl.snapshot.chunk_query import bounds_query
 from aiorepl.snapshot.chunks import KeyRange, Range, TablePlan, block_ranges, key_ranges
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.tables import PublishedTable
+
+HidesKey = Callable[[PublishedTable], bool]
+"""Whether values of a table's key must not be written anywhere, so that no plan may have them."""
+
+
+def hides_no_key(_: PublishedTable) -> bool:
+    """Return False: plans may have the keys of all tables."""
+    return False
+
 
 # TID range scans exist since PostgreSQL 14; without them every range would read the whole table.
 _RANGE_SCANS: Final = 14
@@ -56,11 +65,16 @@ class TableFiles:
 
 
 async def plan_tables(
-    connection: Any, tables: Sequence[PublishedTable], publications: Sequence[str], options: SnapshotOptions
+    connection: Any,
+    tables: Sequence[PublishedTable],
+    publications: Sequence[str],
+    options: SnapshotOptions,
+    hides_key: HidesKey = hides_no_key,
 ) -> tuple[TablePlan, ...]:
     """Cut tables into chunks.
 
     :param connection: an asyncpg connection.
+    :param hides_key: a partitioned table for which this is true is one chunk, because the bounds of its ranges would be keys.
     :raises TableAltered: a table was dropped.
     :raises asyncpg.PostgresError: the server failed.
     """
@@ -77,7 +91,8 @@ async def plan_tables(
             raise TableAltered(f"table {table} was altered")
         blocks = -(-row["size"] // block)
         step = max(options.chunk_bytes // block, -(-blocks // _MOST_CHUNKS), 1)
-        ranges = await _ranges(connection, table, blocks, step, has_foreign=row["has_foreign"])
+        keyless = row["has_foreign"] or hides_key(table)
+        ranges = await _ranges(connection, table, blocks, step, keyless=keyless)
         key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
         state = _state(table, row["state"])
         plans.append(
@@ -103,14 +118,14 @@ def _state(table: PublishedTable, found: str) -> str:
 
 
 async def _ranges(
-    connection: Any, table: PublishedTable, blocks: int, step: int, *, has_foreign: bool
+    connection: Any, table: PublishedTable, blocks: int, step: int, *, keyless: bool
 ) -> tuple[Range, ...]:
     if blocks <= step or connection.get_server_version() < (_RANGE_SCANS,):
         return (None,)
     if not table.partitioned:
         return block_ranges(blocks, step)
     # A sample cannot be taken of foreign tables.
-    if not table.key or not table.comparable or has_foreign:
+    if not table.key or not table.comparable or keyless:
         return (None,)
     query = bounds_query(table, table.key, -(-blocks // step), step)
     rows = await connection.fetch(query)

@@ -181,10 +181,11 @@ class Session:
         if self._described:
             if not self._cents:
                 require_no_money((relation for relation, _ in self._described), self._types)
-            if self._tables is not None:
-                await self._tables.refresh(self._described)
             if self._columns is not None:
                 await self._columns.describe(self._described)
+            if self._tables is not None:
+                # After the columns: a table whose columns were not found, because it was dropped, is not found here either.
+                await self._tables.refresh(self._described)
             self._described = []
         self._assembled = await self._type_watch.settle(self._assembler, self._assembled)
         self._types = self._assembler.layouts.types

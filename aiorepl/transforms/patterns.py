@@ -51,6 +51,11 @@ class Pattern:
         """Whether the pattern matches this table or column; an exclusion matches the names that it excludes."""
         return self.expression.fullmatch(_SEPARATOR.join(names)) is not None
 
+    def matches_last(self, name: str) -> bool:
+        """Whether the last part of the pattern matches this name: the pattern then matches the column in some table."""
+        last = self.expression.pattern.rpartition(_SEPARATOR)[2]
+        return re.fullmatch(last, name, re.DOTALL) is not None
+
 
 class Patterns:
     """The patterns of one option. They match a name if one pattern matches it, and none excludes it.

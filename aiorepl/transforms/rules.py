@@ -41,6 +41,10 @@ class Rules:
         """
         return not self.tables or self.tables.match(*family)
 
+    def may_hide(self, column: str) -> bool:
+        """Whether columns of this name are dropped or masked in some table."""
+        return any(pattern.matches_last(column) for pattern in (*self.drop.all, *self.mask.all))
+
     def action(self, family: Sequence[Name], column: str) -> ColumnAction:
         """Return the action for a column of the table with these names."""
         names = [(*table, column) for table in family]

@@ -182,6 +182,11 @@ async def test_selections(check, published, tmp_path):
     assert "partitions of public.people are published under their own names" in text
     await published.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
     assert "ok" == (await found("mask = ['public.people.email']"))[1]
+    code, level, text = await found(
+        f"[journal]\nurl = '{tmp_path / 'journal'}'\n[journal.selection]\ndrop = ['public.people.passwort']"
+    )
+    assert (2, "error") == (code, level)
+    assert "sink journal: drop: 'public.people.passwort' matches no column" in text
 
 
 async def test_what_to_look_at(refused):

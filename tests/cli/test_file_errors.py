@@ -175,6 +175,16 @@ def command(capsys, *arguments):
             ["sinks[1].name: is already the name of the journal"],
         ),
         (
+            SOURCE + "[journal]\nurl = '/x'\n[journal.selection]\ntables = ['public.*']" + ARCHIVE,
+            [
+                (
+                    "pipeline: a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave "
+                    "tables out of the publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the "
+                    "selections of the sinks"
+                )
+            ],
+        ),
+        (
             SOURCE + ARCHIVE + "values = 'zzz'" + ARCHIVE + "[sinks.selection]\nkinds = ['insrt']",
             [
                 "sinks[1].values: must be typed or text",

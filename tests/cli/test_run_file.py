@@ -105,6 +105,8 @@ def test_everything_else(made):
         url = "file:///var/lib/journal"
         retention = "7d 1GiB"
         compact = true
+        [journal.selection]
+        drop = ["*.*.password"]
         [snapshot]
         connections = 3
         chunk_bytes = "1MiB"
@@ -142,6 +144,7 @@ def test_everything_else(made):
         ),
         "retention": Retention(max_age_seconds=604_800, max_bytes=1 << 30),
         "compact": True,
+        "journal_selection": Selection(drop=("*.*.password",)),
         "shutdown_timeout": "3s",
         "publication_interval": "1m",
         "buffer_bytes": 32 * 1024**2,

@@ -1,4 +1,4 @@
-"""Random DDL on hierarchies of tables, while selections hide, select and exclude by parents.
+"""Random DDL on hierarchies of tables, while selections of a sink or of the journal hide, select and exclude by parents.
 
 The programs attach, detach, inherit, rename, move and create tables again, in plain, streamed and prepared transactions, and in
 savepoints that are rolled back, while the pipeline runs, and while it is stopped. If a sink stops because it cannot know what its
@@ -198,6 +198,11 @@ class Program:
         self._kind = self._chance.choice(list(SELECTIONS))
         self._selection = SELECTIONS[self._kind]
         self._kept = {self._chance.choice(["journal", "state_dir"]): str(folder / "kept")}
+        # Whether the selection is the journal's, and the sink has none.
+        self._journals = (
+            "journal" in self._kept and self._kind in ("mask", "drop") and self._chance.random() < 0.7
+        )
+        self._folder = folder
         self._streams = self._chance.random() < 0.5
         self.workload = Workload(seed, plain=not self._streams)
         self.sink = MemorySink()
@@ -205,8 +210,10 @@ class Program:
 
     def _pipeline(self) -> Pipeline:
         source = self._published.source(streaming="on" if self._streams else "off", two_phase=True)
-        delivery = Delivery(self.sink, selection=Selection(**self._selection, secret="s"))
-        return Pipeline(source, {"sink": delivery}, batches=BatchPolicy(flush_seconds=0.02), **self._kept)
+        selection = Selection(**self._selection, secret="s")
+        delivery = Delivery(self.sink, selection=None if self._journals else selection)
+        kept = self._kept | ({"journal_selection": selection} if self._journals else {})
+        return Pipeline(source, {"sink": delivery}, batches=BatchPolicy(flush_seconds=0.02), **kept)
 
     async def run(self) -> None:
         """Run until the last row, or until a sink stops because it cannot know what a selection means."""
@@ -284,6 +291,9 @@ class Program:
         if self._kind in ("mask", "drop"):
             assert set() == shown
             assert set(rows) == got
+            if self._journals:
+                files = [each for each in self._folder.rglob("*") if each.is_file()]
+                assert [] == [each for each in files if SECRET.encode() in each.read_bytes()]
         elif self._kind == "exclude":
             assert set() == shown
         else:

@@ -11,6 +11,7 @@ from aiorepl.lsn import LSN
 from aiorepl.snapshot.chunk_reader import RateLimit
 from aiorepl.snapshot.merging.merge import ChunkMerge
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import HidesKey, hides_no_key
 from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
 from aiorepl.transactions.spool import Spool
 
@@ -33,6 +34,7 @@ class SnapshotSource:
     :param connect: opens an asyncpg connection with the settings for text values.
     :param export: exports the snapshot of a temporary slot.
     :param binary: whether the stream is binary.
+    :param hides_key: as in ``plan_tables``.
     :param all_origins: whether the stream has changes of every replication origin.
     """
 
@@ -46,6 +48,7 @@ class SnapshotSource:
     rate: RateLimit
     binary: bool = False
     all_origins: bool = True
+    hides_key: HidesKey = hides_no_key
 
     async def published(self, connection: Any, oid: int) -> PublishedTable | None:
         """Look up a table; ``None`` if it is not published, or does not exist."""

@@ -153,7 +153,9 @@ class WindowReader:
         if files is None:
             raise Altered("it was dropped")
         if known is None or known.state != files.state or not reading.progress.parts:
-            (known,) = await plan_tables(reading.control, [table], source.publications, source.options)
+            (known,) = await plan_tables(
+                reading.control, [table], source.publications, source.options, source.hides_key
+            )
             plan = known
             await reading.update(lambda progress: progress.planned(plan))
             resumed = False

@@ -20,7 +20,7 @@ from aiorepl.snapshot.altered import Queried, TableAltered, require_same_partiti
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import plan_tables
+from aiorepl.snapshot.planning import HidesKey, hides_no_key, plan_tables
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import (
     BACKEND,
@@ -102,15 +102,16 @@ class ExportedSnapshot:
             self.name = await connection.fetchval("SELECT pg_catalog.pg_export_snapshot()")
             self.time = from_datetime(await connection.fetchval("SELECT now()"))
 
-    async def plan(self) -> SnapshotPlan:
+    async def plan(self, hides_key: HidesKey = hides_no_key) -> SnapshotPlan:
         """Cut the tables into chunks.
 
+        :param hides_key: as in ``plan_tables``.
         :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.
         """
         with self._until_ended():
             return SnapshotPlan(
-                await plan_tables(self._connection, self.tables, self._publications, self._options)
+                await plan_tables(self._connection, self.tables, self._publications, self._options, hides_key)
             )
 
     async def describe(self, types: Types, *, binary: bool = False) -> dict[int, DescribedTable]:

@@ -32,6 +32,7 @@ from aiorepl.snapshot.initial.exported import ExportedSnapshot
 from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.lock_watch import watch_waiters
 from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.planning import HidesKey, hides_no_key
 from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked, translating
 from aiorepl.snapshot.statistics import TableCounters
 from aiorepl.snapshot.truncates import truncate
@@ -114,13 +115,14 @@ class InitialSnapshot:
         self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
         self._tables = await exported.describe(self._types, binary=self._binary)
 
-    async def plan(self) -> SnapshotPlan:
+    async def plan(self, hides_key: HidesKey = hides_no_key) -> SnapshotPlan:
         """Cut the tables into chunks.
 
+        :param hides_key: as in ``plan_tables``.
         :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises ConnectionLost, ServerError: the server failed.
         """
-        return await self._begun().plan()
+        return await self._begun().plan(hides_key)
 
     @property
     def name(self) -> str:

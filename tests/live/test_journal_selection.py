@@ -1,0 +1,122 @@
+"""The journal's own selection: what is dropped or masked before the journal is written is in no file below it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SnapshotOptions, Source
+from aiorepl.history.opening import open_compaction
+from aiorepl.testing.faults import MemorySink
+
+EVERY_SERVER = pytest.mark.parametrize("server", [14, 16, 18], indirect=True)
+SECRET = "ada@example"
+SELECTION = Selection(mask=("*.*.email*",), drop=("*.*.password",), secret="s")
+TABLES = (
+    "CREATE TABLE people (id int PRIMARY KEY, email text, password text, note text)",
+    "ALTER TABLE people REPLICA IDENTITY FULL",
+    "CREATE TABLE parts (email text PRIMARY KEY, password text) PARTITION BY RANGE (email)",
+    "CREATE TABLE few PARTITION OF parts FOR VALUES FROM ('a') TO ('b')",
+    "DROP PUBLICATION p",
+    "CREATE PUBLICATION p FOR TABLE people, parts WITH (publish_via_partition_root = true)",
+    f"INSERT INTO people SELECT i, '{SECRET}' || i, '{SECRET}', 'read' FROM generate_series(1, 100) i",
+    f"INSERT INTO parts SELECT '{SECRET}' || i, '{SECRET}' FROM generate_series(1, 5000) i",
+    "ANALYZE",
+)
+# Rows that are read, of the stream, and one TRUNCATE.
+CHANGES = 5100 + 3 + 9 + 10001 + 1
+STREAM = (
+    f"INSERT INTO people VALUES (1001, '{SECRET}', repeat('{SECRET}', 10000), 'inserted')",
+    f"UPDATE people SET note = 'updated', email = '{SECRET}' WHERE id = 1001",
+    "UPDATE people SET id = 1002 WHERE id = 1001",
+    "DELETE FROM people WHERE id < 10",
+    f"ALTER TABLE people ADD email2 text DEFAULT '{SECRET}'",
+    f"INSERT INTO people SELECT i, '{SECRET}', '{SECRET}', 'large' FROM generate_series(2000, 12000) i",
+    "TRUNCATE parts",
+)
+
+
+def masked(value: str) -> str:
+    return hmac.digest(b"s", value.encode(), "sha256").hex()
+
+
+def history_rows(journal: Path) -> list[dict[str, Any]]:
+    return [
+        row
+        for file in journal.rglob("*.parquet")
+        for row in pq.read_table(file).to_pylist()
+        if row.get("email") is not None
+    ]
+
+
+def leaks(folder: Path, secret: str = SECRET) -> list[str]:
+    """The files with the secret, decompressed if they are Parquet."""
+    found = []
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        data = file.read_bytes()
+        if file.suffix == ".parquet":
+            data += str(pq.read_table(file).to_pylist()).encode() + str(pq.read_metadata(file)).encode()
+        if secret.encode() in data:
+            found.append(str(file.relative_to(folder)))
+    return found
+
+
+@EVERY_SERVER
+async def test_no_byte_of_hidden_values(published, tmp_path):
+    """Snapshot, stream, spools, history: no file below the journal has a hidden value; everything else is there."""
+    await published.execute(*TABLES)
+    sink, narrow = MemorySink(), MemorySink()
+    running = Pipeline(
+        published.source(create_slot=True, streaming="on", transaction_buffer_bytes=65536),
+        {"sink": sink, "narrow": Delivery(narrow, selection=Selection(drop=("*.*.email*",)))},
+        journal=tmp_path / "journal",
+        journal_selection=SELECTION,
+        snapshot=SnapshotOptions(chunk_bytes=16384),
+        batches=BatchPolicy(flush_seconds=0.02),
+    )
+    async with running:
+        await sink.wait_for_changes(5100)
+        await published.execute(*STREAM)
+        for each in (sink, narrow):
+            await each.wait_for_changes(CHANGES)
+    open_compaction(tmp_path / "journal").run()
+    assert [] == leaks(tmp_path)
+
+    rows = [change.new for change in sink.changes if change.kind in ("insert", "read", "update")]
+    assert CHANGES - 10 == len(rows)
+    assert {False} == {"password" in row for row in rows}
+    assert {masked(SECRET + str(i)) for i in range(1, 5001)} <= {row["email"] for row in rows}
+    assert masked(SECRET) == rows[-1]["email"]
+    assert {"id", "note"} == narrow.changes[-2].new.keys()
+    history = {row["email"] for row in history_rows(tmp_path / "journal")}
+    assert history == {row["email"] for row in rows}
+
+
+def refusals() -> Iterator[tuple[dict[str, Any], str]]:
+    """Options of a pipeline, and the error."""
+    yield {"journal_selection": SELECTION}, "journal_selection needs a journal"
+    for choice in ({"tables": ("public.people",)}, {"kinds": ("insert",)}):
+        yield (
+            {"journal": "x", "journal_selection": Selection(**choice)},
+            "no tables or kinds: leave tables out",
+        )
+
+
+@pytest.mark.parametrize(("options", "error"), [*refusals()])
+def test_refusals(options, error):
+    """A journal has whole transactions, so its selection leaves out no changes."""
+    with pytest.raises(ConfigurationError, match=error):
+        Pipeline(Source("postgresql://x/y", slot="s", publication="p"), [MemorySink()], **options)
+
+
+async def test_a_pattern_that_matches_nothing(published, tmp_path):
+    """A misspelled column would stay in the clear, so the start is refused."""
+    await published.create_slot()
+    selection = Selection(mask=("public.items.nme",), secret="s")
+    with pytest.raises(ConfigurationError, match=r"sink journal: mask: 'public.items.nme' matches no column"):
+        await Pipeline(published.source(), journal=tmp_path / "journal", journal_selection=selection).run()
