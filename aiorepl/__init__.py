@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from aiorepl.sink import Batch, Rejection, RoutingKey, Sink, SinkContext, SyncSink
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
-    from aiorepl.source.stream import ReplicationStream, ReplicationTransaction, connect
+    from aiorepl.source.stream import ReplicationStream, connect
+    from aiorepl.source.transaction_stream import ReplicationTransaction
     from aiorepl.storage.objects.location import ObjectStore
     from aiorepl.transactions.changes import (
         Change,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     )
     from aiorepl.transactions.lazy_changes import TableRows
     from aiorepl.transactions.publication_changes import PublicationChange
+    from aiorepl.transactions.resync import Resync
     from aiorepl.transactions.rows import Row
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
@@ -81,7 +83,8 @@ _NAMES = {
     "aiorepl.transforms.selection": ("Selection",),
     "aiorepl.snapshot.options": ("SnapshotOptions",),
     "aiorepl.source.source": ("Source",),
-    "aiorepl.source.stream": ("ReplicationStream", "ReplicationTransaction", "connect"),
+    "aiorepl.source.stream": ("ReplicationStream", "connect"),
+    "aiorepl.source.transaction_stream": ("ReplicationTransaction",),
     "aiorepl.errors": (
         "AioreplError",
         "ConfigurationError",
@@ -119,6 +122,7 @@ _NAMES = {
     ),
     "aiorepl.transactions.lazy_changes": ("TableRows",),
     "aiorepl.transactions.publication_changes": ("PublicationChange",),
+    "aiorepl.transactions.resync": ("Resync",),
     "aiorepl.transactions.rows": ("Row",),
     "aiorepl.transactions.schema_changes": ("SchemaChange",),
     "aiorepl.transactions.slices": ("Slice",),
@@ -166,6 +170,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Message",
     "SchemaChange",
     "PublicationChange",
+    "Resync",
     "SchemaChanged",
     "event_id",
     "Relation",

@@ -24,6 +24,7 @@ from aiorepl.source.catalog.tables import Name
 from aiorepl.suggestions import suggestion
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, Read, RowChange, Truncate, Update
 from aiorepl.transactions.models import model_of
+from aiorepl.transactions.resync import Resync
 from aiorepl.transforms.patterns import Patterns, quote
 
 RowKind = Literal["insert", "read", "update", "delete"]
@@ -60,6 +61,7 @@ class Router(Sink):
         # The handlers by kind and tables, because a stream has many changes of few tables.
         self._found: dict[tuple[str, tuple[Name, ...]], tuple[_Handler, ...]] = {}
         self._messages: dict[str, list[Callable[[Message], Awaitable[None]]]] = {}
+        self._resyncs: list[Callable[[Resync], Awaitable[None]]] = []
 
     # mypy and pyright check a handler's parameters by the literal kind.
     @overload
@@ -134,6 +136,13 @@ class Router(Sink):
 
         return add
 
+    def on_resync(self, function: Callable[[Resync], Awaitable[None]]) -> Callable[[Resync], Awaitable[None]]:
+        """Add the decorated coroutine function as a handler of a ``Resync``. A temporary slot needs one: ``@router.on_resync``."""
+        _require_coroutine_function(function)
+        self._resyncs.append(function)
+        self.takes_resync = True
+        return function
+
     async def handle(self, change: Change) -> None:
         """Call the handlers of a change.
 
@@ -142,6 +151,10 @@ class Router(Sink):
         if isinstance(change, Message):
             for on_message in self._messages.get(change.prefix, ()):
                 await on_message(change)
+            return
+        if isinstance(change, Resync):
+            for on_resync in self._resyncs:
+                await on_resync(change)
             return
         tables: tuple[Name, ...] = ()
         if isinstance(change, RowChange):

@@ -146,7 +146,7 @@ def tail(
         ),
         [Delivery(sink, schema_changes=schema_changes)],
         until=until,
-        reconnect=None if no_reconnect else FOR_EVER,
+        reconnect=None if no_reconnect or temporary else FOR_EVER,
         publication_interval=None,
     )
     try:

@@ -107,6 +107,12 @@ class Batcher:
         self._partial_rows -= 0 if self._max_rows is None else len(batch)
         return batch
 
+    def drop_partial(self) -> int:
+        """Drop the unfinished transaction. Return how many added slices are complete with that."""
+        pieces = len(self._partial)
+        self._partial, self._partial_bytes, self._partial_rows = [], 0, 0
+        return pieces if self._max_rows is None else sum(self._last_pieces.pop() for _ in range(pieces))
+
     def added(self, batch: Batch) -> int:
         """Return how many added slices are complete with ``batch``. Call once for each batch, in the order of ``take``."""
         pieces = len(batch.slices)

@@ -25,6 +25,7 @@ from aiorepl.sink import Batch, RoutingKey
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -77,7 +78,7 @@ def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterat
     stage = _Stage()
     for index, part in enumerate(batch.slices):
         for change in part.changes:
-            beside_rows = isinstance(change, (SchemaChange, PublicationChange))
+            beside_rows = isinstance(change, (SchemaChange, PublicationChange, Resync))
             keys = None if beside_rows else ordering_keys(change)
             if keys is not None:
                 stage.add(index, change, keys)

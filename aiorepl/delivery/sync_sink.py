@@ -23,6 +23,7 @@ class ThreadedSink(Sink):
         self.supports_prepared = sink.supports_prepared
         self.needs_attributes = sink.needs_attributes
         self.concurrent = sink.concurrent
+        self.takes_resync = sink.takes_resync
 
     @property
     def durable_on_write(self) -> bool:

@@ -24,6 +24,7 @@ from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import identifies
 from aiorepl.transactions.replay import ReplayFilter
+from aiorepl.transactions.resync import is_resync
 from aiorepl.transactions.schema_changes import SchemaTracker
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.filter import StreamFilter
@@ -171,6 +172,13 @@ class SinkWorker:
             part = self._cursor.take()
             if part is None:
                 break
+            if is_resync(part):
+                # The end of an unfinished transaction never comes. LSNs may begin again at a lower one.
+                self._dropped += self._batcher.drop_partial()
+                assert part.end_lsn is not None
+                self._received = ReplayFilter(part.end_lsn)
+                self._batcher.add(part)
+                continue
             new = self._received.take(part)
             if new is None:
                 self._dropped += 1

@@ -27,6 +27,7 @@ from aiorepl.position import Position
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change
+from aiorepl.transactions.resync import is_resync
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.function import Transformer, TransformFailed
 
@@ -248,7 +249,12 @@ class SinkWriter:
         return parts
 
     async def _divert(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
-        """Write these slices to the dead letters, or count them as skipped."""
+        """Write these slices to the dead letters, or count them as skipped.
+
+        :raises SinkError: the sink rejects a ``Resync``: without it, the sink would keep what is out of date.
+        """
+        if any(map(is_resync, parts)):
+            raise SinkError(f"sink {self._name} rejects a Resync: {error}") from error
         count = sum(len(part.changes) for part in parts)
         first = next((part.transaction.commit_lsn for part in parts if part.transaction is not None), None)
         where = "" if first is None else f" from {first} on"

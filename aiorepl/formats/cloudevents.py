@@ -45,6 +45,7 @@ class CloudEventsFormat(Format):
 
     content_type = "application/cloudevents+json"
     supports_prepared = True
+    has_resync = True
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -85,7 +86,7 @@ class DebeziumFormat(Format):
 
         Changes of schemas and publications are dropped, because Debezium's PostgreSQL connector does not report them.
         """
-        if isinstance(change, (SchemaChange, PublicationChange)):
+        if isinstance(change, (SchemaChange, PublicationChange, Resync)):
             return ()
         if isinstance(change, Truncate):
             return by_table(change)

@@ -12,6 +12,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.transactions.changes import Change, Message, Truncate
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction, to_datetime
@@ -39,6 +40,9 @@ class Format:
 
     supports_prepared: bool = False
     """Whether the format has events for PREPARE and for the decision, so that a transaction may be delivered at PREPARE."""
+
+    has_resync: bool = False
+    """Whether the format has an event for a ``Resync``."""
 
     def __init__(self, *, boundaries: bool = False) -> None:
         self.boundaries = boundaries
@@ -137,7 +141,7 @@ def event_id(change: Change) -> str:
     It is unique within a slot. A schema change has the ordinal of the row after it: ``"<commit LSN>-<ordinal>-schema"``. A
     message between transactions has ``"<LSN>-message"``, with the LSN of its end, at which a commit record may begin. A
     transaction that is delivered at PREPARE has the LSN of the PREPARE. A change of a publication has
-    ``"<LSN>-<ordinal>-publication"``, with the LSN at which it was noticed.
+    ``"<LSN>-<ordinal>-publication"``, with the LSN at which it was noticed. A resync has ``"<LSN>-resync"``.
     """
     if change.transaction is not None:
         identity = f"{change.transaction.commit_lsn}-{change.ordinal}"
@@ -146,6 +150,8 @@ def event_id(change: Change) -> str:
         return f"{change.lsn}-message"
     if isinstance(change, PublicationChange):
         return f"{change.lsn}-{change.ordinal}-publication"
+    if isinstance(change, Resync):
+        return f"{change.lsn}-resync"
     raise TypeError("a row change outside a transaction")
 
 
@@ -153,7 +159,7 @@ def commit_lsn(change: Change) -> LSN:
     """Return the LSN with which ``event_id`` begins."""
     if change.transaction is not None:
         return change.transaction.commit_lsn
-    if isinstance(change, (Message, PublicationChange)):
+    if isinstance(change, (Message, PublicationChange, Resync)):
         return change.lsn
     raise TypeError("a row change outside a transaction")
 

@@ -27,6 +27,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
@@ -45,6 +46,7 @@ class NativeFormat(Format):
     """
 
     supports_prepared = True
+    has_resync = True
 
     def __init__(self, *, values: Values = "typed", boundaries: bool = False) -> None:
         super().__init__(boundaries=boundaries)
@@ -84,6 +86,10 @@ class NativeFormat(Format):
             return schema_event(change)
         if isinstance(change, PublicationChange):
             return publication_event(change)
+        if isinstance(change, Resync):
+            after = None if change.after is None else str(change.after)
+            event = {"kind": "resync", "lsn": str(change.lsn), "after": after, "reason": change.reason}
+            return orjson.dumps(event)
         raise TypeError(f"no native event for {type(change).__name__}")
 
     def event_pieces(self, change: RowChange) -> Pieces:

@@ -17,6 +17,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, Update
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -33,6 +34,7 @@ _COLOURS: Final = {
     "message": "cyan",
     "schema": "magenta",
     "publication": "magenta",
+    "resync": "red",
 }
 _BARE: Final = ("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool")
 _ENDS: Final = {
@@ -54,6 +56,7 @@ class PrettyFormat(Format):
 
     content_type = "text/plain"
     supports_prepared = True
+    has_resync = True
 
     def __init__(self, *, colour: bool = False, width: int = 80, boundaries: bool = False) -> None:
         super().__init__(boundaries=boundaries)
@@ -77,6 +80,8 @@ class PrettyFormat(Format):
             name, rest = str(change.relation), _altered(change)
         elif isinstance(change, PublicationChange):
             name, rest = str(change.difference), f" {change.what}{'' if change.certain else '?'}"
+        elif isinstance(change, Resync):
+            name, rest = change.reason, ""
         else:
             raise TypeError(f"no line for {type(change).__name__}")
         verb = self._style(change.kind.upper(), fg=_COLOURS[change.kind], bold=True)

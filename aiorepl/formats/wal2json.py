@@ -20,6 +20,7 @@ from aiorepl.formats.type_names import type_name
 from aiorepl.pgoutput.relations import Column
 from aiorepl.transactions.changes import Change, Delete, Message, RowChange, Truncate, Update
 from aiorepl.transactions.publication_changes import PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
@@ -78,7 +79,7 @@ class Wal2JsonFormat(Format):
 
     def split(self, change: Change) -> tuple[Change, ...]:
         """Split a truncate by table, and drop changes of schemas and publications, which wal2json does not report."""
-        if isinstance(change, (SchemaChange, PublicationChange)):
+        if isinstance(change, (SchemaChange, PublicationChange, Resync)):
             return ()
         return by_table(change) if isinstance(change, Truncate) else (change,)
 

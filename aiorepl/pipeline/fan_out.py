@@ -193,6 +193,10 @@ class FanOut(ABC):
         name: str, delivery: ResolvedDelivery, stored: Position | None, begin: Position
     ) -> None:
         if stored is not None:
+            if delivery.sink.takes_resync:
+                raise ConfigurationError(
+                    f"sink {name} has takes_resync, so it cannot keep a position: return None from its open"
+                )
             stored.require_same_source(begin, f"sink {name}")
             if delivery.concurrency > 1:
                 raise ConfigurationError(
@@ -319,6 +323,9 @@ class FanOut(ABC):
         merge = self._snapshot_source.merge
         while merge.before_delivery:
             await merge.before_delivery.pop(0)()
+        if merge.signals and self._capture.resyncs:
+            _log.warning("a signal is ignored, because slot %s is temporary", self._capture.source.slot)
+            merge.signals.clear()
         if merge.signals:
             # Record the tables before the slot can be confirmed past their descriptions.
             await self.snapshots.accept_signals()

@@ -28,6 +28,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
+from aiorepl.pipeline.ephemeral import NO_TABLES, require_resync
 from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, PublicationPolicy
@@ -215,7 +216,12 @@ class Pipeline:
             if numbered and source.has_catalog
             else None,
         )
-        if source.has_catalog:
+        if self._capture.resyncs:
+            reads = bool(snapshot) or resnapshot or policy.reads
+            require_resync(
+                {name: each.sink for name, each in deliveries.items()}, journal=journaled, reads=reads
+            )
+        elif source.has_catalog:
             self._capture.request_control_messages()
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
@@ -360,6 +366,8 @@ class Pipeline:
         """
         if not self._source.has_catalog:
             raise ConfigurationError(f"a {type(self._source).__name__} has no tables that could be read")
+        if self._capture.resyncs:
+            raise ConfigurationError(NO_TABLES)
         await self._snapshots.request(table, where)
 
     async def started(self) -> None:

@@ -32,6 +32,11 @@ class PublicationPolicy:
             if self.interval is None and getattr(self, name) != DEFAULT:
                 raise ConfigurationError(f"{name} needs publication_interval: without it nothing is noticed")
 
+    @property
+    def reads(self) -> bool:
+        """Whether tables may be read."""
+        return self.on_new_table == "snapshot" or self.on_partition_change != "warn"
+
     def acts(self, found: Difference) -> bool:
         """Whether tables are read because of a difference."""
         if found.what == "table_added":

@@ -2,7 +2,8 @@
 
 After a lost connection it reconnects, checks that the stream is the same one (``same_stream``), and resumes after the last
 transaction that was received whole. It drops the changes of an unfinished transaction that it has already returned. So consumers
-get no duplicates within a process, unless one calls ``rewind``.
+get no duplicates within a process, unless one calls ``rewind``. A temporary slot is lost with its connection: the capture creates
+another one, and returns a ``Resync`` before the first change.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from aiorepl.source.session import Session, TransactionBufferStatistics
 from aiorepl.source.source import Source
 from aiorepl.source.visibility import Visibility
 from aiorepl.transactions.pending import DoubtfulMessages
+from aiorepl.transactions.resync import START, Resync
 from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.spool import Spool
@@ -56,13 +58,13 @@ _log = logger("aiorepl.capture")
 _OWN_RECONNECT: Final = RetryPolicy(timeout=10.0)
 
 
-def _may_be_due_to_streaming(error: Exception, source: Source) -> bool:
+def _may_be_due_to_streaming(error: Exception, source: Source, *, resyncs: bool) -> bool:
     """Whether the server may send the same transactions without an error if it decodes them after their commit.
 
     While a transaction is in progress that alters publications or tables, the server may see a wrong catalog. Then it does not
     find the publication, or fails with an internal error.
     """
-    if source.temporary or source.streaming == "off":
+    if (source.temporary and not resyncs) or source.streaming == "off":
         return False
     match error:
         case DoubtfulMessages() | MissingPublication():
@@ -107,6 +109,12 @@ class Capture:
         self._until = _checked(until)
         self.ends_now: Final = self._until == "now" and not source.temporary
         """Whether the stream ends at the end that WAL had at the start. ``read_on`` continues it."""
+        self.resyncs: Final = source.temporary and retry is not None and self._until is None
+        """Whether the stream begins with a ``Resync``, and goes on with another one after a lost connection."""
+        # The reason of the next ``Resync``, and the end of what was returned before it.
+        self._lost, self._returned = START, LSN(0)
+        # How far the stream had come with the last transaction, to measure the back-off between new slots.
+        self._advanced = LSN(0)
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
         self.counts = RowCounts()
@@ -232,6 +240,8 @@ class Capture:
         self._progress = CaptureProgress(after, next(iter(lasts), None))
         self._same = SameStream(self.source, self._progress, claims, refuted or raise_refuted)
         await self._start(connection, result, ledger)
+        if self.resyncs:
+            self._received = [Resync(result.position.lsn).slice()]
         return ledger
 
     async def receive(self) -> list[Slice] | None:
@@ -248,9 +258,11 @@ class Capture:
             try:
                 return await self._receive(self._session)
             except Exception as error:
+                if self._session is not None:
+                    self._lost = str(error)
                 # Reconnect first: only another connection sends the messages again that this session has consumed.
                 await self._abandon(error)
-                if _may_be_due_to_streaming(error, self.source):
+                if _may_be_due_to_streaming(error, self.source, resyncs=self.resyncs):
                     # Streaming stays off until the end of the process, because such transactions tend to recur.
                     self.source = replace(self.source, streaming="off")
                     _log.warning(
@@ -258,7 +270,9 @@ class Capture:
                     )
                 elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
-                pause = self._interruptions.pause(error, self._progress.furthest, monotonic())
+                # A new slot is no progress.
+                progress = self._advanced if self.resyncs else self._progress.furthest
+                pause = self._interruptions.pause(error, progress, monotonic())
                 if pause is None:
                     raise
                 _log.warning("reading from the source failed, reconnecting in %.1f s: %s", pause, error)
@@ -293,6 +307,10 @@ class Capture:
         self._progress.remember(slices, session.received_part)
         self._patience.received(self._progress.furthest)
         self._received = rest or None
+        if self.resyncs:
+            self._returned = self._progress.after
+            if any(part.transaction is not None for part in slices):
+                self._advanced = self._progress.furthest
         return slices
 
     async def visible(self, transaction: Transaction) -> None:
@@ -426,13 +444,16 @@ class Capture:
             return
         self.reconnects += 1
         self.last_error = None
-        _log.warning("reconnected to the source, continuing at %s", self._progress.after)
+        how = " with a new slot, without what was committed before" if self.resyncs else ""
+        _log.warning("reconnected to the source, continuing at %s%s", self._progress.after, how)
 
     async def _reconnect_once(self, previous: PreflightResult) -> tuple[Connection, PreflightResult]:
         assert self.ledger is not None
         try:
             connection = await self.source.open()
             try:
+                if self.resyncs:
+                    return connection, await self._begin_again(connection, previous, self.ledger)
                 furthest = previous.position.at(self._progress.furthest)
                 result = await preflight(
                     connection,
@@ -454,6 +475,36 @@ class Capture:
                 self._patience.unreachable(monotonic())
             raise
         return connection, result
+
+    async def _begin_again(
+        self, connection: Connection, previous: PreflightResult, ledger: Ledger
+    ) -> PreflightResult:
+        """Create a temporary slot in place of the lost one, and begin its stream with a ``Resync``.
+
+        Its LSNs may be lower than the earlier ones, as after a failover that lost transactions.
+
+        The slot keeps its name: a fresh one would leave the lost slot beside it, with the WAL that it keeps, until the server notices that
+        the connection is lost. While the server has the lost slot, the attempt fails with ``SlotError``, and is repeated.
+        """
+        result = await preflight(
+            connection,
+            self.source,
+            create=True,
+            tables=self.tables,
+            waits=self._waits,
+            deliver_prepared=self._deliver_prepared,
+            control_messages=self._control_messages,
+        )
+        previous.position.require_same_source(result.position, "this pipeline")
+        lsn = result.position.lsn
+        ledger.restart(lsn)
+        # The server may have another catalog.
+        self.types = Types()
+        self._progress = CaptureProgress(lsn)
+        self._same = SameStream(self.source, self._progress, (), raise_refuted)
+        await self._start(connection, result, ledger)
+        self._received = [Resync(lsn, self._lost, self._returned or None).slice()]
+        return result
 
 
 def _checked(until: Any) -> LSN | Literal["now"] | None:

@@ -136,6 +136,16 @@ class Ledger:
         self._advance()
         return lsn >= self._confirmed
 
+    def restart(self, lsn: LSN) -> None:
+        """Begin the stream of another slot at ``lsn``. A sink may still report transactions of the earlier slot.
+
+        Such a report may confirm transactions that the sink does not have. The slot is temporary, so nobody reads them again.
+        """
+        self._slot_lsn = self._received = self._end = self._flushed = self._confirmed = lsn
+        self._durable = dict.fromkeys(self._durable, lsn)
+        self._accepted = dict(self._durable)
+        self._holds.clear()
+
     def hold(self, gid: str, prepared: LSN) -> None:
         """Confirm nothing after the current end until ``release``, because a prepared transaction is kept in this process.
 

@@ -5,10 +5,6 @@ The consumer pulls. While it does not, about a megabyte is read ahead and then t
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Iterator
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack, overload
 
@@ -22,14 +18,11 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.source.capture import Capture
 from aiorepl.source.ledger import Ledger
 from aiorepl.source.source import Source, SourceOptions
+from aiorepl.source.transaction_stream import ReplicationTransaction, TransactionStream
 from aiorepl.suggestions import require_options
-from aiorepl.transactions.changes import Change
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import Transaction
 
 _CONSUMER: Final = "stream"
-# Yield to other tasks after this many bytes.
-_TURN_BYTES: Final = 1024 * 1024
 
 FOR_EVER: Final = RetryPolicy(timeout=None)
 
@@ -90,7 +83,7 @@ def connect(
     return ReplicationStream(Capture(source, retry=reconnect, until=until))
 
 
-class ReplicationStream:
+class ReplicationStream(TransactionStream):
     """The transactions of a slot, in commit order. ``aiorepl.connect`` makes a stream; one task may use it.
 
     Any call may be cancelled and repeated without loss. A step in progress (a reconnect, a catalog look-up, a poll of the
@@ -98,13 +91,8 @@ class ReplicationStream:
     """
 
     def __init__(self, capture: Capture) -> None:
+        super().__init__(Resumable(capture.receive, "aiorepl stream"))
         self._capture = capture
-        self._slices: deque[Slice] = deque()
-        # Bytes returned since the last yield to the event loop.
-        self._bytes_since_yield = 0
-        self._receiving = Resumable(capture.receive, "aiorepl stream")
-        self._finished = False
-        self._current: ReplicationTransaction | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -122,22 +110,6 @@ class ReplicationStream:
     ) -> None:
         await self._stop()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ReplicationTransaction:
-        while True:
-            if self._current is not None:
-                await self._current.skip()
-            part = await self._slice()
-            if part is None:
-                raise StopAsyncIteration
-            if part.transaction is None and not part.changes:
-                self._acknowledge_idle(part)
-                continue
-            self._current = ReplicationTransaction(self, part)
-            return self._current
-
     @property
     def confirmed(self) -> LSN:
         """The LSN with which the next status confirms the slot: all transactions that end before this LSN are acknowledged.
@@ -149,12 +121,14 @@ class ReplicationStream:
     async def ack(self, transaction: ReplicationTransaction) -> None:
         """Acknowledge everything up to the end of ``transaction``: the consumer has made it durable.
 
-        The next status confirms it to the server, within about a second. If this process crashes before that, or the server crashes
+        The next status confirms it to the server, within about a second. Of a void transaction there is nothing to confirm. If this process crashes before that, or the server crashes
         before its next checkpoint, the next start may deliver the transaction again.
 
         :raises ValueError: the transaction has not been read to its end, or is of another stream.
         :raises RuntimeError: the stream was not entered, or is closed: nothing would be confirmed.
         """
+        if transaction.void:
+            return
         if transaction._stream is not self:
             raise ValueError("acknowledge a transaction to the stream that it was read from")
         if self._closed:
@@ -200,94 +174,9 @@ class ReplicationStream:
             finally:
                 await self._capture.stop()
 
-    async def _slice(self) -> Slice | None:
-        if self._bytes_since_yield >= _TURN_BYTES:
-            # A consumer that never waits would delay status updates until a huge transaction is read. Reset before the
-            # await, because a cancelled await yields as well.
-            self._bytes_since_yield = 0
-            await asyncio.sleep(0)
-        while not self._slices:
-            slices = None if self._finished else await self._receiving.result()
-            if slices is None:
-                self._finished = True
-                return None
-            self._slices.extend(slices)
-        part = self._slices.popleft()
-        self._bytes_since_yield += part.size
-        return part
-
-    def _acknowledge_idle(self, part: Slice) -> None:
+    def _passed(self, part: Slice) -> None:
         """Acknowledge WAL without changes, if every transaction before it is acknowledged."""
         previous = self._current
         acknowledged = previous is None or (previous.end_lsn or LSN(0)) <= self._ledger.flushed
         if part.end_lsn is not None and acknowledged:
             self._ledger.durable(_CONSUMER, part.end_lsn)
-
-
-class ReplicationTransaction:
-    """A transaction being read: ``async for change in transaction``. The next transaction skips its unread rest.
-
-    A message that is not transactional comes as a transaction of its own, whose ``xid``, ``commit_lsn`` and ``commit_time`` are
-    ``None``.
-    """
-
-    def __init__(self, stream: ReplicationStream, first: Slice) -> None:
-        self._stream = stream
-        self._slice = first
-        # The rest of the slice, iterated lazily because it may be on disk.
-        self._changes: Iterator[Change] | None = None
-        self.transaction: Transaction | None = first.transaction
-        self.end_lsn: LSN | None = None
-        """The end LSN, which ``ack`` confirms; ``None`` until everything has been read."""
-
-    @property
-    def xid(self) -> int | None:
-        """The transaction id."""
-        return None if self.transaction is None else self.transaction.xid
-
-    @property
-    def commit_lsn(self) -> LSN | None:
-        """The LSN where the commit record starts."""
-        return None if self.transaction is None else self.transaction.commit_lsn
-
-    @property
-    def commit_time(self) -> datetime | None:
-        """The time of the commit, in UTC."""
-        return None if self.transaction is None else self.transaction.commit_time
-
-    @property
-    def origin(self) -> str | None:
-        """The name of the replication origin; ``None`` for a local transaction."""
-        return None if self.transaction is None else self.transaction.origin
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Change:
-        while True:
-            if self._changes is None:
-                self._changes = iter(self._slice.changes)
-            for change in self._changes:
-                return change
-            if not await self._advance():
-                raise StopAsyncIteration
-
-    async def skip(self) -> None:
-        """Skip to the end of the transaction."""
-        while await self._advance():
-            pass
-
-    async def _advance(self) -> bool:
-        """Go to the next slice, if there is one."""
-        if self._slice.last:
-            self._changes = iter(())
-            self.end_lsn = self._slice.end_lsn
-            return False
-        part = await self._stream._slice()
-        if part is None:
-            return False
-        self._slice, self._changes = part, None
-        return True
-
-    def __repr__(self) -> str:
-        return f"<ReplicationTransaction {self.xid} at {self.commit_lsn}>"

@@ -28,7 +28,7 @@ _LARGE_COLUMN: Final = 256 * 1024
 
 
 M = TypeVar("M")
-Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema", "publication"]
+Kind = Literal["insert", "read", "update", "delete", "truncate", "message", "schema", "publication", "resync"]
 
 
 class Change:

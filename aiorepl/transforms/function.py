@@ -11,6 +11,7 @@ from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientEr
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch
 from aiorepl.transactions.changes import Change
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.slices import Slice
 
 Transform = Callable[[Change], Awaitable[Change | None] | Change | None]
@@ -67,6 +68,9 @@ class Transformer:
         for part in batch.slices:
             kept: list[Change] = []
             for change in part.changes:
+                if isinstance(change, Resync):
+                    kept.append(change)
+                    continue
                 try:
                     result = await self._retry(change)
                 except SinkError as error:

@@ -25,7 +25,7 @@ def slot_problem(error: Exception, slot: str, *, wanted: bool = True) -> Excepti
                 busy=True,
             )
         case "42710":
-            return SlotError(f"replication slot {slot!r} exists already")
+            return SlotError(f"replication slot {slot!r} exists already", busy=True)
         case "53400":
             return SlotError(f"{message}: raise max_replication_slots, or drop an unused slot")
         case "42501":

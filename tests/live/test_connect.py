@@ -160,7 +160,7 @@ async def test_unchanged_is_not_null(published):
 async def test_a_temporary_slot(published):
     """A temporary slot is dropped with its connection."""
     count = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{published.slot}'"
-    async with connect(published, create_slot=True, temporary=True) as stream:
+    async with connect(published, create_slot=True, temporary=True, reconnect=None) as stream:
         assert 1 == await published.connection.fetchval(count)
         await published.execute("INSERT INTO items VALUES (1)")
         async for tx in stream:

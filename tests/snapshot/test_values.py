@@ -94,7 +94,7 @@ async def test_values_are_those_of_the_stream(loaded):
 
     sent = []
     source = Source(loaded.dsn, slot=loaded.slot, publication="p", create_slot=True, temporary=True)
-    async with connect(source) as stream:
+    async with connect(source, reconnect=None) as stream:
         for name, (_, rows) in TABLES.items():
             await loaded.connection.execute(f"INSERT INTO {name} VALUES {rows}")
         async for transaction in stream:
@@ -115,7 +115,7 @@ async def test_numbers_of_objects(loaded):
     source = Source(
         loaded.dsn, slot=f"{loaded.slot}_s", publication="p", create_slot=True, temporary=True, binary=True
     )
-    async with connect(source) as stream:
+    async with connect(source, reconnect=None) as stream:
         await loaded.connection.execute(f"DELETE FROM t; {insert}")
         async for transaction in stream:
             _, sent = [change async for change in transaction]

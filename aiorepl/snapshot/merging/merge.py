@@ -18,6 +18,7 @@ from aiorepl.snapshot.merging.watermarks import Watermark
 from aiorepl.snapshot.merging.window import Window
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.control_messages import SIGNAL, is_control
+from aiorepl.transactions.resync import is_resync
 from aiorepl.transactions.slices import Slice
 
 _log = logger("aiorepl.snapshot")
@@ -208,7 +209,7 @@ class ChunkMerge:
 
 
 def _is_message(part: Slice) -> bool:
-    return part.transaction is None and len(part.changes) > 0
+    return part.transaction is None and len(part.changes) > 0 and not is_resync(part)
 
 
 def _message_of(part: Slice) -> Message:

@@ -63,6 +63,10 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
         raise SlotError(
             f"slot {slot.name!r} belongs to database {slot.database!r}, the DSN names {database!r}"
         )
+    if source.temporary and not slot.temporary and source.has_catalog:
+        raise SlotError(
+            f"slot {slot.name!r} is permanent: use another name for the temporary slot, or leave out temporary (--temporary)"
+        )
     if slot.active and not slot.confirmed_flush_lsn:
         raise SlotError(
             f"slot {slot.name!r} is being created by process {slot.active_pid} on the server, which waits for open transactions: wait, "
