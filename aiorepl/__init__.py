@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from aiorepl.formats.format import event_id
     from aiorepl.formats.routing import Routing
+    from aiorepl.invalidations import Invalidated, Invalidations
     from aiorepl.lsn import LSN
     from aiorepl.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
     from aiorepl.pgoutput.relations import Relation
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from aiorepl.router import Router
     from aiorepl.sink import Batch, Rejection, RoutingKey, Sink, SinkContext, SyncSink
     from aiorepl.snapshot.options import SnapshotOptions
+    from aiorepl.source.followed import JournalStream, follow
     from aiorepl.source.source import Source
     from aiorepl.source.stream import ReplicationStream, connect
     from aiorepl.source.transaction_stream import ReplicationTransaction
@@ -83,6 +85,7 @@ _NAMES = {
     "aiorepl.transforms.selection": ("Selection",),
     "aiorepl.snapshot.options": ("SnapshotOptions",),
     "aiorepl.source.source": ("Source",),
+    "aiorepl.source.followed": ("JournalStream", "follow"),
     "aiorepl.source.stream": ("ReplicationStream", "connect"),
     "aiorepl.source.transaction_stream": ("ReplicationTransaction",),
     "aiorepl.errors": (
@@ -103,6 +106,7 @@ _NAMES = {
     ),
     "aiorepl.formats.format": ("event_id",),
     "aiorepl.formats.routing": ("Routing",),
+    "aiorepl.invalidations": ("Invalidated", "Invalidations"),
     "aiorepl.lsn": ("LSN",),
     "aiorepl.storage.objects.location": ("ObjectStore",),
     "aiorepl.pgoutput.messages": ("CommitPrepared", "Prepare", "RollbackPrepared", "StreamPrepare"),
@@ -135,6 +139,8 @@ __all__ = [  # noqa: RUF022 - by theme
     "connect",
     "ReplicationStream",
     "ReplicationTransaction",
+    "follow",
+    "JournalStream",
     "Pipeline",
     "SnapshotOptions",
     "ObjectStore",
@@ -147,6 +153,8 @@ __all__ = [  # noqa: RUF022 - by theme
     "DeadLetters",
     "Selection",
     "Router",
+    "Invalidations",
+    "Invalidated",
     "Routing",
     "RoutingKey",
     "Sink",

@@ -56,7 +56,7 @@ ORDER = (
     {"history"},
     {"source"},
     {"transforms"},
-    {"delivery", "router"},
+    {"delivery", "router", "invalidations"},
     {"pipeline"},
     {"migration"},
     {"spark"},

@@ -280,13 +280,22 @@ class JournalReader:
                     "the journal %s has an accepted gap between %s and %s", self.url, gap.after, gap.until
                 )
             self._tell(chain, after)
-            segments = groups(chain.walk(after))
-            while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
-                read = Together(self._planned(planned, after))
-                while slices := await to_thread.run_sync(read.next):
-                    after = _end_of(slices, after)
-                    yield slices
+            async for slices in self.slices(chain, after):
+                after = end_of(slices, after)
+                yield slices
             yield []
+
+    async def slices(self, chain: Chain, after: LSN) -> AsyncGenerator[list[Slice]]:
+        """Yield the slices after ``after``, a block at a time, up to the end of ``chain``.
+
+        :raises JournalError: a segment is damaged, or was pruned meanwhile.
+        """
+        segments = groups(chain.walk(after))
+        while planned := await to_thread.run_sync(list, islice(segments, _PLANNED)):
+            read = Together(self._planned(planned, after))
+            while slices := await to_thread.run_sync(read.next):
+                after = end_of(slices, after)
+                yield slices
 
     def _tell(self, chain: Chain, after: LSN) -> None:
         """Log the tables that are not whole for a new reader, or that come without a snapshot after ``after``."""
@@ -306,7 +315,7 @@ class JournalReader:
         """Yield the slices of segments, a block at a time."""
         for parts in planned:
             for slices in self._parts(parts, after):
-                after = _end_of(slices, after)
+                after = end_of(slices, after)
                 yield slices
 
     def _parts(self, parts: list[Segment], after: LSN) -> Iterator[list[Slice]]:
@@ -323,7 +332,7 @@ class JournalReader:
             read = self._contents(segment, index.blocks[first:])
             while (slices := self._assemble(segment, read, assembler)) is not None:
                 if slices:
-                    after = _end_of(slices, after)
+                    after = end_of(slices, after)
                     yield slices
             first = 0
         last = parts[-1]
@@ -387,7 +396,7 @@ class JournalReader:
         return DamagedJournal(f"{location(self._store, segment.file, block)} is damaged: {error}")
 
 
-def _end_of(slices: list[Slice], after: LSN) -> LSN:
+def end_of(slices: list[Slice], after: LSN) -> LSN:
     """Return the end of the last transaction that ends in the slices, or ``after``."""
     return max([after, *(part.end_lsn for part in slices if part.end_lsn is not None)])
 

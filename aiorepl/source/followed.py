@@ -1,0 +1,73 @@
+"""``aiorepl.follow``: processes that share the slot of another one read its journal from the end on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from anyio import CancelScope
+
+from aiorepl.cancellation import Resumable, require_asyncio
+from aiorepl.checked import checked
+from aiorepl.durations import Duration, seconds_of
+from aiorepl.journal.following import blocks_from_end
+from aiorepl.journal.slice_iterator import SliceIterator
+from aiorepl.source.transaction_stream import ReplicationTransaction, TransactionStream
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
+from aiorepl.transactions.slices import Slice
+
+
+@checked(own=("journal",))
+def follow(journal: Location, *, poll: Duration = 0.2) -> JournalStream:
+    """Read a journal from its end on, while another process writes it::
+
+        async with aiorepl.follow("/var/lib/aiorepl/shop") as stream:
+            async for transaction in stream:
+                async for change in transaction:
+                    ...
+
+    For consumers that keep nothing: several processes share the slot of the one that writes the journal. The stream begins with a
+    ``Resync``. No cursor keeps segments for it, so another ``Resync`` comes if segments were pruned before they were read, or if the
+    journal has a gap, was replaced or is damaged. If there is no journal, the stream waits for one.
+
+    :param journal: a folder, or the URL of an object store, as the pipeline has it.
+    :param poll: the time between two looks at the end of the journal, such as ``"50ms"``.
+    :raises ConfigurationError: an option is out of range.
+    """
+    return JournalStream(open_store(journal), seconds_of("follow: poll", poll))
+
+
+class JournalStream(TransactionStream):
+    """The transactions that are added to a journal. ``aiorepl.follow`` makes a stream; one task may use it.
+
+    Any call may be cancelled and repeated without loss. Reading raises JournalError if the journal stays damaged.
+    """
+
+    def __init__(self, store: Store, poll: float) -> None:
+        super().__init__(Resumable(self._next, "aiorepl follower"))
+        self._url = store.url
+        self._iterator = SliceIterator(store.url, blocks_from_end(store), poll)
+
+    async def __aenter__(self) -> Self:
+        require_asyncio()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with CancelScope(shield=True):
+            await self._receiving.stop()
+            await self._iterator.aclose()
+
+    async def ack(self, transaction: ReplicationTransaction) -> None:
+        """Do nothing, because no position is kept: for programs that also read a slot."""
+
+    def _passed(self, part: Slice) -> None:
+        pass
+
+    async def _next(self) -> list[Slice] | None:
+        return [await anext(self._iterator)]
+
+    def __repr__(self) -> str:
+        return f"<JournalStream of {self._url}>"
