@@ -48,6 +48,10 @@ class Invalidated:
     everything: bool = False
     tables: Mapping[Table, frozenset[Key] | None] = field(default_factory=dict)
 
+    def keys(self, schema: str, table: str) -> frozenset[Key] | None:
+        """Return the changed keys of a table; ``None``: all its rows may have changed."""
+        return None if self.everything else self.tables.get((schema, table), frozenset())
+
     def __bool__(self) -> bool:
         return self.everything or bool(self.tables)
 
@@ -66,7 +70,7 @@ class Invalidations(Sink):
 
     def __init__(self, *, max_bytes: Size = 1024 * 1024) -> None:
         self.live = False
-        """Whether a stream is read. While it is not, nothing is noticed: do not cache."""
+        """Whether a stream is read; with ``read``, since its first item. While it is not, nothing is noticed: do not cache."""
         self._max_bytes = size_of("invalidations: max_bytes", max_bytes)
         self._everything = True
         self._tables: dict[Table, set[Key] | None] = {}
@@ -105,9 +109,10 @@ class Invalidations(Sink):
 
     async def read(self, stream: TransactionStream) -> None:
         """Add the changes of a stream until it ends: of ``aiorepl.connect``, or of ``aiorepl.follow``."""
-        self.live = True
         try:
             async for transaction in stream:
+                # ``follow`` may wait for the journal first.
+                self.live = True
                 async for change in transaction:
                     self.add(change)
                 await stream.ack(transaction)

@@ -1,4 +1,4 @@
-"""A web service whose cache PostgreSQL invalidates: a pipeline runs in the application's lifespan.
+"""A web service whose cache PostgreSQL invalidates.
 
     pip install . fastapi uvicorn
     cd examples
@@ -6,13 +6,19 @@
                          -c 'CREATE PUBLICATION products FOR TABLE products'
     uvicorn fastapi_cache:app
 
-Each process has its own cache, so it needs its own slot: set a different ``INSTANCE`` for every process, and drop the slot of one
-that is removed (``aiorepl slots drop cache_1``).
+Each process has its own cache and a temporary slot of its own, which is dropped with its connection. Several workers share the slot
+of ``cache_journal.py``, if ``JOURNAL`` names the folder of its journal:
+
+    export JOURNAL=/var/lib/aiorepl/products
+    python cache_journal.py &
+    uvicorn fastapi_cache:app --workers 4
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,36 +30,31 @@ from fastapi import FastAPI, HTTPException, Response
 import aiorepl
 
 DSN = os.environ["DATABASE_URL"]
-SLOT = f"cache_{os.environ.get('INSTANCE', '1')}"
-MAX_AGE = 60.0  # seconds; limits the age of a row if the stream is slow
+JOURNAL = os.environ.get("JOURNAL")
+MAX_AGE = 60.0  # seconds; limits the age of a row while the connection is lost and nobody has noticed it yet
 
 
-class Products(aiorepl.Sink):
-    """A cache of rows by id. As a sink it drops changed rows; it is empty while no pipeline runs."""
+class Products:
+    """A cache of rows by id."""
 
     def __init__(self) -> None:
+        self.changed = aiorepl.Invalidations()
         self.rows: dict[int, tuple[float, dict[str, Any]]] = {}
         self.hits = self.invalidations = 0
-        self._fresh = False
 
-    async def open(self, context: aiorepl.SinkContext) -> None:
-        self._fresh = True
-
-    async def write(self, batch: aiorepl.Batch) -> None:
-        self.invalidations += 1
-        for change in batch.changes:
-            if isinstance(change, aiorepl.RowChange) and change.key is not None:
-                self.rows.pop(change.key["id"], None)
-            else:
-                self.rows.clear()  # TRUNCATE
-
-    async def close(self) -> None:
-        # The pipeline has ended, perhaps with an error: changes are no longer delivered.
-        self._fresh = False
-        self.rows.clear()
+    def _drop_changed(self) -> None:
+        changed = self.changed.take()
+        self.invalidations += bool(changed)
+        keys = changed.keys("public", "products")
+        if keys is None:
+            self.rows.clear()
+        else:
+            for (number,) in keys:
+                self.rows.pop(number, None)
 
     async def get(self, pool: asyncpg.Pool, number: int) -> dict[str, Any] | None:
         """Return a row, from the cache if it is there."""
+        self._drop_changed()
         cached_at, row = self.rows.get(number, (0.0, None))
         if row is not None and time.monotonic() - cached_at < MAX_AGE:
             self.hits += 1
@@ -62,24 +63,37 @@ class Products(aiorepl.Sink):
         found = await pool.fetchrow("SELECT id, name, price::text FROM products WHERE id = $1", number)
         if found is None:
             return None
+        self._drop_changed()
         # Not cached if something changed while it was read: it may be out of date.
-        if self._fresh and before == self.invalidations:
+        if self.changed.live and before == self.invalidations:
             self.rows[number] = (time.monotonic(), dict(found))
         return dict(found)
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Run a pipeline from before the first request until after the last; at the end it confirms the slot.
-
-    A pipeline runs only once, so each start of the application makes another one.
-    """
-    products = Products()
+async def reading(changed: aiorepl.Invalidations) -> AsyncIterator[None]:
+    """Let changes invalidate rows during the block."""
+    if JOURNAL is not None:
+        async with aiorepl.follow(JOURNAL) as stream:
+            task = asyncio.create_task(changed.read(stream))
+            yield
+            task.cancel()
+            await asyncio.wait({task})
+        return
+    slot = f"cache_{secrets.token_hex(8)}"
     # visible: a query after the delivery of a change reads the new row, also with synchronous standbys.
-    source = aiorepl.Source(DSN, slot=SLOT, publication="products", create_slot=True, visible=True)
-    pipeline = aiorepl.Pipeline(source, {"products": products})
-    async with asyncpg.create_pool(DSN) as pool, pipeline:
-        app.state.products, app.state.pipeline, app.state.pool = products, pipeline, pool
+    source = aiorepl.Source(
+        DSN, slot=slot, publication="products", create_slot=True, temporary=True, visible=True
+    )
+    async with aiorepl.Pipeline(source, [changed]):
+        yield
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Read changes from before the first request until after the last. Each start of the application makes a new cache."""
+    products = app.state.products = Products()
+    async with asyncpg.create_pool(DSN) as app.state.pool, reading(products.changed):
         yield
 
 
@@ -95,11 +109,11 @@ async def product(number: int, response: Response) -> dict[str, Any]:
     if row is None:
         raise HTTPException(404)
     response.headers["x-cache"] = "hit" if products.hits > hits else "miss"
+    response.headers["x-worker"] = str(os.getpid())
     return row
 
 
 @app.get("/health")
-async def health() -> dict[str, Any]:
-    """Return the confirmed position of the stream."""
-    statistics = app.state.pipeline.statistics()
-    return {"flushed": str(statistics.flushed), "reconnects": statistics.reconnects}
+async def health() -> dict[str, bool]:
+    """Return whether changes are read. If not, rows are not cached."""
+    return {"live": app.state.products.changed.live}

@@ -55,7 +55,10 @@ async def test_rows_by_key(shop, changed):
             shop.tags.insert("7", "red"),
         )
     )
-    assert {ITEMS: {(1,), (2,), (3,)}, TAGS: {(7, "red")}} == changed.take().tables
+    taken = changed.take()
+    assert {ITEMS: {(1,), (2,), (3,)}, TAGS: {(7, "red")}} == taken.tables
+    assert [{(7, "red")}, set()] == [taken.keys(*TAGS), taken.keys(*LOGS)]
+    assert EVERYTHING.keys(*TAGS) is None
     nothing = changed.take()
     assert not nothing
     assert Invalidated() == nothing

@@ -117,15 +117,13 @@ async def test_fan_out(running, connection, slot, tmp_path):
     assert 0 == await slot("fan_out")
 
 
-async def test_fastapi_cache(running, connection, slot, free_port):
-    """A row is cached and removed when it changes, and the slot is free when the service stops."""
-    await connection.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)")
-    await connection.execute("INSERT INTO products VALUES (1, 'lamp', 20)")
-    await connection.execute("CREATE PUBLICATION products FOR TABLE products")
+async def test_fastapi_cache(running, connection, slots, free_port):
+    """A row is cached and removed when it changes, and no slot is left when the service stops."""
+    await products(connection)
     port = free_port()
     server = ("-m", "uvicorn", "fastapi_cache:app", "--port", str(port), "--lifespan", "on")
     async with (
-        running(*server, INSTANCE="7") as process,
+        running(*server) as process,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         await process.line("Uvicorn running")
@@ -134,19 +132,86 @@ async def test_fastapi_cache(running, connection, slot, free_port):
             answer = await client.get("/products/1")
             return answer.json()["price"], answer.headers["x-cache"]
 
-        assert [("20", "miss"), ("20", "hit")] == [await get(), await get()]
+        async with asyncio.timeout(90):
+            # The Resync at the start may come within the first request.
+            while ("20", "hit") != await get():
+                pass
         await connection.execute("UPDATE products SET price = 25")
         async with asyncio.timeout(90):
             while (await get())[0] != "25":
                 await asyncio.sleep(0.01)
         assert ("25", "hit") == await get()
+        (walsender,) = await slots()
+        await connection.fetchval("SELECT pg_terminate_backend($1)", walsender)
+        async with asyncio.timeout(90):
+            while (await slots()) in ([], [walsender]):
+                await asyncio.sleep(0.01)
         await connection.execute("TRUNCATE products")
         async with asyncio.timeout(90):
             while (await client.get("/products/1")).status_code != 404:
                 await asyncio.sleep(0.01)
-        assert 0 == (await client.get("/health")).json()["reconnects"]
+        assert (await client.get("/health")).json()["live"]
         assert "Application shutdown complete" in await process.interrupt(signal.SIGTERM)
-    assert 0 == await slot("cache_7", "products")
+    async with asyncio.timeout(90):
+        while await slots():
+            await asyncio.sleep(0.01)
+
+
+async def test_workers_share_a_slot(running, connection, slots, free_port, tmp_path):
+    """Each worker follows the journal of one process: a change invalidates the row in all of them, also after that process is started again."""
+    await products(connection)
+    port, journal = free_port(), str(tmp_path / "journal")
+    server = ("-m", "uvicorn", "fastapi_cache:app", "--port", str(port), "--workers", "2")
+    async with running(*server, JOURNAL=journal) as process:
+        await process.line("Application startup complete")
+        await process.line("Application startup complete")
+
+        async def answers():
+            """The answers of both workers, a new connection for each."""
+            found = {}
+            async with asyncio.timeout(90):
+                while len(found) < 2:
+                    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                        answer = await client.get("/products/1")
+                        found[answer.headers["x-worker"]] = answer.json()["price"], answer.headers["x-cache"]
+            return set(found.values())
+
+        for price in ("25", "30"):
+            async with running("cache_journal.py", JOURNAL=journal) as holder:
+                async with asyncio.timeout(90):
+                    while [None] == await slots() or not await slots():
+                        await asyncio.sleep(0.01)
+                    while await answers() != {("20" if price == "25" else "25", "hit")}:
+                        pass
+                await connection.execute(f"UPDATE products SET price = {price}")
+                async with asyncio.timeout(90):
+                    while await answers() != {(price, "hit")}:
+                        await asyncio.sleep(0.01)
+                assert 1 == len(await slots())
+                await holder.interrupt(signal.SIGTERM)
+        await process.interrupt(signal.SIGTERM)
+    assert [None] == await slots()
+    await connection.fetchval("SELECT pg_drop_replication_slot('cache')")
+
+
+async def products(connection):
+    """Create the table of the cache, with a row."""
+    await connection.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price numeric)")
+    await connection.execute("INSERT INTO products VALUES (1, 'lamp', 20)")
+    await connection.execute("CREATE PUBLICATION products FOR TABLE products")
+
+
+@pytest.fixture
+def slots(connection):
+    """The processes that read the slots of the test's database; ``None`` for one that nobody reads."""
+
+    async def slots():
+        rows = await connection.fetch(
+            "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return [row["active_pid"] for row in rows]
+
+    return slots
 
 
 def test_fastapi_cache_starts_again(database, monkeypatch):
@@ -155,16 +220,14 @@ def test_fastapi_cache_starts_again(database, monkeypatch):
         database, "CREATE TABLE products (id int PRIMARY KEY); CREATE PUBLICATION products FOR TABLE products"
     )
     monkeypatch.setenv("DATABASE_URL", database)
-    monkeypatch.setenv("INSTANCE", "8")
     app = runpy.run_path(str(EXAMPLES / "fastapi_cache.py"))["app"]
-    pipelines = []
+    caches = []
     for _ in range(2):
         with TestClient(app) as client:
-            assert client.get("/health").json()["reconnects"] == 0
-            assert app.state.pipeline.state == "running"
-            pipelines.append(app.state.pipeline)
-        assert app.state.pipeline.state == "stopped"
-    assert pipelines[0] is not pipelines[1]
+            assert client.get("/health").json()["live"]
+            caches.append(app.state.products)
+        assert not app.state.products.changed.live
+    assert caches[0] is not caches[1]
 
 
 def execute(dsn, statements):

@@ -88,7 +88,8 @@ async def test_before_there_is_a_journal(written, caplog):
         await written.add(1)
         assert isinstance(await read(stream), Resync)
         await written.add(2)
-        assert [2] == await read(stream)
+        # The first row comes as well, if the journal was seen while it was empty.
+        assert await read(stream) in ([1], [2])
     assert 1 == caplog.text.count("there is no journal in")
 
 
@@ -152,7 +153,7 @@ async def test_replaced(tmp_path, written, same):
         await other.add(7)
         assert isinstance(await read(stream), Resync)
         await other.add(8)
-        assert [8] == await read(stream)
+        assert await read(stream) in ([7], [8])
 
 
 async def test_damage_that_stays(written):
@@ -185,7 +186,6 @@ async def test_large_transactions_are_whole(written):
 
 async def test_with_invalidations(written):
     """Several processes share a journal, each with its own collection."""
-    await written.add(1)
     collected = [Invalidations(), Invalidations()]
 
     async def run(changed):
@@ -195,6 +195,9 @@ async def test_with_invalidations(written):
     tasks = [asyncio.create_task(run(changed)) for changed in collected]
     for changed in collected:
         assert changed.take().everything
+        assert not changed.live
+    await written.add(1)
+    for changed in collected:
         async with asyncio.timeout(60):
             await changed.wait()
         assert changed.take().everything
@@ -203,10 +206,9 @@ async def test_with_invalidations(written):
     for changed in collected:
         keys = set()
         async with asyncio.timeout(60):
-            while len(keys) < 2:
+            while not keys >= {(2,), (3,)}:
                 await changed.wait()
-                keys |= changed.take().tables["public", "t"]
-        assert {(2,), (3,)} == keys
+                keys |= changed.take().keys("public", "t")
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -1,0 +1,38 @@
+"""Holds the slot of ``fastapi_cache.py``, and writes the journal that its workers follow.
+
+    export JOURNAL=/var/lib/aiorepl/products
+    python cache_journal.py
+
+Its slot is permanent, so the journal has no gap if it is started again. Drop the slot with the service (``aiorepl slots drop cache``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import aiorepl
+
+
+async def main() -> None:
+    """Run until SIGTERM or Ctrl-C."""
+    source = aiorepl.Source(
+        os.environ["DATABASE_URL"], slot="cache", publication="products", create_slot=True, visible=True
+    )
+    pipeline = aiorepl.Pipeline(
+        source,
+        # Retention deletes what the sinks have read, and without a sink nothing. This sink keeps nothing.
+        {"passed": aiorepl.Invalidations()},
+        journal=os.environ["JOURNAL"],
+        retention="1h",
+        # Workers see a change once the journal is flushed.
+        batches=aiorepl.BatchPolicy(flush_seconds=0.1),
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, pipeline.stop)
+    await pipeline.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
