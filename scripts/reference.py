@@ -24,7 +24,7 @@ WIDTH = 100
 
 # The public names of ``aiorepl``, by theme.
 THEMES = {
-    "Consuming": ["connect", "ReplicationStream", "ReplicationTransaction"],
+    "Consuming": ["connect", "ReplicationStream", "ReplicationTransaction", "follow", "JournalStream"],
     "Pipelines": [
         *(
             "Pipeline",
@@ -38,7 +38,17 @@ THEMES = {
         ),
         *("ObjectStore", "DeadLetters", "Routing", "PipelineState", "PipelineStatistics"),
     ],
-    "Sinks": ["Sink", "SyncSink", "Router", "SinkContext", "Batch", "Rejection", "RoutingKey"],
+    "Sinks": [
+        "Sink",
+        "SyncSink",
+        "Router",
+        "Invalidations",
+        "Invalidated",
+        "SinkContext",
+        "Batch",
+        "Rejection",
+        "RoutingKey",
+    ],
     "Changes": [
         *(
             "Change",
@@ -56,6 +66,7 @@ THEMES = {
         *(
             "SchemaChange",
             "PublicationChange",
+            "Resync",
             "event_id",
             "Slice",
             "Transaction",

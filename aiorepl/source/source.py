@@ -43,10 +43,12 @@ class Source:
     :param slot: the replication slot's name.
     :param publication: one name or several.
     :param create_slot: create the slot if it is missing; an existing slot is used.
-    :param temporary: create the slot for this connection only.
+    :param temporary: create the slot for this connection only, for consumers that keep nothing, such as caches. The stream begins with a
+        ``Resync``. If the connection is lost, it goes on with a new slot and another ``Resync``, because changes are missing between; not
+        with ``until`` or ``reconnect=None``: then the loss is an error.
     :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
     :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server
-        fails to decode such a transaction, streaming is off until the next start; with a temporary slot, the failure is an error.
+        fails to decode such a transaction, streaming is off until the next start.
     :param two_phase: the server sends prepared transactions when they are prepared. The slot must have been created with
         it; such a slot sends them so in any case.
     :param binary: the server sends columns in binary form where their types support it.
