@@ -258,8 +258,7 @@ class Capture:
             try:
                 return await self._receive(self._session)
             except Exception as error:
-                if self._session is not None:
-                    self._lost = str(error)
+                self._lost = str(error)
                 # Reconnect first: only another connection sends the messages again that this session has consumed.
                 await self._abandon(error)
                 if _may_be_due_to_streaming(error, self.source, resyncs=self.resyncs):

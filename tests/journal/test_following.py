@@ -156,6 +156,18 @@ async def test_replaced(tmp_path, written, same):
         assert await read(stream) in ([7], [8])
 
 
+async def test_replaced_while_it_was_empty(tmp_path, written):
+    """Then no LSN tells the journals apart."""
+    await written.add()
+    other = Written(tmp_path / "other")
+    await other.add(7)
+    async with aiorepl.follow(written.folder, poll=0.3) as stream:
+        assert 0 == (await read(stream)).lsn
+        shutil.rmtree(written.folder)
+        other.folder.rename(written.folder)
+        assert "was replaced" in (await read(stream)).reason
+
+
 async def test_damage_that_stays(written):
     """A file that was changed ends the stream."""
     await written.add(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -19,6 +20,7 @@ from aiorepl import (
     Router,
     SlotError,
 )
+from aiorepl.cli.pipeline_file import load
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 
@@ -360,3 +362,39 @@ async def test_a_restarted_server(server, servers, publish):
             await again.execute("INSERT INTO items VALUES (1)")
             assert 1 == await seen.get()
             again.terminate()
+
+
+async def test_a_new_slot_is_no_progress(published):
+    """Connections that are lost before they bring a transaction exhaust the policy, although each has a slot with a later LSN."""
+    policy = RetryPolicy(attempts=3, timeout=None, wait_initial=0.01, wait_max=60)
+    async with connect(published, reconnect=policy) as stream:
+        with pytest.raises(aiorepl.AioreplError, match="terminat"):
+            for _ in range(8):
+                assert isinstance(await anext(await anext(stream)), Resync)
+                await terminate(published)
+
+
+async def test_from_a_file(published, tmp_path, capfdbinary):
+    """A file has the option, and stdout writes an event."""
+    file = tmp_path / "aiorepl.toml"
+    file.write_text(
+        f'[source]\ndsn = "{published.dsn}"\nslot = "{published.slot}"\npublication = "p"\n'
+        'create_slot = true\ntemporary = true\n\n[[sinks]]\ntype = "stdout"\n'
+    )
+    written = b""
+
+    async def events():
+        nonlocal written
+        written += capfdbinary.readouterr().out
+        return [json.loads(line) for line in written.splitlines() if line.startswith(b"{")]
+
+    async with load(file).pipeline:
+        await published.until(events, lambda found: len(found) == 1)
+        await terminate(published)
+        await published.until(events, lambda found: len(found) == 2)
+        await published.execute("INSERT INTO items VALUES (1)")
+        start, again, row = await published.until(events, lambda found: len(found) == 3)
+    assert ("resync", None, "start") == (start["kind"], start["after"], start["reason"])
+    assert "terminat" in again["reason"]
+    assert again["after"] is not None
+    assert {"id": 1} == row["key"]
