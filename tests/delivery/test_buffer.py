@@ -16,6 +16,7 @@ from aiorepl.pipeline.direct import DirectFanOut
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.ledger.ledger import ChunkLedger
 from aiorepl.snapshot.ledger.store import MemoryLedger
+from aiorepl.snapshot.planning import hides_no_key
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.ledger import Ledger
 
@@ -153,6 +154,7 @@ async def test_what_was_delivered_last_is_not_kept():
 
     class Phase:
         options = SnapshotOptions()
+        hides_key = staticmethod(hides_no_key)
         store = MemoryLedger(ChunkLedger(Position("1", 1, "s", LSN(0))))
 
         async def read(self, emit):

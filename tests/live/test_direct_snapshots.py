@@ -98,8 +98,8 @@ async def test_one_check_of_the_locks_for_many_chunks(filled, options, monkeypat
     all_read = asyncio.Event()
     plan, end, verify = InitialSnapshot.plan, ChunkOrder.end, ExportedSnapshot.verify
 
-    async def planned(snapshot):
-        made = await plan(snapshot)
+    async def planned(snapshot, *arguments):
+        made = await plan(snapshot, *arguments)
         left.update(range(len(made)))
         return made
 
