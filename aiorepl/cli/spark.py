@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
     from aiorepl.storage.opening import Location
+    from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.run")
 
@@ -216,7 +217,7 @@ def verify(
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.mirror_file import load
 
-    source = _source(pipeline, dsn, slot, publication)
+    source, selection = _source(pipeline, dsn, slot, publication)
     loaded = load(file)
     mirror = loaded.mirror
     from aiorepl.history.manifest import Table
@@ -229,6 +230,7 @@ def verify(
         keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
+        selection=selection,
         session=loaded.session,
         lake=mirror.lake,
     )
@@ -247,11 +249,15 @@ def verify(
 
 def _source(
     pipeline: Path | None, dsn: str | None, slot: str | None, publications: tuple[str, ...]
-) -> Source:
-    from aiorepl.cli.pipeline_file import named_source
+) -> tuple[Source, Selection | None]:
+    """Return the source that the options name, and the selection of its journal."""
+    from aiorepl.cli.pipeline_file import load, named_source
 
     require_one_source(pipeline, slot=slot, publication=publications)
-    return named_source(pipeline, dsn, slot, publications)
+    if pipeline is None:
+        return named_source(pipeline, dsn, slot, publications), None
+    loaded = load(pipeline, dsn)
+    return loaded.source, loaded.journal_selection
 
 
 @contextlib.contextmanager

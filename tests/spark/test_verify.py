@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, SlotError, Source, history
+from aiorepl import LSN, AioreplError, ConfigurationError, Pipeline, Selection, SlotError, Source, history
 from aiorepl.cli import main
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
@@ -80,7 +80,9 @@ def execute(dsn: str, *statements: str) -> None:
 
 def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:
     settings = {
-        name: options.pop(name) for name in ("keys", "range_rows", "timeout", "session") if name in options
+        name: options.pop(name)
+        for name in ("keys", "range_rows", "timeout", "session", "hidden")
+        if name in options
     }
     made = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
     made._end = lambda: mirrored.end  # type: ignore[method-assign] # there is no journal
@@ -581,3 +583,29 @@ def test_a_running_mirror_is_repaired(spark, database, slot_name, tmp_path, caps
     loop.close()
     assert command("--timeout", "0") == 1
     assert "the pipeline did not pass" in capsys.readouterr().err
+
+
+def test_columns_that_the_journal_hides(database, slot_name, tmp_path):
+    """Columns that the journal's selection may hide are not compared; a table whose key is hidden cannot be compared."""
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, email text, password text, note text)",
+        "INSERT INTO t VALUES (1, 'a@b.example', 'x', 'same')",
+        "CREATE PUBLICATION p FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
+    )
+    there = {"_commit_lsn": [1], "_ordinal": [0]}
+    masked = pa.table({"id": pa.array([1], pa.int32()), "email": ["5f2a"], "note": ["same"], **there})
+    write_deltalake(tmp_path / "t", masked)
+
+    def result(*mask: str) -> Any:
+        hidden = Selection(mask=mask, secret="s").rules.may_hide
+        (found,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), hidden=hidden)
+        return found
+
+    compared = result("public.t.email", "*.*.pass*")
+    assert (compared.same, compared.not_compared, compared.rows) == (True, ("email", "password"), 1)
+    assert not result("public.t.other").same
+    assert (
+        result("*.*.id").problem == "the key column 'id' cannot be compared: the journal's selection hides it"
+    )

@@ -70,6 +70,10 @@ _OURS: Final = (
 KeysOf = Callable[[str, str], Sequence[str]]
 
 
+def _not_hidden(column: str) -> bool:
+    return False
+
+
 def _no_keys(schema: str, name: str) -> Sequence[str]:
     return ()
 
@@ -138,6 +142,7 @@ class Verification:
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
+    :param hidden: whether the journal's selection may hide columns of a name: they are not compared.
     :param session: returns a Spark session, whose executors read large tables; ``None``: this process reads all tables.
     """
 
@@ -150,8 +155,10 @@ class Verification:
         keys: KeysOf = _no_keys,
         range_rows: int = 100_000,
         timeout: float = 600.0,
+        hidden: Callable[[str], bool] = _not_hidden,
         session: Callable[[], SparkSession] | None = None,
     ) -> None:
+        self._hidden = hidden
         self._session = session
         self._source = source
         self._mirrored = mirrored
@@ -250,16 +257,22 @@ class Verification:
         own = {column.name for column in table.columns}
         columns, others = {}, [name for name in schema.names if name in own or name not in _OURS]
         for column in table.columns:
-            if column.name in others:
+            if column.name in others and not self._hidden(column.name):
                 others.remove(column.name)
                 kind = schema.field(column.name).type
                 form = canonical(column.type_oid, types, kind, key=column.name in keys)
                 if form is not None:
                     columns[column.name] = form
                     continue
-            others.append(column.name)
+            if column.name not in others:
+                others.append(column.name)
         if missing := [key for key in keys if key not in columns]:
-            state.problem = f"the key column {missing[0]!r} cannot be compared: the lake lacks it, or has it with another type"
+            reason = (
+                "the journal's selection hides it"
+                if self._hidden(missing[0])
+                else "the lake lacks it, or has it with another type"
+            )
+            state.problem = f"the key column {missing[0]!r} cannot be compared: {reason}"
             return
         # A source's column never has the name of a mode's column, so these are the mode's.
         modes = tuple(name for name in MODES if name in schema.names and name not in own)

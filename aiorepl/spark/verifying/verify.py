@@ -18,6 +18,9 @@ from aiorepl.spark.verifying.results import TableResult
 from aiorepl.spark.verifying.verification import KeysOf, Verification
 from aiorepl.storage.opening import Location
 
+# Imported at run time, because ``checked`` reads the annotations.
+from aiorepl.transforms.selection import Selection
+
 
 @checked("verify", zero=("timeout",), empty=("dsn",), own=("slot", "spark"))
 def verify(
@@ -34,6 +37,7 @@ def verify(
     show_keys: bool = False,
     repair: bool = False,
     ended: bool = False,
+    journal_selection: Selection | None = None,
     spark: SparkSession | None = None,
     lake: Lake | None = None,
 ) -> list[TableResult]:
@@ -57,6 +61,7 @@ def verify(
         in the mode history, end their versions), unless the publications leave out deletes or truncates.
     :param ended: also compare ended versions (mode history) and deleted rows (soft_delete) with the journal, which is read from its
         beginning.
+    :param journal_selection: the pipeline's: columns that it may hide are not compared.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
@@ -71,6 +76,7 @@ def verify(
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
         timeout=seconds_of("timeout", timeout),
+        selection=journal_selection,
         session=None if spark is None else lambda: spark,
         lake=lake,
     )
@@ -91,6 +97,7 @@ def verification_of(
     keys: KeysOf,
     range_rows: int,
     timeout: float,
+    selection: Selection | None,
     session: Callable[[], SparkSession] | None,
     lake: Lake | None = None,
 ) -> Verification:
@@ -102,6 +109,7 @@ def verification_of(
         keys=keys,
         range_rows=range_rows,
         timeout=timeout,
+        hidden=(Selection() if selection is None else selection).rules.may_hide,
         session=session,
     )
 
