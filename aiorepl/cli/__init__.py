@@ -31,6 +31,7 @@ from aiorepl.cli.standard_streams import escape_unencodable, replace_closed
 from aiorepl.cli.tail import tail
 from aiorepl.cli.toml_tables import InvalidFile
 from aiorepl.cli.top import top
+from aiorepl.cli.upgrade import upgrade
 from aiorepl.cli.verify import verify
 from aiorepl.cli.wait import wait
 from aiorepl.durable import reason
@@ -94,6 +95,7 @@ command.add_command(sinks)
 command.add_command(spark)
 command.add_command(verify)
 command.add_command(sequences)
+command.add_command(upgrade)
 command.add_command(dlq)
 command.add_command(prove)
 command.add_command(demo)

@@ -15,7 +15,7 @@ dsn = "${DATABASE_URL:-postgresql://postgres@localhost:5432/postgres}"
 slot = "orders"
 publication = ["shop"]          # aiorepl check prints the statement that creates it
 create_slot = true
-# More options: temporary, failover, proto_version, streaming, two_phase, binary, messages, origin, interface,
+# More options: temporary, failover, upgrades, proto_version, streaming, two_phase, binary, messages, origin, interface,
 # heartbeat_interval, receive_timeout, visible, visible_timeout, password_command, spill_dir, transaction_buffer_bytes
 
 # With a journal, the slot waits for the journal alone, and each sink reads the journal at its own pace.

@@ -125,7 +125,7 @@ class DirectFanOut(FanOut):
             return None
         self._snapshot.require_behind(holder, stored)
         in_stream = self._snapshot.in_stream(stored)
-        checked = self.gaps.check(holder, in_stream, result.position, result.wal_end)
+        checked = self.gaps.check(holder, in_stream, result.position, result.wal_end, result.upgrade)
         if checked != in_stream:
             return checked
         # A snapshot that truncates replaces everything before it.

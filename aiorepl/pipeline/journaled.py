@@ -204,9 +204,18 @@ class JournaledFanOut(FanOut):
         if stored is None:
             return None, []
         holder, in_stream = f"journal {self._store.url}", self._snapshot.in_stream(stored)
-        resumed = self.gaps.check(holder, in_stream, preflight_result.position, preflight_result.wal_end)
+        accepted = len(self.gaps.accepted)
+        resumed = self.gaps.check(
+            holder,
+            in_stream,
+            preflight_result.position,
+            preflight_result.wal_end,
+            preflight_result.upgrade,
+        )
         if resumed is None or resumed == in_stream:
             return stored, [self._claim(JOURNAL, holder, stored)]
+        if len(self.gaps.accepted) == accepted:
+            return resumed, []  # an upgrade, without a gap
         await self._sink.skip(self.gaps.accepted[-1].after, resumed)
         return resumed, []
 
@@ -384,7 +393,8 @@ class JournaledFanOut(FanOut):
         self._snapshot.require_behind(holder, own)
         if own.lsn <= self._journal_end:
             return own
-        return self.gaps.check(holder, own, self._preflight.position, self._preflight.wal_end) or own
+        found = self._preflight
+        return self.gaps.check(holder, own, found.position, found.wal_end, found.upgrade) or own
 
     async def _open_sink_at(
         self, name: str, delivery: ResolvedDelivery, at: Position, cleanup: contextlib.AsyncExitStack

@@ -427,9 +427,8 @@ class Capture:
             self._progress.furthest, result.wal_end, result.wal_sender_timeout, monotonic()
         )
         self._session = session
-        timelines = result.position.timelines
-        if result.standby_pid is not None and timelines is not None:
-            self._standby_watch = StandbyWatch(self.source, result.standby_pid, timelines.current)
+        if result.standby_pid is not None:
+            self._standby_watch = StandbyWatch(self.source, result.standby_pid, result.server_timeline)
 
     async def _reconnect(self) -> None:
         _, previous = self._connected()

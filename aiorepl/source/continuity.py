@@ -27,6 +27,7 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.messages import CommitPrepared
 from aiorepl.position import Commit, Position, Timelines
+from aiorepl.source.lineage import Upgrade
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 
@@ -215,19 +216,35 @@ class GapPolicy:
         self._accept = accept
         self.accepted: list[Gap] = []
 
-    def check(self, holder: str, position: Position | None, slot: Position, wal_end: LSN) -> Position | None:
+    def check(
+        self,
+        holder: str,
+        position: Position | None,
+        slot: Position,
+        wal_end: LSN,
+        upgrade: Upgrade | None = None,
+    ) -> Position | None:
         """Return where ``holder`` continues: at its own position, or where the slot begins if a gap is accepted.
 
         :param position: the position that ``holder`` keeps; ``None`` if it keeps none.
         :param slot: where the slot begins.
         :param wal_end: the end of the server's WAL.
+        :param upgrade: the upgrade that made the server's cluster.
         :raises SlotLost: the slot was confirmed past the position, or the server lacks transactions before it.
         """
         if position is None:
             return None
+        if upgrade is not None and upgrade.joins(position, slot):
+            _log.info(
+                "%s is at %s of the old cluster and continues at %s of the new one",
+                holder,
+                position.lsn,
+                slot.lsn,
+            )
+            return slot
         diverged = None if slot.timelines is None else divergence(position, slot.timelines)
         if diverged is not None:
-            return self._check_diverged(holder, position, diverged, slot, wal_end)
+            return self._check_diverged(holder, position, diverged, slot, wal_end, upgrade)
         if position.lsn > wal_end:
             raise SlotLost(
                 f"{holder} is at {position.lsn}, but the server's WAL ends at {wal_end}: the server lost its last "
@@ -249,7 +266,13 @@ class GapPolicy:
         return slot
 
     def _check_diverged(
-        self, holder: str, position: Position, diverged: LSN, slot: Position, wal_end: LSN
+        self,
+        holder: str,
+        position: Position,
+        diverged: LSN,
+        slot: Position,
+        wal_end: LSN,
+        upgrade: Upgrade | None,
     ) -> Position:
         """Handle a promoted server that never had the last transactions of ``holder``.
 
@@ -261,6 +284,8 @@ class GapPolicy:
             if _is_ancestor(position, slot.timelines)
             else f"which the server's history left at {diverged}"
         )
+        if upgrade is not None and upgrade.old.end == diverged:
+            server = f"which ended at {diverged} when `aiorepl upgrade prepare` ran"
         lost = (
             f"{holder} is at {position.lsn} of timeline {position.timeline}, {server}: transactions between them are "
             f"lost on the server and not in {holder}"

@@ -10,13 +10,13 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.source.catalog.table_lookups import TableLookups
+from aiorepl.source.lineage import Upgrade
 from aiorepl.source.server.binary import require_cents
 from aiorepl.source.server.queries import (
     existing_publications,
     read_process,
     read_settings,
     read_slot,
-    read_timelines,
     was_read,
 )
 from aiorepl.source.server.requirements import (
@@ -27,6 +27,7 @@ from aiorepl.source.server.requirements import (
 )
 from aiorepl.source.server.slot_wait import Waits
 from aiorepl.source.server.slots import create_slot, drop_replaced, reserve_wal
+from aiorepl.source.server.upgrade import identify
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection, CreatedSlot
 from aiorepl.wire.server_errors import missing_slot
@@ -51,6 +52,8 @@ class PreflightResult:
     :param deliver_prepared: whether prepared transactions are delivered when they are prepared.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     :param cents: whether the binary form of money, if the stream is binary, has two decimals.
+    :param server_timeline: the server's own timeline; those of positions go on over upgrades.
+    :param upgrade: the upgrade that made the server's cluster; ``None``: none.
     """
 
     position: Position
@@ -65,6 +68,8 @@ class PreflightResult:
     holds_prepared: bool = False
     catalog_xmin: int | None = None
     cents: bool = True
+    server_timeline: int = 1
+    upgrade: Upgrade | None = None
 
 
 async def preflight(
@@ -118,7 +123,8 @@ async def preflight(
     # Ask for the standby's process before the timeline is read: a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
     system = await connection.identify_system()
-    timelines = await read_timelines(connection, system)
+    identity = await identify(connection, source, system)
+    cluster, timelines = identity.system_identifier, identity.timelines
     slot = await read_slot(connection, source.slot)
     if slot is not None and not replace:
         # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
@@ -130,9 +136,9 @@ async def preflight(
         )
     if tables is not None:
         read = slot is not None and await was_read(connection, slot, system)
-        await tables.load(f"{system.system_identifier}/{system.database}", read=read)
+        await tables.load(f"{cluster}/{system.database}", read=read)
     if journal is not None:
-        server = Position(system.system_identifier, system.timeline, source.slot, system.xlogpos)
+        server = Position(cluster, timelines.current, source.slot, system.xlogpos)
         _require_journal(journal, server, replace=replace)
     if slot is not None and replace:
         require_own(slot, source, system.database)
@@ -144,7 +150,7 @@ async def preflight(
     created: CreatedSlot | None = None
     if slot is None:
         if not create:
-            raise _missing_slot(source, system.timeline, previous)
+            raise _missing_slot(source, timelines.current, previous)
         if replace and not process.in_recovery:
             await reserve_wal(connection)
         created = await create_slot(connection, source, snapshot=snapshot, waits=waits)
@@ -154,7 +160,7 @@ async def preflight(
         if create and source.create_slot:
             _log.info("slot %s exists: using it from %s", source.slot, begin)
     return PreflightResult(
-        Position(system.system_identifier, system.timeline, source.slot, begin, timelines, system.database),
+        Position(cluster, timelines.current, source.slot, begin, timelines, system.database),
         created,
         settings.wal_sender_timeout,
         plugin_options,
@@ -167,6 +173,8 @@ async def preflight(
         deliver_prepared=deliver_prepared,
         catalog_xmin=process.xmin if slot is None else slot.catalog_xmin,
         cents=cents,
+        server_timeline=system.timeline,
+        upgrade=identity.upgrade,
     )
 
 

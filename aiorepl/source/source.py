@@ -63,6 +63,8 @@ class Source:
     :param spill_dir: the folder for one file without a name, created if necessary; by default the system's temporary folder.
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
+    :param upgrades: the file in which ``aiorepl upgrade`` records that pg_upgrade has moved the slot to a new cluster. With the record,
+        positions of the old cluster continue on the new one. A missing file is no error: it records nothing.
     :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections
         and for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database.
         Sinks do not receive these messages.
@@ -94,6 +96,7 @@ class Source:
     transaction_buffer_bytes: Bytes[int] = Bytes(TRANSACTION_BUFFER_BYTES)
     spill_dir: Path | None = None
     failover: bool = False
+    upgrades: Path | None = None
     heartbeat_interval: Seconds[float | None] = Seconds(None)
     receive_timeout: Seconds[float | None] = Seconds(None)
     visible: bool = False
@@ -241,6 +244,7 @@ class SourceOptions(TypedDict, total=False):
     transaction_buffer_bytes: Size
     spill_dir: Path | None
     failover: bool
+    upgrades: Path | None
     heartbeat_interval: Duration | None
     receive_timeout: Duration | None
     visible: bool

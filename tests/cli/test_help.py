@@ -35,6 +35,7 @@ def test_the_commands():
         "spark",
         "verify",
         "sequences",
+        "upgrade",
         "dlq",
         "prove",
         "demo",

@@ -23,9 +23,9 @@ from aiorepl.source.server.queries import (
     read_process,
     read_settings,
     read_slot,
-    read_timelines,
 )
 from aiorepl.source.server.requirements import require_logical, require_usable
+from aiorepl.source.server.upgrade import identify
 from aiorepl.source.source import Source
 from aiorepl.wire.interface import Connection
 
@@ -134,18 +134,19 @@ async def _slot(connection: Connection, source: Source) -> list[Finding]:
 async def _journal(connection: Connection, source: Source, journal: Position) -> Finding:
     try:
         system = await connection.identify_system()
-        timelines = await read_timelines(connection, system)
+        identity = await identify(connection, source, system)
         slot = await read_slot(connection, source.slot)
         begin = Position(
-            system.system_identifier,
-            system.timeline,
+            identity.system_identifier,
+            identity.timelines.current,
             source.slot,
             system.xlogpos if slot is None else slot.confirmed_flush_lsn,
-            timelines,
+            identity.timelines,
         )
         journal.require_same_source(begin, "the journal")
         if slot is not None and journal.lsn:
-            GapPolicy(accept=False).check("the journal", journal, begin, max(system.xlogpos, begin.lsn))
+            wal_end = max(system.xlogpos, begin.lsn)
+            GapPolicy(accept=False).check("the journal", journal, begin, wal_end, identity.upgrade)
     except AioreplError as error:
         return error_found("journal", error)
     return Finding("ok", "journal", f"belongs to this slot and is at {journal.lsn}")

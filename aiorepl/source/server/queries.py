@@ -56,8 +56,8 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
          ELSE false END
  ORDER BY 1
 """
-# The statistics of a new server begin within this time after its creation.
-_INITDB_SECONDS: Final = 5
+INITDB_SECONDS: Final = 5
+"""The statistics of a new server begin within this time after its creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ async def was_read(connection: Connection, slot: Slot, system: System) -> bool:
     created = int(system.system_identifier) >> 32
     rows = await connection.query(
         "SELECT (s.total_txns > 0 OR s.stats_reset IS NOT NULL OR a.stats_reset IS NULL "
-        f"OR a.stats_reset > pg_catalog.to_timestamp({created + _INITDB_SECONDS}))::text AS read "
+        f"OR a.stats_reset > pg_catalog.to_timestamp({created + INITDB_SECONDS}))::text AS read "
         "FROM pg_catalog.pg_stat_archiver a LEFT JOIN pg_catalog.pg_stat_replication_slots s "
         f"ON s.slot_name = {literal(slot.name)}"
     )

@@ -1,0 +1,63 @@
+"""``aiorepl upgrade``: continue a stream on the cluster that pg_upgrade has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aiorepl.cli import options
+
+
+@click.group(short_help="Continue on the cluster that pg_upgrade made.")
+def upgrade() -> None:
+    """Continue a stream on the cluster that pg_upgrade has made of the source.
+
+    pg_upgrade keeps slots from PostgreSQL 17 on, and gives the cluster another identity. `prepare` records the old cluster, and `adopt`
+    proves that the new one continues its stream. The record is in the file that `upgrades` in [source] names.
+    """
+
+
+_file = click.argument("file", type=click.Path(path_type=Path), default=Path("aiorepl.toml"))
+
+
+@upgrade.command(short_help="Record the old cluster, before pg_upgrade.")
+@_file
+@options.dsn_over_file
+def prepare(file: Path, dsn: str | None) -> int:
+    """Record the cluster of the pipeline that FILE describes (default: aiorepl.toml), before it is shut down for pg_upgrade.
+
+    Stop writes first, wait until everything is delivered (aiorepl wait), and stop the pipeline. It must not start again before adopt.
+    """
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.pipeline_file import load
+    from aiorepl.source.server import upgrade as upgrades
+
+    old = run_async(upgrades.prepare(load(file, dsn).source)).old
+    click.echo(
+        f"recorded cluster {old.system_identifier}, PostgreSQL {old.version}: slot {old.slot} has confirmed {old.confirmed}, the WAL "
+        f"ends at {old.end}, tables: {len(old.tables)}"
+    )
+    return 0
+
+
+@upgrade.command(short_help="Prove that the new cluster continues, after pg_upgrade.")
+@_file
+@options.dsn_over_file
+def adopt(file: Path, dsn: str | None) -> int:
+    """Prove that the cluster which pg_upgrade made continues the stream of the pipeline that FILE describes (default: aiorepl.toml).
+
+    Run it before any session may write to the published tables. Then start the pipeline: journals, the positions of sinks, and Spark's
+    checkpoints stay as they are.
+    """
+    from aiorepl.cli.event_loop import run_async
+    from aiorepl.cli.pipeline_file import load
+    from aiorepl.source.server import upgrade as upgrades
+
+    found = run_async(upgrades.adopt(load(file, dsn).source))
+    assert found.new is not None
+    click.echo(
+        f"cluster {found.new.system_identifier} continues {found.old.system_identifier}: slot {found.old.slot} begins at "
+        f"{found.new.begins}"
+    )
+    return 0
