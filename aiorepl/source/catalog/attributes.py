@@ -10,7 +10,7 @@ with the description's transaction by xid. Xids have the order of the commits, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,10 @@ SELECT pg_catalog.json_build_object(
     WHERE f.oid = ANY (s.oids) AND f.relfilenode <> f.oid),
   'listed', EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
     WHERE p.pubname IN ({publications}) AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL
+      AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))),
+  'members', (SELECT pg_catalog.json_agg(r.xmin::pg_catalog.text::pg_catalog.int8) FROM pg_catalog.pg_publication_rel r
+    JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+    WHERE p.pubname IN ({publications})
       AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))),
   'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
       a.attnum, a.attname, a.atttypid::pg_catalog.int8, a.atttypmod, a.attisdropped, a.attgenerated <> '',
@@ -75,6 +79,7 @@ class CatalogColumns:
     :param file: ``relfilenode``, which a rewrite changes; 0 for a partitioned table.
     :param rewritten: whether the table, or one of its partitions, has another file than at its creation.
     :param listed: whether a publication has a column list for the table.
+    :param members: the transactions in which publications got the table, or an ancestor, with the present column list.
     :param frozen: ``relfrozenxid`` of the table, or of each partition, that has another file. A rewrite sets it, and so may VACUUM.
     """
 
@@ -84,6 +89,7 @@ class CatalogColumns:
     listed: bool
     columns: tuple[CatalogColumn, ...]
     frozen: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
 
     @property
     def last(self) -> int:
@@ -105,8 +111,9 @@ def parse(rows: Iterable[Mapping[str, str | None]]) -> dict[int, CatalogColumns]
 def _table(fields: Mapping[str, Any]) -> CatalogColumns:
     columns = tuple(map(_column, fields["columns"] or ()))
     frozen = tuple(fields["frozen"] or ())
+    members = tuple(fields["members"] or ())
     return CatalogColumns(
-        fields["oid"], fields["file"], fields["rewritten"], fields["listed"], columns, frozen
+        fields["oid"], fields["file"], fields["rewritten"], fields["listed"], columns, frozen, members
     )
 
 
@@ -118,21 +125,34 @@ def _column(fields: Sequence[Any]) -> CatalogColumn:
 
 
 def attributes(
-    relation: Relation, xid: int, table: CatalogColumns, previous: CatalogColumns | None = None
+    relation: Relation,
+    xid: int,
+    table: CatalogColumns,
+    previous: CatalogColumns | None = None,
+    hidden: Collection[int] = (),
 ) -> dict[str, Attribute]:
     """Return the attributes of the columns of ``relation``, as far as they are certain.
 
     :param xid: the transaction in which the stream has described the table.
     :param table: the table in the catalog now.
     :param previous: the table in the catalog when it was described before.
+    :param hidden: the numbers of columns that an earlier description left out (``left_out``).
     """
     listed = table.listed or (previous is not None and previous.listed)
     found: dict[str, Attribute] = {}
     for name, column in _matches(relation, xid, table).items():
         described = next(each for each in relation.columns if each.name == name)
         missing, known = None, False
-        if listed or column.generated or described.type_oid != column.type_oid:
-            # A column that is published only now may have been written before.
+        # A column that is published only now may have been written before: its table was published later than the column was created,
+        # or an earlier description left the column out.
+        older = any(precedes(column.xmin, member) for member in table.members)
+        if (
+            listed
+            or older
+            or column.number in hidden
+            or column.generated
+            or described.type_oid != column.type_oid
+        ):
             pass
         elif column.missing:
             missing, known = column.missing[0], len(column.missing) == 1
@@ -144,6 +164,17 @@ def attributes(
             known = True
         found[name] = Attribute(column.number, missing if known else None, missing_known=known)
     return found
+
+
+def left_out(relation: Relation, xid: int, table: CatalogColumns) -> set[int]:
+    """Return the numbers of the columns that existed when the stream described the table, and were not published."""
+    return {
+        column.number
+        for column in table.columns
+        if not column.dropped
+        and column.name not in relation.names
+        and (column.generated or column.xmin < FIRST_NORMAL_XID or precedes(column.xmin, xid))
+    }
 
 
 def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since: int) -> list[str]:

@@ -10,7 +10,7 @@ from aiorepl.errors import ConnectionFailed, ServerError
 from aiorepl.loggers import logger
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.retry import may_pass
-from aiorepl.source.catalog.attributes import CatalogColumns, attributes, rewritten_since
+from aiorepl.source.catalog.attributes import CatalogColumns, attributes, left_out, rewritten_since
 from aiorepl.source.source import Source
 
 _log = logger("aiorepl.session")
@@ -21,11 +21,15 @@ _ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A table's last description, and the result of its look-up."""
+    """A table's last description, and the result of its look-up.
+
+    :param hidden: the numbers of the columns that this description, or an earlier one, left out.
+    """
 
     columns: tuple[Column, ...]
     attributes: dict[str, Attribute]
     table: CatalogColumns
+    hidden: set[int]
 
 
 class ColumnLookups:
@@ -72,16 +76,16 @@ class ColumnLookups:
             return
         self._failures = 0
         # If one read has several descriptions of a table, each is compared with the look-up before this read.
-        previous = {oid: self._known[oid].table for oid in tables if oid in self._known}
+        previous = {oid: self._known[oid] for oid in tables if oid in self._known}
         for relation, xid in described:
             table = tables.get(relation.oid)
             if table is not None:
                 self._add(relation, xid, table, previous.get(relation.oid))
 
-    def _add(
-        self, relation: Relation, xid: int, table: CatalogColumns, previous: CatalogColumns | None
-    ) -> None:
-        relation.attributes.update(attributes(relation, xid, table, previous))
+    def _add(self, relation: Relation, xid: int, table: CatalogColumns, looked_up: _Described | None) -> None:
+        previous = None if looked_up is None else looked_up.table
+        hidden = set() if looked_up is None else looked_up.hidden
+        relation.attributes.update(attributes(relation, xid, table, previous, hidden))
         before = self._known.get(relation.oid)
         if before is None:
             _warn(relation, self._rewritten(relation, table))
@@ -90,7 +94,9 @@ class ColumnLookups:
             _warn(relation, _unknown(relation, before, rewritten=rewritten))
         # The next look-up needs only the number of the last column.
         kept = replace(table, columns=table.columns[-1:])
-        self._known[relation.oid] = _Described(relation.columns, relation.attributes, kept)
+        self._known[relation.oid] = _Described(
+            relation.columns, relation.attributes, kept, hidden | left_out(relation, xid, table)
+        )
 
     def _rewritten(self, relation: Relation, table: CatalogColumns) -> list[str]:
         """Return the columns with unknown values in older rows, for a table's first description since the start."""

@@ -156,6 +156,29 @@ def alteration(
     return Alteration(tuple(statements), types=tuple(wanted), unknown=tuple(unknown))
 
 
+def renaming(before: Name, after: Name, *, creates: bool) -> str:
+    """Return the statements that give a table another name, for a message.
+
+    :param creates: whether the new schema has to be created.
+    """
+    statements = []
+    if before[0] != after[0]:
+        statements += [f"CREATE SCHEMA {quoted(after[0])}"] if creates else []
+        statements.append(f"ALTER TABLE {qualified(before)} SET SCHEMA {quoted(after[0])}")
+    if before[1] != after[1]:
+        statements.append(f"ALTER TABLE {qualified((after[0], before[1]))} RENAME TO {quoted(after[1])}")
+    return "; ".join(statements)
+
+
+def rounded(relation: Relation, types: Types, target: Mapping[str, TargetAttribute]) -> list[str]:
+    """Describe the columns whose type on the target changes values without an error."""
+    return [
+        f"{quoted(name)} ({target[name].type} for {kind})"
+        for name, kind in zip(relation.names, _types(types, relation), strict=True)
+        if name in target and target[name].type.rounds(kind)
+    ]
+
+
 def remember(
     relation: Relation,
     types: Types,

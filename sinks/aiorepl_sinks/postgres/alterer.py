@@ -9,6 +9,7 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import PermanentError, Relation, SinkContext
+from aiorepl.loggers import logger
 from aiorepl_sinks.postgres.alterations import (
     Alteration,
     Refused,
@@ -18,10 +19,15 @@ from aiorepl_sinks.postgres.alterations import (
     alteration,
     creation,
     remember,
+    renaming,
+    rounded,
 )
+from aiorepl_sinks.postgres.check import require_alterable
 from aiorepl_sinks.postgres.column_types import ColumnType
 from aiorepl_sinks.postgres.errors import is_transient, translate
 from aiorepl_sinks.postgres.identifiers import Name, TableMapping, qualified, quoted
+
+_log = logger("aiorepl.sink")
 
 _OID: Final = """
 SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -134,6 +140,8 @@ class Alterer:
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
             await self._require_certain(name, relation, found)
+            if found.statements:
+                await require_alterable(connection, name)
             if found.statements and known.oid is not None:
                 await self._require_no_lock_of_ours(name, known.oid)
             if found.creates:
@@ -158,18 +166,21 @@ class Alterer:
         remembered = None
         if await connection.fetchval(_EXISTS, self._memory):
             remembered = await connection.fetchrow(
-                f"SELECT source_table, target_oid, columns::text, EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = target_oid::oid) AS exists "
+                "SELECT source_table, target_oid, columns::text, ARRAY(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c "
+                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target_oid::oid) AS found "
                 f"FROM {self._memory} WHERE sink = $1 AND slot = $2 AND source_oid = $3 AND system_identifier = $4",
                 *self._key,
                 relation.oid,
                 self._system_identifier,
             )
         if remembered is not None and remembered["target_oid"] != oid:
-            if remembered["exists"] and remembered["source_table"] != [relation.schema, relation.name]:
-                before = ".".join(remembered["source_table"])
+            if remembered["found"] and remembered["source_table"] != [relation.schema, relation.name]:
+                own = tuple(remembered["found"][0])
+                statements = renaming(own, name, creates=not await self._has_schema(name[0]))
+                before = "" if oid is None else f"rename {qualified(name)} first, or drop it; then "
                 raise Refused(
-                    f"postgres: table {before} was renamed to {relation}, and its rows on the target have another name than "
-                    f"{'.'.join(name)}: rename the table on the target, or map it with the option tables, then start again"
+                    f"postgres: table {'.'.join(remembered['source_table'])} was renamed to {relation}, and its rows on the target are in "
+                    f"{qualified(own)}: {before}{statements} on the target, or map the table with the option tables, then start again"
                 )
             remembered = (
                 None  # the description belongs to another table of the target, with other column numbers
@@ -257,14 +268,18 @@ class Alterer:
                 "of it, and the source ends that transaction only later: commit it or roll it back on the target, as the source does, then start again"
             )
 
-    async def _create_schema(self, schema: str) -> None:
+    async def _has_schema(self, schema: str) -> bool:
         exists = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+        found: bool = await self._connection.fetchval(exists, schema)
+        return found
+
+    async def _create_schema(self, schema: str) -> None:
         # IF NOT EXISTS needs CREATE on the database even if the schema exists, and can fail if another sink creates the schema meanwhile.
         await self._connection.execute(
             "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
             f"aiorepl {quoted(schema)}",
         )
-        if not await self._connection.fetchval(exists, schema):
+        if not await self._has_schema(schema):
             await self._connection.execute(f"CREATE SCHEMA {quoted(schema)}")
 
     async def _execute(self, statement: str) -> None:
@@ -287,9 +302,17 @@ class Alterer:
                 "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
                 f"aiorepl {quoted(self._own)}",
             )
+            await require_alterable(connection, (self._own, "described"))
             await connection.execute(_MEMORY.format(schema=quoted(self._own)))
         known = await self._look(name, relation)
-        columns = [column.to_json() for column in remember(relation, types, known.columns, known.remembered)]
+        if columns := rounded(relation, types, known.columns):
+            _log.warning(
+                "postgres: %s on the target has types that change values of %s: %s. ALTER COLUMN … TYPE on the target keeps them",
+                *(".".join(name), relation, ", ".join(columns)),
+            )
+        remembered = [
+            column.to_json() for column in remember(relation, types, known.columns, known.remembered)
+        ]
         await connection.execute(
             f"INSERT INTO {self._memory} (sink, slot, source_oid, system_identifier, source_table, target_oid, columns) "
             "VALUES ($1, $2, $3, $4, $5, $6, $7::text::jsonb) ON CONFLICT (sink, slot, source_oid) DO UPDATE SET "
@@ -300,5 +323,5 @@ class Alterer:
             self._system_identifier,
             [relation.schema, relation.name],
             known.oid,
-            json.dumps(columns),
+            json.dumps(remembered),
         )

@@ -27,7 +27,8 @@ SELECT t.schema, t.name, c.oid IS NOT NULL AS exists,
        c.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS visible,
        c.oid IS NULL OR (pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
          AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')) AS granted,
-       c.oid IS NULL OR pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
+       c.oid IS NULL OR pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned, n.oid IS NOT NULL AS has_schema,
+       current_database()::text AS database, current_user::text AS role,
        CASE WHEN n.oid IS NULL THEN pg_catalog.has_database_privilege(current_database(), 'CREATE')
             ELSE pg_catalog.has_schema_privilege(n.oid, 'CREATE') END AS creatable
   FROM unnest($1::text[], $2::text[]) AS t(schema, name)
@@ -79,16 +80,7 @@ async def _check(
     rows = await connection.fetch(_TABLES, [name[0] for name in tables], [name[1] for name in tables])
     missing = [row for row in rows if not row["exists"]]
     if alters:
-        if closed := sorted({row["schema"] for row in missing if not row["creatable"]}):
-            raise PermanentError(
-                f"postgres: the role {role} may not create tables in the target's schema {', '.join(map(quoted, closed))}: GRANT CREATE "
-                "ON SCHEMA, or ON DATABASE if the schema does not exist"
-            )
-        if foreign := [(row["schema"], row["name"]) for row in rows if not row["owned"]]:
-            raise PermanentError(
-                f"postgres: the role {role} does not own {_shown(foreign)} on the target, so it may not alter them: ALTER TABLE … OWNER TO "
-                f'{role}, or choose ddl = "refuse"'
-            )
+        _require_alterable(rows)
     elif names := [(row["schema"], row["name"]) for row in missing]:
         raise PermanentError(
             f"postgres: the target has no table {_shown(names)}: create it, map it to another with the option tables, remove it from the "
@@ -103,6 +95,30 @@ async def _check(
         raise PermanentError(
             f"postgres: the role {role} may not write {_shown(denied)} on the target: GRANT SELECT, INSERT, UPDATE, DELETE, "
             f"TRUNCATE ON {', '.join(map(qualified, denied[:_SHOWN]))} TO {role}"
+        )
+
+
+async def require_alterable(connection: asyncpg.Connection, table: Name) -> None:
+    """Check that the role may create a table, or alter it if it exists.
+
+    :raises PermanentError: the role may not; the message has the statement that it needs.
+    """
+    _require_alterable(await connection.fetch(_TABLES, [table[0]], [table[1]]))
+
+
+def _require_alterable(rows: Sequence[asyncpg.Record]) -> None:
+    for row in rows:
+        role, schema = quoted(row["role"]), quoted(row["schema"])
+        if not row["exists"] and not row["creatable"]:
+            on = f"SCHEMA {schema}" if row["has_schema"] else f"DATABASE {quoted(row['database'])}"
+            raise PermanentError(
+                f"postgres: the role {role} may not create tables in the target's schema {schema}: GRANT CREATE ON {on} TO {role}"
+            )
+    foreign = [(row["schema"], row["name"]) for row in rows if not row["owned"]]
+    if foreign:
+        raise PermanentError(
+            f"postgres: the role {role} does not own {_shown(foreign)} on the target, so it may not alter them: ALTER TABLE "
+            f'{qualified(foreign[0])} OWNER TO {role}{" …" * (len(foreign) > 1)} on the target, or choose ddl = "refuse"'
         )
 
 

@@ -8,6 +8,7 @@ Source: the typmodin functions of the types: varchar.c, numeric.c, varbit.c, tim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,16 @@ from aiorepl_sinks.postgres.identifiers import quoted
 
 _CATALOG: Final = "pg_catalog"
 _FAMILIES: Final = (("int2", "int4", "int8"), ("float4", "float8"))
+_TIMES: Final = ("time", "timetz", "timestamp", "timestamptz")
+# By type, the types whose text it takes and shortens.
+_ROUNDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "numeric": ("float4", "float8"),
+    "float4": ("float8", "numeric", "int4", "int8"),
+    "float8": ("numeric", "int8"),
+    "date": ("timestamp", "timestamptz"),
+    "time": ("timestamp", "timestamptz"),
+    "name": ("varchar", "text"),
+}
 _ANY_PRECISION: Final = 0xFFFF
 
 
@@ -50,6 +61,18 @@ class ColumnType:
             if self.name in family and other.name in family:
                 return family.index(self.name) > family.index(other.name)
         return False
+
+    def rounds(self, other: ColumnType) -> bool:
+        """Whether this type takes values of ``other`` without an error, and changes some of them."""
+        if {self.namespace, other.namespace} != {_CATALOG}:
+            return False
+        if self.name == other.name == "numeric" and self.modifier >= 0:
+            return other.modifier < 0 or other._numbers()[1] > self._numbers()[1]
+        if self.name in _TIMES and other.name in _TIMES and self.modifier >= 0:
+            return other.modifier < 0 or other.modifier > self.modifier
+        if self.name == "numeric" and self.modifier < 0:
+            return False
+        return other.name in _ROUNDED.get(self.name, ())
 
     def _longer(self, other: ColumnType) -> bool:
         if self.name not in ("varchar", "numeric") or other.modifier < 0:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from aiorepl import LSN, PermanentError, Position, SinkContext
-from aiorepl_sinks.postgres.identifiers import quoted
+from aiorepl_sinks.postgres.identifiers import Name, quoted
 
 # IF NOT EXISTS needs CREATE on the database even if the schema exists.
 _SCHEMA: Final = "CREATE SCHEMA {schema};"
@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS {schema}.prepared (
   source_gid text NOT NULL, PRIMARY KEY (gid, committed)
 );
 """
+
+# The table ``described`` belongs to ``alterer``.
+_OWN: Final = ("positions", "prepared", "described")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class MirrorState:
 
     def __init__(self, connection: Any, schema: str, context: SinkContext) -> None:
         self._connection = connection
+        self._name = schema
         self._schema = quoted(schema)
         self._source = context.position
         self._key = (context.name, context.position.slot)
@@ -110,6 +114,10 @@ class MirrorState:
         # If an earlier version wrote the row, these columns are NULL, and ``from_json`` rejects the row.
         details = {name: json.loads(row[name]) for name in ("history", "last") if row[name] is not None}
         return Position.from_json({**fields, **details, "slot": begin.slot})
+
+    def owns(self, table: Name) -> bool:
+        """Whether a table of the target is one of the sink's own."""
+        return table[0] == self._name and table[1] in _OWN
 
     async def advance(self, before: LSN, lsn: LSN) -> None:
         """Move the position.

@@ -228,6 +228,11 @@ class Writer:
     async def _find(self, relation: Relation, types: Types, *, truncates: bool = False) -> Target:
         options = self._options
         name = options.tables.target(relation)
+        if self.session.state.owns(name):
+            raise PermanentError(
+                f"postgres: {relation} would be written to {'.'.join(name)} on the target, which is the sink's own table: map {relation} to "
+                "another table with the option tables, or leave it out by a selection"
+            )
         try:
             if self._alterer is not None and await self._alterer.needed(
                 name, relation, types, truncates=truncates

@@ -504,20 +504,6 @@ async def test_dead_letters_alter_nothing(pair):
     assert seen
 
 
-async def test_the_sinks_own_tables_are_left_alone(pair):
-    """A table of the source that is named like one of the sink's is neither created nor altered."""
-    await pair.source.execute("CREATE SCHEMA aiorepl")
-    await pair.source.execute("CREATE TABLE aiorepl.described (sink text PRIMARY KEY)")
-    await pair.source.execute("CREATE TABLE aiorepl.positions (sink text PRIMARY KEY, mine text)")
-    await pair.slotted()
-    for table, match in (("described", "no table"), ("positions", "lacks")):
-        await pair.source.execute(f"INSERT INTO aiorepl.{table} VALUES ('x')")
-        with pytest.raises(PermanentError, match=match):
-            await pair.deliver(ddl="apply")
-        await pair.source.execute("SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", pair.slot)
-        await pair.target.execute("DELETE FROM aiorepl.positions")
-
-
 async def test_check_looks_for_the_rights_that_ddl_needs(pair):
     """Tables may be missing; the right to create and alter them may not."""
     await pair.both(ITEMS)
