@@ -139,7 +139,8 @@ class Alterer:
                 await self._require_no_rows_of_another(name, relation, known)
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
-            await self._require_certain(name, relation, found)
+            if not truncates:
+                await self._require_certain(name, relation, found)
             if found.statements:
                 await require_alterable(connection, name)
             if found.statements and known.oid is not None:

@@ -398,3 +398,13 @@ async def test_a_generated_column_that_becomes_plain(pair):
     await pair.target.execute("ALTER TABLE t ADD COLUMN d int; UPDATE t SET d = id * 2")
     await pair.deliver(ddl="apply")
     await pair.require_equal("t")
+
+
+async def test_a_column_that_is_added_before_a_truncate(pair):
+    """The values of existing rows do not matter, also at the truncate with which a resnapshot begins."""
+    await pair.slotted()
+    await pair.commit("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    await pair.deliver(ddl="apply")
+    await pair.commit("ALTER TABLE t ADD r float8 DEFAULT random()", "TRUNCATE t", "INSERT INTO t VALUES (2)")
+    await pair.deliver(ddl="apply")
+    await pair.require_equal("t")
