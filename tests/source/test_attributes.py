@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.pgoutput.relations import Attribute, Relation
-from aiorepl.source.catalog.attributes import CatalogColumn, CatalogColumns, attributes
+from aiorepl.source.catalog.attributes import CatalogColumn, CatalogColumns, attributes, left_out
 from aiorepl.testing.messages import column
 
 INT4, TEXT = 23, 25
@@ -104,3 +104,15 @@ def test_a_column_list_hides_when_a_column_was_added():
 def test_an_attribute_is_comparable():
     """NULL and an unknown missing value differ."""
     assert Attribute(1, None, missing_known=True) != Attribute(1)
+
+
+def test_columns_that_were_not_published_before():
+    """Their values in older rows are unknown: of columns from before the table's publication, and of columns that were left out."""
+    older = CatalogColumns(7, 7, False, False, (ID, A, row(3, "b", AFTER)), members=(XID,))
+    assert {"id": 1, "a": 2, "b": (3, None)} == found(older, "id", "a", "b")
+    first = Relation(7, "public", "t", "d", (column("id"),))
+    generated = row(3, "g", XID, generated=True)
+    assert {2, 3} == left_out(first, XID, catalog(ID, A, generated, row(4, "later", XID), row(5, None)))
+    second = Relation(7, "public", "t", "d", (column("id"), column("a"), column("b")))
+    known = attributes(second, XID, catalog(ID, A, B), None, {2})
+    assert {"id": True, "a": False, "b": True} == {name: each.missing_known for name, each in known.items()}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import Path
 
 import pytest
 
 from aiorepl import Delivery, PermanentError, Selection
+from aiorepl_sinks.postgres.column_types import ColumnType
 
 pytestmark = pytest.mark.by_day
 
-WORKER = Path(__file__).with_name("worker.py")
 # Quotes, a comment, a newline, a terminal's escape, and 63 bytes of several bytes each.
 NAMES = ('x"; DROP TABLE y; --', "x\ny", "\x1b]0;t\x07", "é" * 31 + "x", "E'\\'", "$$", "select")
 
@@ -408,3 +407,54 @@ async def test_a_column_that_is_added_before_a_truncate(pair):
     await pair.commit("ALTER TABLE t ADD r float8 DEFAULT random()", "TRUNCATE t", "INSERT INTO t VALUES (2)")
     await pair.deliver(ddl="apply")
     await pair.require_equal("t")
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+async def test_a_prepared_transaction_with_ddl(pair, end):
+    """DDL is committed on the target before the transaction is prepared; after ROLLBACK PREPARED, the sink asks for its undoing."""
+    options = {"ddl": "apply", "two_phase": True, "source": {"two_phase": True}}
+    await pair.both("CREATE TABLE t (id int PRIMARY KEY, v varchar(3))")
+    await pair.slotted(two_phase=True)
+    await pair.source.execute(
+        "BEGIN; ALTER TABLE t ADD w int DEFAULT 3, ALTER v TYPE varchar(9); INSERT INTO t VALUES (1, 'longer'); SAVEPOINT a; "
+        "ALTER TABLE t ADD x int; INSERT INTO t VALUES (9); ROLLBACK TO a; CREATE TABLE u (id int PRIMARY KEY); "
+        "INSERT INTO u VALUES (1); PREPARE TRANSACTION 'one'"
+    )
+    await pair.deliver(**options)
+    assert 0 == await pair.target.fetchval("SELECT count(*) FROM t")
+    await pair.source.execute(f"{end} PREPARED 'one'")
+    await pair.commit("INSERT INTO t VALUES (2, 'b')")
+    if end == "ROLLBACK":
+        with pytest.raises(
+            PermanentError, match=r'"w" of public\.t is not sent any more.*DROP COLUMN "w" on the target'
+        ):
+            await pair.deliver(**options)
+        await pair.target.execute('ALTER TABLE t DROP COLUMN "w"; DROP TABLE u')
+        with pytest.raises(PermanentError, match=r"from .*varchar.*\(9\) to .*varchar.*\(3\).*ALTER COLUMN"):
+            await pair.deliver(**options)
+        await pair.target.execute("ALTER TABLE t ALTER COLUMN v TYPE varchar(3)")
+    await pair.deliver(**options)
+    await pair.require_equal("t")
+    assert await columns(pair.source, "t") == await columns(pair.target, "t")
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "rounds"),
+    [
+        (("numeric", (5 << 16 | 1) + 4), ("numeric", (5 << 16 | 2) + 4), True),
+        (("numeric", (5 << 16 | 2) + 4), ("numeric", (9 << 16 | 2) + 4), False),
+        (("numeric", (5 << 16 | 2) + 4), ("numeric", -1), True),
+        (("numeric", -1), ("float8", -1), False),
+        (("timestamp", 0), ("timestamp", -1), True),
+        (("timestamptz", 6), ("timestamptz", 3), False),
+        (("date", -1), ("timestamptz", -1), True),
+        (("float4", -1), ("int4", -1), True),
+        (("name", -1), ("text", -1), True),
+        (("text", -1), ("name", -1), False),
+        (("int4", -1), ("numeric", -1), False),
+    ],
+)
+def test_types_that_change_values(target, source, rounds):
+    """Types that take a value and change it; a type that refuses the value is not one of them."""
+    assert rounds == ColumnType("pg_catalog", *target).rounds(ColumnType("pg_catalog", *source))
+    assert not ColumnType("public", *target).rounds(ColumnType("pg_catalog", *source))
