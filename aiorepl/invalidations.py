@@ -61,7 +61,7 @@ class Invalidations(Sink):
     """Collects which rows have changed until ``take``. One task may use it at a time; create one for each consumer.
 
     It is a sink. Without a pipeline, pass it a stream with ``read``, or changes with ``add``. A table counts as changed as a whole after a
-    TRUNCATE, and if no key identifies its rows (replica identity FULL or NOTHING).
+    TRUNCATE, and if no key identifies its rows (replica identity FULL or NOTHING, or a NaN in the key).
 
     :param max_bytes: the memory for keys.
     """
@@ -175,7 +175,9 @@ def _keys(change: RowChange) -> list[Key] | None:
         set(keys)
     except (DataError, TypeError):
         return None
-    return None if any(UNCHANGED in each for each in keys) else keys
+    # A NaN is not equal to itself, so nobody would find its key.
+    unusable = any(value is UNCHANGED or value != value for each in keys for value in each)  # noqa: PLR0124
+    return None if unusable else keys
 
 
 def _size(key: Key) -> int:

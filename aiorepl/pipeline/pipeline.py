@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
     from aiorepl.storage.opening import Location
     from aiorepl.storage.store import Store
+    from aiorepl.transforms.memory import SelectionMemory
 
 _log = logger("aiorepl.pipeline")
 
@@ -231,7 +232,7 @@ class Pipeline:
             options,
             wanted=bool(snapshot),
             resnapshot=resnapshot,
-            hides_key=partial(_hides_key, journal_selection),
+            hides_key=partial(_hides_key, journal_selection, memories.get(JOURNAL)),
         )
         self._fan_out: FanOut
         self._journal: Store | None = None
@@ -568,9 +569,17 @@ class Pipeline:
         await self._watch.run(self._capture.position, fresh=self._capture.created is not None)
 
 
-def _hides_key(selection: Selection | None, table: PublishedTable) -> bool:
-    """Whether the journal's selection may hide a column of the table's key: the journal's folder has the plans of snapshots, too."""
-    return selection is not None and any(selection.rules.may_hide(column.name) for column in table.key)
+def _hides_key(selection: Selection | None, memory: SelectionMemory | None, table: PublishedTable) -> bool:
+    """Whether the journal's selection may hide a column of the table's key: the journal's folder has the plans of snapshots, too.
+
+    A plan is written before the first row is judged, so a renamed column counts as hidden here as well.
+    """
+    if selection is None:
+        return False
+    if any(selection.rules.may_hide(column.name) for column in table.key):
+        return True
+    columns = {column.name: column.number for column in table.columns}
+    return memory is not None and memory.may_disclose(table.oid, (table.schema, table.name), columns)
 
 
 def _require_for_journal(selection: Selection, journal: Location | Store | None) -> None:

@@ -87,6 +87,21 @@ class SelectionMemory:
         # Write the memory only if a column could be disclosed, or rows lost.
         self._changed |= hides or bool(table.missing or self._rules.tables)
 
+    def may_disclose(self, oid: int, names: Name, columns: Mapping[str, int | None]) -> bool:
+        """Whether visible columns of a table may be columns that were hidden under other names.
+
+        :param columns: the columns as they are now, each with its number, if that is known.
+        """
+        for before in (self.get(oid), self.get(names)):
+            if before is None:
+                continue
+            catalog = TableCatalog()
+            catalog.remember(oid, before.ancestors)
+            after = select_table(self._rules, oid, (names, *catalog.ancestors(oid)), columns)
+            if rename_conflict(self._rules, before.select(self._rules, catalog, oid), after) is not None:
+                return True
+        return False
+
     @property
     def oids(self) -> set[int]:
         """The oids of the tables that are remembered."""

@@ -150,3 +150,13 @@ def test_the_limit():
     """An invalid size is refused."""
     with pytest.raises(ConfigurationError, match="max_bytes is 0"):
         Invalidations(max_bytes=0)
+
+
+@pytest.mark.parametrize(("oid", "name"), [(701, "float8"), (1700, "numeric")])
+async def test_a_key_that_is_not_a_number(changed, oid, name):
+    """NaN is not equal to itself, so no look-up would find it among the keys."""
+    stream = Stream()
+    table = stream.table(name, column("k", oid, key=True))
+    stream.transaction(table.insert("1.5"), table.insert("NaN"))
+    await changed.write(Batch(tuple(stream.slices())))
+    assert {("public", name): None} == changed.take().tables

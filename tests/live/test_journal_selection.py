@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from aiorepl import BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection, SnapshotOptions, Source
+from aiorepl import (
+    AioreplError,
+    BatchPolicy,
+    ConfigurationError,
+    Delivery,
+    Pipeline,
+    Selection,
+    SnapshotOptions,
+    Source,
+)
 from aiorepl.history.opening import open_compaction
 from aiorepl.testing.faults import MemorySink
 
@@ -95,6 +106,30 @@ async def test_no_byte_of_hidden_values(published, tmp_path):
     assert {"id", "note"} == narrow.changes[-2].new.keys()
     history = {row["email"] for row in history_rows(tmp_path / "journal")}
     assert history == {row["email"] for row in rows}
+
+
+async def test_no_plan_of_a_renamed_key(published, tmp_path):
+    """A plan is written before the first row is refused, so it has no bounds of a key that was hidden under another name."""
+    await published.execute(*TABLES)
+    sink = MemorySink()
+    running = Pipeline(
+        published.source(create_slot=True),
+        [sink],
+        journal=tmp_path / "journal",
+        journal_selection=SELECTION,
+        snapshot=SnapshotOptions(chunk_bytes=16384),
+        batches=BatchPolicy(flush_seconds=0.02),
+    )
+    with contextlib.suppress(AioreplError):
+        async with running:
+            await sink.wait_for_changes(5100)
+            await published.execute("ALTER TABLE parts RENAME email TO mail")
+            with contextlib.suppress(AioreplError):
+                await running.resnapshot("public.parts")
+            with pytest.raises(AioreplError, match=r"parts\.email, .* was renamed to public\.parts\.mail"):
+                async with asyncio.timeout(90):
+                    await running.wait()
+    assert [] == leaks(tmp_path)
 
 
 def refusals() -> Iterator[tuple[dict[str, Any], str]]:
