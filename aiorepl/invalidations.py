@@ -1,4 +1,4 @@
-"""Which rows have changed since the last look, for a cache or a page that shows rows.
+"""Keys of changed rows, for a cache or a page that shows rows.
 
     changed = Invalidations()
     async with Pipeline(source, [changed]):
@@ -6,8 +6,8 @@
             await changed.wait()
             invalidated = changed.take()
 
-Changes are collected and not queued: a consumer that is slow takes more rows at once, and is woken once. The keys take ``max_bytes`` at
-most. Beyond that, the table with the most keys counts as changed as a whole.
+Keys are collected, not changes: a slow consumer wakes once and takes more keys. The keys use at most ``max_bytes`` of memory. Beyond
+that limit, the table whose keys use the most memory counts as changed as a whole.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from aiorepl.transactions.schema_changes import SchemaChange
 Table = tuple[str, str]
 Key = tuple[Any, ...]
 
-# The entry of a key in a set, or of a table in a mapping, about.
+# The approximate memory of one entry of a set or a dict.
 _ENTRY_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Invalidated:
-    """What has changed between two looks. It is false if nothing has.
+    """The changes between two calls of ``Invalidations.take``. The object is false if nothing has changed.
 
-    :param everything: whether all rows of all tables may have changed: at the start, and where changes are missing.
-    :param tables: by schema and name of each changed table the keys of its changed rows: the values of the replica identity's columns, such as
-        ``(7,)``, before and after the change. ``None``: all rows may have changed.
+    :param everything: whether all rows of all tables may have changed, as at the start and after a ``Resync``.
+    :param tables: the keys of changed rows, by schema and name of the table. A key has the values of the replica identity's columns, such as
+        ``(7,)``; an update that changes the key adds the old and the new key. ``None``: all rows of the table may have changed.
     """
 
     everything: bool = False
     tables: Mapping[Table, frozenset[Key] | None] = field(default_factory=dict)
 
     def keys(self, schema: str, table: str) -> frozenset[Key] | None:
-        """Return the changed keys of a table; ``None``: all its rows may have changed."""
+        """Return the keys of a table's changed rows; ``None`` if all its rows may have changed."""
         return None if self.everything else self.tables.get((schema, table), frozenset())
 
     def __bool__(self) -> bool:
@@ -58,34 +58,35 @@ class Invalidated:
 
 @checked("invalidations")
 class Invalidations(Sink):
-    """Collects which rows have changed until ``take``. One task may use it at a time; create one for each consumer.
+    """A sink that collects the keys of changed rows until the consumer calls ``take``.
 
-    It is a sink. Without a pipeline, pass it a stream with ``read``, or changes with ``add``. A table counts as changed as a whole after a
-    TRUNCATE, and if no key identifies its rows (replica identity FULL or NOTHING, or a NaN in the key).
+    Create one for each consumer: only one task at a time may use it. Without a pipeline, pass a stream to ``read``, or single changes to
+    ``add``. A table counts as changed as a whole after a TRUNCATE, and if no key identifies its rows (replica identity FULL or NOTHING, or a NaN in
+    the key).
 
-    :param max_bytes: the memory for keys.
+    :param max_bytes: the limit of memory for keys.
     """
 
     takes_resync = True
 
     def __init__(self, *, max_bytes: Size = 1024 * 1024) -> None:
         self.live = False
-        """Whether a stream is read; with ``read``, since its first item. While it is not, nothing is noticed: do not cache."""
+        """Whether a stream is being read; under ``read``, from the first item on. While it is false, do not cache: changes are not seen."""
         self._max_bytes = size_of("invalidations: max_bytes", max_bytes)
         self._everything = True
         self._tables: dict[Table, set[Key] | None] = {}
-        # The bytes of the keys of each table that does not count as a whole, and the bytes of everything.
+        # The memory of the keys, by table, without tables that count as a whole; and the sum, with the entries of all tables.
         self._bytes: dict[Table, int] = {}
         self._total = 0
         self._changed = asyncio.Event()
         self._changed.set()
 
     async def wait(self) -> None:
-        """Wait until there is something to take."""
+        """Wait until ``take`` has changes to return."""
         await self._changed.wait()
 
     def take(self) -> Invalidated:
-        """Return what has changed since the last call."""
+        """Return the changes since the last call."""
         tables = {table: None if keys is None else frozenset(keys) for table, keys in self._tables.items()}
         taken = Invalidated(self._everything, tables)
         self._forget(everything=False)
@@ -108,10 +109,13 @@ class Invalidations(Sink):
         self._changed.set()
 
     async def read(self, stream: TransactionStream) -> None:
-        """Add the changes of a stream until it ends: of ``aiorepl.connect``, or of ``aiorepl.follow``."""
+        """Add the changes of a stream until its end.
+
+        :param stream: the stream of ``aiorepl.connect`` or ``aiorepl.follow``.
+        """
         try:
             async for transaction in stream:
-                # ``follow`` may wait for the journal first.
+                # Not earlier: a stream of ``follow`` may still be waiting for its journal.
                 self.live = True
                 async for change in transaction:
                     self.add(change)

@@ -183,8 +183,8 @@ class Position:
         if self.system_identifier != found.system_identifier:
             raise SlotError(
                 f"{holder} holds a position of cluster {self.system_identifier}, but this server belongs to "
-                f"{found.system_identifier}: point the DSN at the old cluster, or start {holder} empty; if pg_upgrade made this cluster of "
-                "the old one, aiorepl upgrade may prove that the stream continues"
+                f"{found.system_identifier}: point the DSN at the old cluster, or start {holder} empty; if pg_upgrade made this cluster "
+                "from the old one, use `aiorepl upgrade` to prove that the stream continues"
             )
         if self.slot != found.slot:
             raise SlotError(

@@ -137,7 +137,7 @@ class Router(Sink):
         return add
 
     def on_resync(self, function: Callable[[Resync], Awaitable[None]]) -> Callable[[Resync], Awaitable[None]]:
-        """Add the decorated coroutine function as a handler of a ``Resync``. A temporary slot needs one: ``@router.on_resync``."""
+        """Add the decorated coroutine function as a handler of each ``Resync``. A router of a temporary slot needs a handler."""
         _require_coroutine_function(function)
         self._resyncs.append(function)
         self.takes_resync = True

@@ -19,9 +19,10 @@ does not override ``flush``, a batch must be durable when ``write`` returns.
 **Beside the stream.** A sink with ``publication_changes`` also gets ``PublicationChange`` objects, between transactions, in batches of
 their own with ``transaction`` ``None`` and an ``end_lsn`` that was accepted before. They are delivered again until a flush has succeeded.
 
-**Resync.** A sink with ``takes_resync`` gets a ``Resync`` at the beginning of a temporary slot's stream, and where changes are missing
-because the connection was lost: in a slice of its own with ``transaction`` ``None``. It loads its state again. A transaction whose last
-slice has not arrived before is void: its rest never comes. Later LSNs may be lower than earlier ones. Such a sink keeps no position.
+**Resync.** A sink with ``takes_resync`` gets a ``Resync`` at the beginning of a temporary slot's stream, and after each lost connection,
+because changes are missing there. The ``Resync`` comes in a slice of its own, whose ``transaction`` is ``None``, and the sink loads its
+state again. If the last slice of a transaction has not arrived before the ``Resync``, the transaction is void: the rest never comes. LSNs
+after a ``Resync`` may be lower than before. A sink with ``takes_resync`` keeps no position.
 
 **Duplicates.** Delivery is at least once. After a failure the engine delivers all unflushed changes again, and possibly the last
 flushed changes. The changes have the same identities, but the batches may be cut differently. A ``SchemaChange`` has the identity
@@ -266,7 +267,7 @@ class Sink:
     """Whether the sink can be configured with ``publication_changes``. Their LSNs do not ascend with those of the rows."""
 
     takes_resync: bool = False
-    """Whether the sink loads its state again after a ``Resync``, as every sink of a temporary slot has to."""
+    """Whether the sink loads its state again after a ``Resync``. A temporary slot needs such sinks."""
 
     flush_seconds: float | None = None
     """How long accepted data may stay unflushed, in seconds, for targets where each flush creates files. The user's batch

@@ -1,9 +1,9 @@
-"""Holds the slot of ``fastapi_cache.py``, and writes the journal that its workers follow.
+"""Hold one slot and write a journal, which the workers of ``fastapi_cache.py`` follow.
 
     export JOURNAL=/var/lib/aiorepl/products
     python cache_journal.py
 
-Its slot is permanent, so the journal has no gap if it is started again. Drop the slot with the service (``aiorepl slots drop cache``).
+The slot is permanent, so a restart leaves no gap in the journal. When you remove the service, drop the slot: ``aiorepl slots drop cache``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def main() -> None:
     )
     pipeline = aiorepl.Pipeline(
         source,
-        # Retention deletes what the sinks have read, and without a sink nothing. This sink keeps nothing.
+        # Retention deletes segments that all sinks have read; without a sink it deletes none. This sink only reads.
         {"passed": aiorepl.Invalidations()},
         journal=os.environ["JOURNAL"],
         retention="1h",

@@ -1,4 +1,4 @@
-"""A web service whose cache PostgreSQL invalidates.
+"""A web service with a cache, whose rows are invalidated by changes in PostgreSQL.
 
     pip install . fastapi uvicorn
     cd examples
@@ -6,8 +6,8 @@
                          -c 'CREATE PUBLICATION products FOR TABLE products'
     uvicorn fastapi_cache:app
 
-Each process has its own cache and a temporary slot of its own, which is dropped with its connection. Several workers share the slot
-of ``cache_journal.py``, if ``JOURNAL`` names the folder of its journal:
+Each process has its own cache and its own temporary slot; the server drops the slot with the connection. If ``JOURNAL`` names the
+folder of a journal, several workers share the slot of ``cache_journal.py``:
 
     export JOURNAL=/var/lib/aiorepl/products
     python cache_journal.py &
@@ -31,7 +31,7 @@ import aiorepl
 
 DSN = os.environ["DATABASE_URL"]
 JOURNAL = os.environ.get("JOURNAL")
-MAX_AGE = 60.0  # seconds; limits the age of a row while the connection is lost and nobody has noticed it yet
+MAX_AGE = 60.0  # seconds; limits the age of a row while a lost connection is not yet noticed
 
 
 class Products:
@@ -72,7 +72,7 @@ class Products:
 
 @asynccontextmanager
 async def reading(changed: aiorepl.Invalidations) -> AsyncIterator[None]:
-    """Let changes invalidate rows during the block."""
+    """Collect the keys of changed rows during the block."""
     if JOURNAL is not None:
         async with aiorepl.follow(JOURNAL) as stream:
             task = asyncio.create_task(changed.read(stream))
@@ -115,5 +115,5 @@ async def product(number: int, response: Response) -> dict[str, Any]:
 
 @app.get("/health")
 async def health() -> dict[str, bool]:
-    """Return whether changes are read. If not, rows are not cached."""
+    """Return whether changes are being read. While they are not, rows are not cached."""
     return {"live": app.state.products.changed.live}

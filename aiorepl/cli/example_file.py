@@ -23,7 +23,7 @@ create_slot = true
 # url = "/var/lib/aiorepl/journal"      # or s3://bucket/prefix, gs://…, az://…, with config = { region = "…" }
 # retention = "7d 100GB"        # delete what all consumers have passed, past this age or size (or: aiorepl journal prune)
 # compact = true                # into Parquet files per table, in a process beside this one (or: aiorepl journal compact)
-# [journal.selection]           # what is dropped or masked here is in no file of the journal, and so in no sink and no lake
+# [journal.selection]           # columns that never reach the journal's files, and so no sink and no lake
 # drop = ["*.*.password"]
 # mask = ["public.customers.email"]
 # secret = "file:/run/secrets/mask"

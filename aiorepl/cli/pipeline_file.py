@@ -41,7 +41,7 @@ class PipelineFile:
     :param state_dir: without a journal, the folder for what a restart must not forget.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
-    :param journal_selection: what is dropped or masked before the journal is written.
+    :param journal_selection: the columns that are dropped or masked before the journal is written.
     """
 
     pipeline: Pipeline

@@ -1,4 +1,4 @@
-"""``aiorepl upgrade``: continue a stream on the cluster that pg_upgrade has made."""
+"""``aiorepl upgrade``: continue a stream on the new cluster after pg_upgrade."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 from aiorepl.cli import options
 
 
-@click.group(short_help="Continue on the cluster that pg_upgrade made.")
+@click.group(short_help="Continue on the new cluster after pg_upgrade.")
 def upgrade() -> None:
-    """Continue a stream on the cluster that pg_upgrade has made of the source.
+    """Continue a stream on the new cluster after pg_upgrade.
 
-    pg_upgrade keeps slots from PostgreSQL 17 on, and gives the cluster another identity. `prepare` records the old cluster, and `adopt`
-    proves that the new one continues its stream. The record is in the file that `upgrades` in [source] names.
+    From PostgreSQL 17 on, pg_upgrade keeps slots; the new cluster has another system identifier. `prepare` records the old cluster, and
+    `adopt` proves that the new cluster continues the stream. The option `upgrades` in [source] names the file of the record.
     """
 
 
@@ -25,9 +25,9 @@ _file = click.argument("file", type=click.Path(path_type=Path), default=Path("ai
 @_file
 @options.dsn_over_file
 def prepare(file: Path, dsn: str | None) -> int:
-    """Record the cluster of the pipeline that FILE describes (default: aiorepl.toml), before it is shut down for pg_upgrade.
+    """Record the old cluster, before its shutdown for pg_upgrade. FILE describes the pipeline (default: aiorepl.toml).
 
-    Stop writes first, wait until everything is delivered (aiorepl wait), and stop the pipeline. It must not start again before adopt.
+    Stop writes first, wait until everything is delivered (aiorepl wait), and stop the pipeline. The pipeline must not start again before adopt.
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
@@ -41,13 +41,13 @@ def prepare(file: Path, dsn: str | None) -> int:
     return 0
 
 
-@upgrade.command(short_help="Prove that the new cluster continues, after pg_upgrade.")
+@upgrade.command(short_help="Prove that the new cluster continues the stream, after pg_upgrade.")
 @_file
 @options.dsn_over_file
 def adopt(file: Path, dsn: str | None) -> int:
-    """Prove that the cluster which pg_upgrade made continues the stream of the pipeline that FILE describes (default: aiorepl.toml).
+    """Prove that the new cluster continues the stream. FILE describes the pipeline (default: aiorepl.toml).
 
-    Run it before any session may write to the published tables. Then start the pipeline: journals, the positions of sinks, and Spark's
+    Run this command before sessions may write to the published tables. Then start the pipeline: journals, the positions of sinks, and Spark's
     checkpoints stay as they are.
     """
     from aiorepl.cli.event_loop import run_async

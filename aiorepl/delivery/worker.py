@@ -173,7 +173,7 @@ class SinkWorker:
             if part is None:
                 break
             if is_resync(part):
-                # The end of an unfinished transaction never comes. LSNs may begin again at a lower one.
+                # An unfinished transaction never ends. The next LSNs may be lower.
                 self._dropped += self._batcher.drop_partial()
                 assert part.end_lsn is not None
                 self._received = ReplayFilter(part.end_lsn)
@@ -237,7 +237,7 @@ class SinkWorker:
 
     async def _wait(self) -> None:
         if self._notices is not None and self._between and self._notices.unwritten:
-            # They arrived during the last flush or write, so the cursor was woken before it waits.
+            # Notices that arrived during a flush or write woke the cursor before it waited, so the wake-up was lost.
             return
         times = [at for at in (self._flush_at, self._linger_until) if at is not None]
         if not times:

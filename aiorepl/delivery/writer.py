@@ -251,7 +251,7 @@ class SinkWriter:
     async def _divert(self, parts: Sequence[Slice], error: AioreplError, stage: str) -> None:
         """Write these slices to the dead letters, or count them as skipped.
 
-        :raises SinkError: the sink rejects a ``Resync``: without it, the sink would keep what is out of date.
+        :raises SinkError: the sink rejects a ``Resync``. If the ``Resync`` were skipped, the sink would keep outdated state.
         """
         if any(map(is_resync, parts)):
             raise SinkError(f"sink {self._name} rejects a Resync: {error}") from error

@@ -141,7 +141,7 @@ def event_id(change: Change) -> str:
     It is unique within a slot. A schema change has the ordinal of the row after it: ``"<commit LSN>-<ordinal>-schema"``. A
     message between transactions has ``"<LSN>-message"``, with the LSN of its end, at which a commit record may begin. A
     transaction that is delivered at PREPARE has the LSN of the PREPARE. A change of a publication has
-    ``"<LSN>-<ordinal>-publication"``, with the LSN at which it was noticed. A resync has ``"<LSN>-resync"``.
+    ``"<LSN>-<ordinal>-publication"``, with the LSN at which it was noticed. A ``Resync`` has ``"<LSN>-resync"``.
     """
     if change.transaction is not None:
         identity = f"{change.transaction.commit_lsn}-{change.ordinal}"

@@ -37,8 +37,8 @@ Modules with I/O:
 Only ``journal.json``, ``position.json``, ``start.json`` and cursors are ever replaced, by compare-and-swap. Other files never
 change.
 
-A journal has every published row, without what its own selection drops or masks; selections of sinks come later. So only its owner can read its
-files.
+A journal has every published row. Its own selection drops and masks columns before the write; selections of
+sinks apply when a sink reads the journal. So only its owner can read its files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Follows a journal from its end on, without a cursor that would keep segments. Where segments are missing, it goes on with a ``Resync``."""
+"""Follow a journal from its end on. The follower has no cursor, so retention may delete unread segments; a ``Resync`` marks the gap."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from aiorepl.transactions.slices import Slice
 
 _log = logger("aiorepl.journal")
 
-# A journal that is being replaced looks damaged for a moment.
+# A journal looks damaged while another one replaces its files.
 _ATTEMPTS: Final = 25
 
 
 class _Place(NamedTuple):
-    """How far a journal was read."""
+    """The journal that the follower reads, and the end of the last slice that it has read."""
 
     journal: str
     after: LSN
 
 
 async def blocks_from_end(store: Store) -> AsyncGenerator[list[Slice]]:
-    """Yield the slices of one block at a time, and an empty list at the end, and where there is no journal (yet).
+    """Yield the slices of one block at a time. Yield an empty list at the end of the journal, and while there is no journal.
 
-    :raises JournalError: the journal stays damaged.
+    :raises JournalError: the journal is still damaged after repeated attempts.
     """
     reader = JournalReader("", store=store)
     place: _Place | None = None
@@ -57,7 +57,7 @@ async def blocks_from_end(store: Store) -> AsyncGenerator[list[Slice]]:
             reason = str(error)
             if place is not None:
                 left, place = place.after, None
-            # It caches files of the journal that was there.
+            # The reader has cached files of the former journal.
             reader = JournalReader("", store=store)
             if not isinstance(error, (NoJournal, DamagedJournal)):
                 continue
@@ -65,13 +65,13 @@ async def blocks_from_end(store: Store) -> AsyncGenerator[list[Slice]]:
 
 
 def _look(reader: JournalReader, place: _Place | None) -> Chain:
-    """Return the journal as it is now.
+    """Return the present chain of the journal.
 
-    :raises JournalError: there is no journal, or it does not have everything after ``place``.
+    :raises JournalError: there is no journal, or transactions after ``place`` are missing in it.
     """
     if place is None:
         return reader.chain()
-    chain = reader.readable(place.after, "a follower", "It goes on at the end of the journal")
+    chain = reader.readable(place.after, "a follower", "The follower continues at the end of the journal")
     if chain.identity.journal != place.journal:
         raise JournalError(f"the journal {reader.url} was replaced by another one")
     for gap in chain.gaps_between(place.after, chain.last_segment_end):

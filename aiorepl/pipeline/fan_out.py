@@ -324,7 +324,10 @@ class FanOut(ABC):
         while merge.before_delivery:
             await merge.before_delivery.pop(0)()
         if merge.signals and self._capture.resyncs:
-            _log.warning("a signal is ignored, because slot %s is temporary", self._capture.source.slot)
+            _log.warning(
+                "a signal is ignored: slot %s is temporary, so tables cannot be read again",
+                self._capture.source.slot,
+            )
             merge.signals.clear()
         if merge.signals:
             # Record the tables before the slot can be confirmed past their descriptions.

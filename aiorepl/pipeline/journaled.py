@@ -174,7 +174,7 @@ class JournaledFanOut(FanOut):
             raise error
 
     async def _settle(self, slices: list[Slice]) -> None:
-        """Look tables up only for the journal's selection: readers of the journal look up the tables for theirs."""
+        """Look up tables for the journal's selection only: a reader of the journal looks up the tables for its sink's selection."""
         if self._capture.tables is not None and self._journal.needs_catalog:
             await self._capture.tables.settle(slices)
 

@@ -77,8 +77,8 @@ class Pipeline:
         reading them. Without a journal their plan needs a folder: ``SnapshotOptions(state=…)``.
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100GB"``, ``"7d 100GB"``. ``None``: only ``aiorepl journal prune`` deletes segments.
-    :param journal_selection: the columns that are dropped or masked before the journal is written, so that its files and everything made
-        of them (sinks, history, Spark tables) never have these values. It takes ``drop``, ``mask``, ``keep`` and ``secret``.
+    :param journal_selection: the columns that are dropped or masked before the journal is written. Their values are never in the
+        journal's files, its history, the sinks or Spark tables. The selection may have ``drop``, ``mask``, ``keep`` and ``secret`` only.
     :param compact: compact the journal into Parquet files per table, its history, in a process beside this one; retention keeps
         what is not compacted yet.
     :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a
@@ -570,9 +570,9 @@ class Pipeline:
 
 
 def _hides_key(selection: Selection | None, memory: SelectionMemory | None, table: PublishedTable) -> bool:
-    """Whether the journal's selection may hide a column of the table's key: the journal's folder has the plans of snapshots, too.
+    """Whether the journal's selection may hide a column of the table's key. Then no plan in the journal's folder may have keys.
 
-    A plan is written before the first row is judged, so a renamed column counts as hidden here as well.
+    A plan is written before the selection checks the first row, so a column that was hidden before a rename counts as hidden.
     """
     if selection is None:
         return False
@@ -583,9 +583,9 @@ def _hides_key(selection: Selection | None, memory: SelectionMemory | None, tabl
 
 
 def _require_for_journal(selection: Selection, journal: Location | Store | None) -> None:
-    """Check that a selection drops and masks columns and does nothing else, because a journal has whole transactions.
+    """Check that a selection only drops and masks columns, because a journal has whole transactions.
 
-    :raises ConfigurationError: there is no journal, or the selection leaves out changes.
+    :raises ConfigurationError: there is no journal, or the selection has ``tables`` or ``kinds``.
     """
     if journal is None:
         raise ConfigurationError(

@@ -52,7 +52,7 @@ class _Memories:
 class SelectionState:
     """The memories of all selections of a pipeline, in one file.
 
-    :param selections: the selections by sink name, and that of the journal.
+    :param selections: the selections by sink name; the journal's selection is under ``JOURNAL``.
     :param retries: the retry policies by the same names.
     :param folder: the journal, or the folder ``state_dir``; ``None``: a restart forgets the memories.
     :param slot: the name of the replication slot.

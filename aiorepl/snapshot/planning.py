@@ -14,7 +14,7 @@ from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.tables import PublishedTable
 
 HidesKey = Callable[[PublishedTable], bool]
-"""Whether values of a table's key must not be written anywhere, so that no plan may have them."""
+"""Whether the key of a table is hidden. Plans are written to files, so they must not have values of a hidden key."""
 
 
 def hides_no_key(_: PublishedTable) -> bool:
@@ -74,7 +74,8 @@ async def plan_tables(
     """Cut tables into chunks.
 
     :param connection: an asyncpg connection.
-    :param hides_key: a partitioned table for which this is true is one chunk, because the bounds of its ranges would be keys.
+    :param hides_key: whether the key of a table is hidden. A partitioned table with a hidden key is one chunk, because ranges would be
+        bounded by keys.
     :raises TableAltered: a table was dropped.
     :raises asyncpg.PostgresError: the server failed.
     """

@@ -3,7 +3,7 @@
 After a lost connection it reconnects, checks that the stream is the same one (``same_stream``), and resumes after the last
 transaction that was received whole. It drops the changes of an unfinished transaction that it has already returned. So consumers
 get no duplicates within a process, unless one calls ``rewind``. A temporary slot is lost with its connection: the capture creates
-another one, and returns a ``Resync`` before the first change.
+the slot again, and returns a ``Resync`` before the first change of the new slot.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class Capture:
         self.ends_now: Final = self._until == "now" and not source.temporary
         """Whether the stream ends at the end that WAL had at the start. ``read_on`` continues it."""
         self.resyncs: Final = source.temporary and retry is not None and self._until is None
-        """Whether the stream begins with a ``Resync``, and goes on with another one after a lost connection."""
-        # The reason of the next ``Resync``, and the end of what was returned before it.
+        """Whether the stream begins with a ``Resync``, and continues with a ``Resync`` after each lost connection."""
+        # For the next ``Resync``: its reason, and the end LSN of the slices returned so far.
         self._lost, self._returned = START, LSN(0)
-        # How far the stream had come with the last transaction, to measure the back-off between new slots.
+        # The progress at the last transaction: only a transaction resets the back-off, because each new slot has a later LSN.
         self._advanced = LSN(0)
         # All connections share the spool, because slices of an earlier one may still be queued for the sinks.
         self._spool = Spool(source.spill_dir)
@@ -269,7 +269,7 @@ class Capture:
                     )
                 elif not may_pass(error) or (self._retry is None and not isinstance(error, TimelineChanged)):
                     raise
-                # A new slot is no progress.
+                # A new slot alone is no progress.
                 progress = self._advanced if self.resyncs else self._progress.furthest
                 pause = self._interruptions.pause(error, progress, monotonic())
                 if pause is None:
@@ -442,7 +442,7 @@ class Capture:
             return
         self.reconnects += 1
         self.last_error = None
-        how = " with a new slot, without what was committed before" if self.resyncs else ""
+        how = " with a new slot; changes before this LSN may be missing" if self.resyncs else ""
         _log.warning("reconnected to the source, continuing at %s%s", self._progress.after, how)
 
     async def _reconnect_once(self, previous: PreflightResult) -> tuple[Connection, PreflightResult]:
@@ -479,10 +479,10 @@ class Capture:
     ) -> PreflightResult:
         """Create a temporary slot in place of the lost one, and begin its stream with a ``Resync``.
 
-        Its LSNs may be lower than the earlier ones, as after a failover that lost transactions.
+        The new stream may begin at a lower LSN than the former one, as after a failover that lost transactions.
 
-        The slot keeps its name: a fresh one would leave the lost slot beside it, with the WAL that it keeps, until the server notices that
-        the connection is lost. While the server has the lost slot, the attempt fails with ``SlotError``, and is repeated.
+        The new slot gets the name of the lost slot. Under another name, the lost slot would keep WAL until the server notices the lost
+        connection. While the lost slot exists, the attempt fails with ``SlotError`` and is repeated.
         """
         result = await preflight(
             connection,
@@ -496,7 +496,7 @@ class Capture:
         previous.position.require_same_source(result.position, "this pipeline")
         lsn = result.position.lsn
         ledger.restart(lsn)
-        # The server may have another catalog.
+        # A server after a failover may have other oids.
         self.types = Types()
         self._progress = CaptureProgress(lsn)
         self._same = SameStream(self.source, self._progress, (), raise_refuted)

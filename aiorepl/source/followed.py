@@ -1,4 +1,4 @@
-"""``aiorepl.follow``: processes that share the slot of another one read its journal from the end on."""
+"""``aiorepl.follow``: read the journal of another process from its end on, so that several processes share one slot."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from aiorepl.transactions.slices import Slice
 
 @checked(own=("journal",))
 def follow(journal: Location, *, poll: Duration = 0.2) -> JournalStream:
-    """Read a journal from its end on, while another process writes it::
+    """Read a journal from its end on, while another process writes to it::
 
         async with aiorepl.follow("/var/lib/aiorepl/shop") as stream:
             async for transaction in stream:
                 async for change in transaction:
                     ...
 
-    For consumers that keep nothing: several processes share the slot of the one that writes the journal. The stream begins with a
-    ``Resync``. No cursor keeps segments for it, so another ``Resync`` comes if segments were pruned before they were read, or if the
-    journal has a gap, was replaced or is damaged. If there is no journal, the stream waits for one.
+    Use it in several processes that keep no state, such as web workers: one process holds the slot and writes the journal. The stream
+    begins with a ``Resync``. The stream has no cursor, so retention may delete segments before they are read. Another ``Resync`` comes
+    after such a loss, and if the journal has a gap, was replaced or is damaged. If there is no journal, the stream waits for one.
 
-    :param journal: a folder, or the URL of an object store, as the pipeline has it.
-    :param poll: the time between two looks at the end of the journal, such as ``"50ms"``.
+    :param journal: the folder of the journal, or its URL in an object store, as in the pipeline's options.
+    :param poll: the interval at which the end of the journal is read again, such as ``"50ms"``.
     :raises ConfigurationError: an option is out of range.
     """
     return JournalStream(open_store(journal), seconds_of("follow: poll", poll))
 
 
 class JournalStream(TransactionStream):
-    """The transactions that are added to a journal. ``aiorepl.follow`` makes a stream; one task may use it.
+    """The new transactions of a journal, returned by ``aiorepl.follow``. Only one task may use a stream.
 
-    Any call may be cancelled and repeated without loss. Reading raises JournalError if the journal stays damaged.
+    Any call may be cancelled and repeated without loss. Iteration raises JournalError if the journal is still damaged after repeated attempts.
     """
 
     def __init__(self, store: Store, poll: float) -> None:
@@ -61,7 +61,7 @@ class JournalStream(TransactionStream):
             await self._iterator.aclose()
 
     async def ack(self, transaction: ReplicationTransaction) -> None:
-        """Do nothing, because no position is kept: for programs that also read a slot."""
+        """Do nothing, because no position is kept. The method exists for code that reads streams of both ``connect`` and ``follow``."""
 
     def _passed(self, part: Slice) -> None:
         pass

@@ -137,9 +137,10 @@ class Ledger:
         return lsn >= self._confirmed
 
     def restart(self, lsn: LSN) -> None:
-        """Begin the stream of another slot at ``lsn``. A sink may still report transactions of the earlier slot.
+        """Begin the stream of a new temporary slot at ``lsn``.
 
-        Such a report may confirm transactions that the sink does not have. The slot is temporary, so nobody reads them again.
+        A late report of a sink, about the former slot, may confirm transactions of the new slot that the sink does not have. That
+        loses nothing: a temporary slot is never read again from its confirmed LSN.
         """
         self._slot_lsn = self._received = self._end = self._flushed = self._confirmed = lsn
         self._durable = dict.fromkeys(self._durable, lsn)

@@ -1,11 +1,11 @@
-"""A stream that pg_upgrade moved from one cluster to another. Pure.
+"""The identity of a stream over pg_upgrade, from one cluster to the next. Pure.
 
 pg_upgrade makes a new cluster: another system identifier, timeline 1, and WAL that begins after the old cluster's. From PostgreSQL 17
-on, the new cluster has a new slot of the same name. pg_upgrade refuses to run while a slot has not consumed its cluster's WAL.
+on, the new cluster has a new slot of the same name. pg_upgrade refuses to run while a slot has unread changes.
 
-An ``Upgrade`` is the proof that both slots are one stream. With it, the new cluster appears as the old cluster after a promotion: the
-same system identifier, and a later timeline that begins where the old cluster ended. So every position, journal and checkpoint stays
-as it is, and the rules for promotions apply to them (``source.continuity``).
+An ``Upgrade`` is the proof that the new slot continues the stream of the old slot. Positions then name the new cluster as if the old
+cluster had been promoted: the same system identifier, and a later timeline that begins at the end of the old cluster's WAL. So
+positions, journals and checkpoints stay as they are, and the rules for promotions apply (``source.continuity``).
 
 Source: ``create_logical_replication_slots`` and ``copy_xact_xlog_xid`` in pg_upgrade.c; ``check_old_cluster_for_valid_slots`` in check.c.
 """
@@ -24,18 +24,18 @@ from aiorepl.storage.checked_json import integer, lsn, seal, text, unseal
 Tables = Mapping[str, Any]
 """The published tables by oid: name, file and columns."""
 
-_REMEDY: Final = "Put a copy of the file back; without it, the new cluster is another source, and positions of the old cluster are refused"
+_REMEDY: Final = "Put a copy of the file back; without the file, the new cluster is another source, and positions of the old cluster are refused"
 
 
 @dataclass(frozen=True, slots=True)
 class OldCluster:
-    """The old cluster, as it was when the pipeline had stopped.
+    """The old cluster, recorded by ``prepare`` after the pipeline had stopped.
 
-    :param system_identifier: its own identifier.
-    :param presented: the identifier of its stream; another one if it was upgraded before.
-    :param timelines: the timelines of its stream.
+    :param system_identifier: the cluster's own system identifier.
+    :param presented: the system identifier in positions: that of the stream's first cluster.
+    :param timelines: the timelines in positions, counted on over earlier upgrades.
     :param confirmed: the slot's confirmed LSN.
-    :param end: the end of its WAL.
+    :param end: the end of the cluster's WAL.
     """
 
     system_identifier: str
@@ -52,9 +52,9 @@ class OldCluster:
 
 @dataclass(frozen=True, slots=True)
 class NewCluster:
-    """The new cluster, as it was when the proof was complete.
+    """The new cluster, recorded by ``adopt`` after the proof.
 
-    :param begins: the slot's confirmed LSN.
+    :param begins: the confirmed LSN of the new slot.
     """
 
     system_identifier: str
@@ -65,24 +65,27 @@ class NewCluster:
 class Upgrade:
     """One run of pg_upgrade.
 
-    :param new: ``None`` until the new cluster is proven to continue the stream.
+    :param new: ``None`` until ``adopt`` has proven that the new cluster continues the stream.
     """
 
     old: OldCluster
     new: NewCluster | None = None
 
     def adopted_by(self, system_identifier: str, begins: LSN) -> Upgrade:
-        """Return the upgrade with its new cluster.
+        """Return this upgrade with the proven new cluster.
 
-        :param begins: the confirmed LSN of the new cluster's slot.
+        :param begins: the confirmed LSN of the new slot.
         """
         return replace(self, new=NewCluster(system_identifier, begins))
 
     def joins(self, position: Position, slot: Position) -> bool:
-        """Whether no transaction is between ``position``, of the old cluster, and ``slot``, of the new one.
+        """Whether no transaction lies between ``position`` and ``slot``.
 
-        The old slot had confirmed nothing after ``position``, and pg_upgrade has found nothing to decode after that. The new slot has
-        not moved since the proof.
+        The old slot had not been confirmed beyond ``position``, and pg_upgrade found no change to decode after the confirmed LSN. The new
+        slot has not moved since the proof.
+
+        :param position: a position of the old cluster.
+        :param slot: the present position of the new slot.
         """
         return (
             self.new is not None
@@ -94,9 +97,9 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A cluster as positions name it.
+    """The system identifier and the timelines of a cluster in positions.
 
-    :param upgrade: the upgrade that made this cluster; ``None``: none.
+    :param upgrade: the upgrade that made this cluster; ``None`` without an upgrade.
     """
 
     system_identifier: str
@@ -112,16 +115,16 @@ class Lineage:
 
     @property
     def unproven(self) -> Upgrade | None:
-        """The last upgrade, if the new cluster is not proven yet."""
+        """The last upgrade, if ``adopt`` has not yet proven its new cluster."""
         return self.upgrades[-1] if self.upgrades and self.upgrades[-1].new is None else None
 
     @property
     def proven(self) -> tuple[Upgrade, ...]:
-        """The upgrades whose new cluster is proven."""
+        """The upgrades with a proven new cluster."""
         return tuple(upgrade for upgrade in self.upgrades if upgrade.new is not None)
 
     def identify(self, system_identifier: str, timelines: Timelines) -> Identity:
-        """Return how positions name a cluster.
+        """Return the identity of a cluster in positions.
 
         :param system_identifier: the cluster's own identifier.
         :param timelines: the cluster's own timelines.
@@ -146,7 +149,7 @@ class Lineage:
 
 
 def read_lineage(file: Path | None) -> Lineage:
-    """Read the file of a source's upgrades; without a file there are none. Blocks.
+    """Read the file of a source's upgrades. A missing file means no upgrade. Blocks.
 
     :raises JournalError: the file is damaged.
     :raises OSError: the file cannot be read.
@@ -161,7 +164,7 @@ def read_lineage(file: Path | None) -> Lineage:
 
 
 def _after(old: OldCluster, own: Timelines) -> Timelines:
-    """Return the timelines of a new cluster's stream: those of the old cluster, then its own, numbered on."""
+    """Return the timelines of the old cluster, followed by the new cluster's own timelines, which are numbered on."""
     last = old.timelines.current
     before = old.timelines.history(last)
     ours = own.history(own.current)

@@ -52,7 +52,7 @@ class PreflightResult:
     :param deliver_prepared: whether prepared transactions are delivered when they are prepared.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     :param cents: whether the binary form of money, if the stream is binary, has two decimals.
-    :param server_timeline: the server's own timeline; those of positions go on over upgrades.
+    :param server_timeline: the server's own timeline. Timelines of positions count on over upgrades.
     :param upgrade: the upgrade that made the server's cluster; ``None``: none.
     """
 

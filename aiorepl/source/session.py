@@ -184,7 +184,7 @@ class Session:
             if self._columns is not None:
                 await self._columns.describe(self._described)
             if self._tables is not None:
-                # After the columns: a table whose columns were not found, because it was dropped, is not found here either.
+                # After the look-up of columns: a table that was dropped before that look-up is missing in both.
                 await self._tables.refresh(self._described)
             self._described = []
         self._assembled = await self._type_watch.settle(self._assembler, self._assembled)

@@ -44,8 +44,8 @@ class Source:
     :param publication: one name or several.
     :param create_slot: create the slot if it is missing; an existing slot is used.
     :param temporary: create the slot for this connection only, for consumers that keep nothing, such as caches. The stream begins with a
-        ``Resync``. If the connection is lost, it goes on with a new slot and another ``Resync``, because changes are missing between; not
-        with ``until`` or ``reconnect=None``: then the loss is an error.
+        ``Resync``. After a lost connection, changes are missing: the stream continues with a new slot and another ``Resync``. With
+        ``until`` or ``reconnect=None``, there is no ``Resync``, and a lost connection is an error.
     :param proto_version: the pgoutput protocol version, 1 to 4; ``None`` for the latest that the server supports.
     :param streaming: ``"on"`` or ``"parallel"``: the server sends large transactions while they are in progress. If the server
         fails to decode such a transaction, streaming is off until the next start.
@@ -64,7 +64,7 @@ class Source:
     :param failover: create the slot as a failover slot, which standbys synchronize and which survives a promotion
         (PostgreSQL 17).
     :param upgrades: the file in which ``aiorepl upgrade`` records that pg_upgrade has moved the slot to a new cluster. With the record,
-        positions of the old cluster continue on the new one. A missing file is no error: it records nothing.
+        positions of the old cluster continue on the new one. A missing file means no upgrade.
     :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections
         and for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database.
         Sinks do not receive these messages.

@@ -121,8 +121,8 @@ class ReplicationStream(TransactionStream):
     async def ack(self, transaction: ReplicationTransaction) -> None:
         """Acknowledge everything up to the end of ``transaction``: the consumer has made it durable.
 
-        The next status confirms it to the server, within about a second. Of a void transaction there is nothing to confirm. If this process crashes before that, or the server crashes
-        before its next checkpoint, the next start may deliver the transaction again.
+        The next status confirms the transaction to the server, within about a second. If this process crashes before the status, or the
+        server crashes before its next checkpoint, the next start may deliver the transaction again. A void transaction is not confirmed.
 
         :raises ValueError: the transaction has not been read to its end, or is of another stream.
         :raises RuntimeError: the stream was not entered, or is closed: nothing would be confirmed.

@@ -1,4 +1,4 @@
-"""A stream of transactions, whose changes are pulled one by one."""
+"""Streams of transactions: the consumer iterates over transactions, and over the changes of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TURN_BYTES: Final = 1024 * 1024
 
 
 class TransactionStream(ABC):
-    """The base of the streams that a consumer iterates over.
+    """The base of ``ReplicationStream`` and ``JournalStream``.
 
     :param receiving: returns the next slices; ``None`` at the end.
     """
@@ -56,7 +56,10 @@ class TransactionStream(ABC):
 
     @abstractmethod
     def _passed(self, part: Slice) -> None:
-        """Pass WAL without changes, which ends with ``part``."""
+        """Account for WAL without changes.
+
+        :param part: an empty slice with the end LSN of that WAL.
+        """
 
     async def _slice(self) -> Slice | None:
         if self._bytes_since_yield >= _TURN_BYTES:
@@ -78,9 +81,9 @@ class TransactionStream(ABC):
 class ReplicationTransaction:
     """A transaction being read: ``async for change in transaction``. The next transaction skips its unread rest.
 
-    A message that is not transactional, and a ``Resync``, comes as a transaction of its own, whose ``xid``, ``commit_lsn`` and
-    ``commit_time`` are ``None``. With a temporary slot, the connection may be lost within a transaction. Then its last change is the
-    ``Resync``, and ``void`` is true.
+    A ``Resync`` and each message that is not transactional come as a transaction of their own: ``xid``, ``commit_lsn`` and
+    ``commit_time`` are ``None``. If a temporary slot loses its connection within a transaction, the last change of the transaction is
+    the ``Resync``, and ``void`` is true.
     """
 
     def __init__(self, stream: TransactionStream, first: Slice) -> None:
@@ -92,7 +95,7 @@ class ReplicationTransaction:
         self.end_lsn: LSN | None = None
         """The end LSN, which ``ack`` confirms; ``None`` until everything has been read."""
         self.void = False
-        """Whether the connection was lost before the end of the transaction. The rest never comes, so ignore its changes."""
+        """Whether the connection was lost before the end of the transaction. The rest never comes, so undo or ignore the changes received."""
 
     @property
     def xid(self) -> int | None:
@@ -134,7 +137,7 @@ class ReplicationTransaction:
     async def _advance(self, *, skips: bool = False) -> bool:
         """Go to the next slice, if there is one.
 
-        :param skips: leave a ``Resync`` to the stream, whose next item it is then.
+        :param skips: return a ``Resync`` as the next item of the stream, instead of as the last change of this transaction.
         """
         if self._slice.last or self.void:
             self._changes = iter(())

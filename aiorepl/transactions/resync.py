@@ -1,4 +1,4 @@
-"""Resync: the stream goes on, and changes before it are missing. Pure."""
+"""Resync: an item of the stream before which changes are missing. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from aiorepl.transactions.changes import Change
 from aiorepl.transactions.slices import Slice
 
 START = "start"
-"""The reason of the ``Resync`` with which a stream begins."""
+"""The reason of a stream's first ``Resync``."""
 
 
 class Resync(Change):
-    """Changes are missing before this item: load everything that you derive from the tables again. It stands between transactions.
+    """Changes before this item are missing: load all state that you derive from the tables again.
 
-    The stream of a temporary slot begins with one, and has another one after each lost connection.
+    The stream of a temporary slot begins with a ``Resync``, and has another ``Resync`` after each lost connection.
 
-    :param lsn: where the stream goes on: all transactions that commit after it follow.
-    :param reason: ``"start"``, or the error after which changes are missing.
-    :param after: the end of the stream before; ``None`` at the start.
+    :param lsn: the LSN from which the stream continues: all transactions that commit after this LSN follow.
+    :param reason: ``"start"``, or the error that ended the former stream.
+    :param after: the LSN at which the former stream ended; ``None`` at the start.
     """
 
     __slots__ = ("after", "lsn", "reason")
@@ -33,10 +33,10 @@ class Resync(Change):
         return f"<Resync at {self.lsn}: {self.reason}>"
 
     def slice(self) -> Slice:
-        """Return the slice in which it is delivered."""
+        """Return a slice with this item alone."""
         return Slice(None, (self,), True, self.lsn, 0)
 
 
 def is_resync(part: Slice) -> bool:
-    """Whether a slice is that of a ``Resync``. It voids a transaction whose end was not received before."""
+    """Whether the slice is a ``Resync``. An unfinished transaction before a ``Resync`` is void."""
     return part.transaction is None and len(part.changes) > 0 and isinstance(part.changes[0], Resync)

@@ -41,7 +41,7 @@ class StdoutSink(Sink):
         self._format = self._named()
         # Rows may be written at PREPARE only if a later line reports COMMIT PREPARED or ROLLBACK PREPARED.
         self.supports_prepared = boundaries and self._format.supports_prepared
-        # Other formats have no event for it.
+        # Only some formats have an event for a Resync.
         self.takes_resync = self._format.has_resync
         self._file = sys.stdout.buffer if file is None else file
 

@@ -1,4 +1,4 @@
-"""What has changed since the last look: by key, within a limit of memory, and all of it where changes are missing."""
+"""``Invalidations`` collects keys within a limit of memory; after a ``Resync``, everything has changed."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def shop():
 
 @pytest.fixture
 async def changed():
-    """Ready: what it says at the start was taken."""
+    """Return an ``Invalidations`` whose first ``take`` has happened."""
     changed = Invalidations()
     assert changed.take() == EVERYTHING
     return changed
 
 
 async def test_rows_by_key(shop, changed):
-    """Each key is there once, an update of the key has both, and nothing is left for the next look."""
+    """Each key is taken once, an update of the key adds the old and the new key, and the next ``take`` is empty."""
     await changed.write(
         shop.batch(
             shop.items.insert("1", "x"),
@@ -65,7 +65,7 @@ async def test_rows_by_key(shop, changed):
 
 
 async def test_whole_tables(shop, changed):
-    """After a TRUNCATE, without a key, and from then on until the next look."""
+    """A table counts as changed as a whole after a TRUNCATE or without a key, until the next ``take``."""
     await changed.write(shop.batch(shop.items.insert("1", "x"), shop.tags.insert("1", "x")))
     await changed.write(shop.batch(shop.items.truncate(), shop.logs.insert("1")))
     await changed.write(shop.batch(shop.items.insert("2", "x")))
@@ -87,7 +87,7 @@ async def test_a_message_changes_no_row(shop, changed):
 
 
 async def test_after_a_resync(shop, changed):
-    """Everything is invalid, whatever was collected before and comes after it."""
+    """After a Resync everything has changed, whatever was collected before and after."""
     await changed.write(shop.batch(shop.items.insert("1", "x")))
     changed.add(Resync(LSN(9)))
     await changed.write(shop.batch(shop.items.insert("2", "x")))
@@ -97,7 +97,7 @@ async def test_after_a_resync(shop, changed):
 
 
 async def test_bounded(shop):
-    """Beyond the limit the table with most keys counts as a whole, and at last everything does; memory stays within the limit."""
+    """Beyond the limit the largest table counts as a whole, and at last everything has changed; memory stays within the limit."""
     changed = Invalidations(max_bytes="20kB")
     changed.take()
     await changed.write(shop.batch(shop.tags.insert("1", "x"), shop.tags.insert("2", "x")))
@@ -125,7 +125,7 @@ async def test_keys_that_cannot_be_used():
 
 
 async def test_a_slow_consumer_is_woken_once():
-    """A thousand transactions are one look; the pipeline does not wait for it."""
+    """A thousand transactions need one ``take``, and the pipeline does not wait for it."""
     shop = Shop()
     changed = Invalidations()
     source = MemorySource(stream=shop.stream, create_slot=True, temporary=True)

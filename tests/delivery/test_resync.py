@@ -1,4 +1,4 @@
-"""A ``Resync`` on its way to a sink: nothing drops it, and it ends what was unfinished."""
+"""The delivery of a ``Resync``: no option drops it, and an unfinished transaction ends."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_the_rest_of_an_unfinished_transaction_is_dropped(harness, max_row
     assert [1, 2] == seen(sink)[:2]
     if max_rows is None:
         assert 5 == len(sink.changes)
-    # With a limit of rows, a part may have been delivered before, and never its end.
+    # With a limit of rows, a part of the transaction may have been delivered before; its last slice never is.
     assert not any(
         part.last for batch in sink.batches for part in batch.slices if len(part.changes) and 3 in _ids(part)
     )
@@ -90,7 +90,7 @@ def _ids(part):
 
 
 async def test_neither_selection_nor_transform_drops_it(harness):
-    """A sink whose selection has no table, and whose transform drops everything, gets it."""
+    """A sink gets the Resync although its selection has no table and its transform drops every change."""
 
     def nothing(change):
         raise AssertionError
@@ -106,7 +106,7 @@ async def test_neither_selection_nor_transform_drops_it(harness):
 
 @pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
 async def test_a_rejected_one_stops_the_sink(harness, on_error):
-    """It becomes no dead letter, because the sink would keep what is out of date."""
+    """A rejected Resync becomes no dead letter, because the sink would keep outdated state."""
 
     class Rejecting(Taking):
         async def write(self, batch):
@@ -120,7 +120,7 @@ async def test_a_rejected_one_stops_the_sink(harness, on_error):
 
 @pytest.mark.parametrize("keys", [by_key, by_table, order("routing_key", lambda change: (change.table,))])
 def test_concurrent_writes(keys):
-    """It is written alone."""
+    """A Resync is written alone."""
     stream = Stream()
     table = stream.table("items", column("id", 23, key=True))
     stream.transaction(table.insert("1"), table.insert("2"))
@@ -132,7 +132,7 @@ def test_concurrent_writes(keys):
 
 
 def test_partial_slices_of_a_batcher():
-    """Dropped slices count once, also if a part of one was taken before."""
+    """Each dropped slice counts once, even if a part of the slice was taken before."""
     header = Transaction.__new__(Transaction)
     batcher = Batcher(1 << 20, 2)
     batcher.add(Slice(header, (1,), True, LSN(1), 10))
@@ -147,7 +147,7 @@ def test_partial_slices_of_a_batcher():
 
 
 def test_a_ledger_that_begins_again():
-    """Positions may move back; a report of an earlier stream confirms nothing past the new one."""
+    """Positions may move back; a report about the former stream confirms nothing beyond the new stream."""
     ledger = Ledger(LSN(10), ["a", "b"])
     ledger.complete(LSN(90))
     ledger.durable("a", LSN(90))
@@ -164,7 +164,7 @@ def test_a_ledger_that_begins_again():
 
 
 def test_a_name_that_is_taken_may_be_free_later():
-    """So an attempt to create the slot again is repeated."""
+    """The error "slot exists already" is transient, so the creation is repeated."""
     assert slot_problem(ServerError({"C": "42710", "M": "exists"}), "s").busy
 
 
@@ -173,7 +173,7 @@ def source(**options):
 
 
 class Threaded(SyncSink):
-    """A sink that does not take it."""
+    """A sink that does not take a Resync."""
 
     def write(self, batch):
         """Take nothing."""
@@ -185,14 +185,17 @@ class Threaded(SyncSink):
         ({"sinks": [MemorySink()]}, "sink memory does not take a Resync"),
         ({"sinks": {"a": Taking(), "b": Threaded()}}, "sink b does not take a Resync"),
         ({"sinks": {"r": Router()}}, "sink r does not take a Resync"),
-        ({"journal": "/tmp/never"}, "a journal cannot have the gaps"),
-        ({"snapshot": True, "state_dir": "/tmp/never"}, "cannot read tables with a temporary slot"),
-        ({"on_new_table": "snapshot"}, "cannot read tables with a temporary slot"),
-        ({"on_partition_change": "resnapshot"}, "cannot read tables with a temporary slot"),
+        ({"journal": "/tmp/never"}, "a journal needs a permanent slot"),
+        (
+            {"snapshot": True, "state_dir": "/tmp/never"},
+            "a pipeline with a temporary slot cannot read tables",
+        ),
+        ({"on_new_table": "snapshot"}, "a pipeline with a temporary slot cannot read tables"),
+        ({"on_partition_change": "resnapshot"}, "a pipeline with a temporary slot cannot read tables"),
     ],
 )
 def test_what_needs_a_stream_without_gaps(given, reason):
-    """It is refused at construction; with an end, or without reconnects, there is no Resync."""
+    """Such sinks and options are refused at construction; with ``until`` or without reconnects no Resync comes, so the sinks are accepted."""
     given = {"sinks": [Taking()]} | given
     with pytest.raises(ConfigurationError, match=reason):
         Pipeline(source(), **given)
@@ -203,21 +206,21 @@ def test_what_needs_a_stream_without_gaps(given, reason):
 
 
 async def test_reading_a_table_is_refused():
-    """The changes of a gap would be missing in the rows that were read before."""
+    """Reading tables is refused, because rows that were read before a gap would lack its changes."""
     running = Pipeline(source(), [Taking()])
-    with pytest.raises(ConfigurationError, match="let the sink read them when it gets a Resync"):
+    with pytest.raises(ConfigurationError, match="let the sink read the tables when it gets a Resync"):
         await running.resnapshot("public.items")
 
 
 class Position(Taking):
-    """A sink that takes it, and wrongly keeps a position."""
+    """A sink that takes a Resync, and wrongly keeps a position."""
 
     async def open(self, context):
         return context.position
 
 
 async def test_a_sink_with_a_position():
-    """Its position would skip the new stream."""
+    """A stored position would skip changes of the new slot."""
     memory = MemorySource(stream=Stream(), create_slot=True, temporary=True)
     with pytest.raises(
         ConfigurationError, match="sink position has takes_resync, so it cannot keep a position"
@@ -261,7 +264,7 @@ async def test_a_source_in_memory():
 
 
 def test_events():
-    """Formats either have an event for it, or drop it."""
+    """Each format has an event for a Resync, or drops it."""
     resync = Resync(LSN(0x1A2B), "lost", LSN(0x1000))
     assert "0/1A2B-resync" == event_id(resync)
     for name in NAMES:
@@ -274,7 +277,7 @@ def test_events():
 
 
 def test_stdout_takes_it_if_the_format_has_it():
-    """Otherwise a temporary slot is refused for it."""
+    """A router without a handler of Resyncs is refused for a temporary slot."""
     from aiorepl.pipeline.registry import load
 
     stdout = load("stdout")
@@ -284,6 +287,6 @@ def test_stdout_takes_it_if_the_format_has_it():
 
 
 def test_the_default():
-    """A sink takes none unless it says so."""
+    """``takes_resync`` is false by default."""
     assert not Sink.takes_resync
     assert not SyncSink.takes_resync

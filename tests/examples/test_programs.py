@@ -158,7 +158,7 @@ async def test_fastapi_cache(running, connection, slots, free_port):
 
 
 async def test_workers_share_a_slot(running, connection, slots, free_port, tmp_path):
-    """Each worker follows the journal of one process: a change invalidates the row in all of them, also after that process is started again."""
+    """Each worker follows the journal of one process: a change invalidates the row in all workers, also after a restart of that process."""
     await products(connection)
     port, journal = free_port(), str(tmp_path / "journal")
     server = ("-m", "uvicorn", "fastapi_cache:app", "--port", str(port), "--workers", "2")
@@ -167,7 +167,7 @@ async def test_workers_share_a_slot(running, connection, slots, free_port, tmp_p
         await process.line("Application startup complete")
 
         async def answers():
-            """The answers of both workers, a new connection for each."""
+            """Return the answers of both workers, each over a new connection."""
             found = {}
             async with asyncio.timeout(90):
                 while len(found) < 2:
@@ -203,7 +203,7 @@ async def products(connection):
 
 @pytest.fixture
 def slots(connection):
-    """The processes that read the slots of the test's database; ``None`` for one that nobody reads."""
+    """The processes that read the slots of the test's database; ``None`` for a slot without a reader."""
 
     async def slots():
         rows = await connection.fetch(

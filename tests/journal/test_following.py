@@ -1,4 +1,4 @@
-"""``aiorepl.follow``: what is added to a journal, and a ``Resync`` where segments are missing."""
+"""``aiorepl.follow``: new transactions of a journal, and a ``Resync`` for missing segments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def read(stream):
 
 @pytest.mark.both_loops
 async def test_from_the_end_on(written):
-    """What was there before does not come; no cursor is left."""
+    """Transactions from before the start do not come, and no cursor is left."""
     await written.add(1, 2)
     async with aiorepl.follow(written.folder, poll=SOON) as stream:
         resync = await read(stream)
@@ -80,7 +80,7 @@ async def test_from_the_end_on(written):
 
 
 async def test_before_there_is_a_journal(written, caplog):
-    """The stream waits for it, and says so once; what it begins with is not lost."""
+    """The stream waits for the journal, logs that once, and loses none of the journal's first rows."""
     async with aiorepl.follow(written.folder, poll=SOON) as stream:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(SOON * 10):
@@ -94,7 +94,7 @@ async def test_before_there_is_a_journal(written, caplog):
 
 
 async def test_pruned(written):
-    """A follower that is too slow gets a Resync, and then what follows."""
+    """A follower that is too slow gets a Resync, and then the next transactions."""
     await written.add(1)
     async with aiorepl.follow(written.folder, poll=SOON) as stream:
         start = await read(stream)
@@ -108,7 +108,7 @@ async def test_pruned(written):
 
 
 async def test_pruned_while_it_is_read(written):
-    """Segments may also be deleted between the look at the journal and their reading."""
+    """Segments may also be deleted after the chain was read, and before the segments are."""
     await written.add(1)
     async with aiorepl.follow(written.folder, poll=SOON) as stream:
         await read(stream)
@@ -169,7 +169,7 @@ async def test_replaced_while_it_was_empty(tmp_path, written):
 
 
 async def test_damage_that_stays(written):
-    """A file that was changed ends the stream."""
+    """A damaged file ends the stream with an error."""
     await written.add(1)
     (written.folder / "position.json").write_bytes(b"{}")
     async with aiorepl.follow(written.folder, poll=0.0001) as stream:
@@ -197,7 +197,7 @@ async def test_large_transactions_are_whole(written):
 
 
 async def test_with_invalidations(written):
-    """Several processes share a journal, each with its own collection."""
+    """Several processes share a journal, each with its own ``Invalidations``."""
     collected = [Invalidations(), Invalidations()]
 
     async def run(changed):

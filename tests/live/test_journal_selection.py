@@ -1,4 +1,4 @@
-"""The journal's own selection: what is dropped or masked before the journal is written is in no file below it."""
+"""The journal's own selection: no file below the journal has the values of dropped or masked columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TABLES = (
     f"INSERT INTO parts SELECT '{SECRET}' || i, '{SECRET}' FROM generate_series(1, 5000) i",
     "ANALYZE",
 )
-# Rows that are read, of the stream, and one TRUNCATE.
+# Rows of the snapshot, rows of the stream, and one TRUNCATE.
 CHANGES = 5100 + 3 + 9 + 10001 + 1
 STREAM = (
     f"INSERT INTO people VALUES (1001, '{SECRET}', repeat('{SECRET}', 10000), 'inserted')",
@@ -66,7 +66,7 @@ def history_rows(journal: Path) -> list[dict[str, Any]]:
 
 
 def leaks(folder: Path, secret: str = SECRET) -> list[str]:
-    """The files with the secret, decompressed if they are Parquet."""
+    """Return the files that contain the secret; Parquet files are decompressed first."""
     found = []
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         data = file.read_bytes()

@@ -37,7 +37,7 @@ class Ephemeral(MemorySink):
     takes_resync = True
 
     async def resyncs(self, count: int) -> list[Resync]:
-        """Wait for so many, and return all."""
+        """Wait until the sink has this number, and return all."""
         await self._wait(lambda: len(self.found) >= count)
         return self.found
 
@@ -77,7 +77,7 @@ def pipeline(published, *sinks, dsn=None, reconnect=QUICK, batches=SMALL, **opti
 
 
 async def terminate(published):
-    """Kill the walsender, and return once its slot is gone or is another's."""
+    """Kill the walsender, and return once the slot is gone or belongs to another walsender."""
     pid = await published.walsender()
     await published.connection.fetchval("SELECT pg_terminate_backend($1)", pid)
     await published.until(published.walsender, lambda found: found != pid)
@@ -86,7 +86,7 @@ async def terminate(published):
 @VERSIONS
 @pytest.mark.both_loops
 async def test_the_stream_goes_on_with_a_new_slot(published):
-    """A stream begins with a Resync, and has another one where changes are missing."""
+    """A stream begins with a Resync, and has another Resync at each gap."""
     async with connect(published) as stream:
         await published.execute("INSERT INTO items VALUES (1)")
         first = await anext(stream)
@@ -118,7 +118,7 @@ async def test_the_stream_goes_on_with_a_new_slot(published):
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_lost_within_a_transaction(published, reads):
-    """The Resync comes instead of the transaction's end, once, whether its changes are read or skipped; the transaction is void."""
+    """One Resync comes instead of the transaction's end, whether the changes are read or skipped; the transaction is void."""
     async with connect(published) as stream:
         assert isinstance(await anext(await anext(stream)), Resync)
         await published.execute(LARGE)
@@ -145,7 +145,7 @@ async def test_lost_within_a_transaction(published, reads):
 
 @VERSIONS
 async def test_lost_while_a_sink_is_within_a_batch(published):
-    """A sink gets no end of the transaction of which it has a part, but a Resync, and then the new slot's changes."""
+    """A sink that has a part of a transaction gets a Resync instead of the rest, and then the new slot's changes."""
     memory, hang = Ephemeral(), Hang()
     sink = FaultySink(memory, write=[None, hang])
     sink.takes_resync = True
@@ -175,7 +175,7 @@ async def test_lost_while_a_sink_is_within_a_batch(published):
 
 @VERSIONS
 async def test_lost_while_a_transaction_is_streamed(published, other):
-    """Nothing of a transaction in progress is delivered; the new slot waits for its end, and does not have it."""
+    """A transaction in progress is not delivered; the creation of the new slot waits for its end, and the new stream does not have it."""
     sink = Ephemeral()
     streaming = "on" if published.connection.get_server_version().major >= 14 else "off"
     name = published.dsn.rpartition("/")[2]
@@ -257,7 +257,7 @@ async def test_the_name_is_taken_for_a_while(published, proxy):
 
 
 class Mirror(aiorepl.Sink):
-    """The ids of the table, which each Resync reads again."""
+    """The ids of a table; each Resync reads the table again."""
 
     takes_resync = True
 
@@ -279,7 +279,7 @@ class Mirror(aiorepl.Sink):
 
 @pytest.mark.by_day
 async def test_cut_anywhere(published, proxy, other):
-    """A sink that reads the table at each Resync has what the table has, wherever the connection is cut."""
+    """A sink that reads the table at each Resync ends with the table's rows, wherever the connection is cut."""
     mirror = Mirror(other)
     async with pipeline(published, mirror, dsn=proxy.dsn_for(published.dsn)) as running:
         for number in range(12):
@@ -304,7 +304,7 @@ async def test_cut_anywhere(published, proxy, other):
 
 
 async def test_a_missing_publication_ends_the_pipeline(published, proxy):
-    """An error that stays is raised, as with a permanent slot."""
+    """A permanent error is raised, as with a permanent slot."""
     sink = Ephemeral()
     running = pipeline(published, sink, dsn=proxy.dsn_for(published.dsn))
     work = asyncio.create_task(running.run())
@@ -318,7 +318,7 @@ async def test_a_missing_publication_ends_the_pipeline(published, proxy):
 
 
 async def test_a_permanent_slot_of_that_name(published):
-    """It is not taken for the temporary one."""
+    """A permanent slot of the same name is not used as the temporary slot."""
     await published.create_slot()
     with pytest.raises(SlotError, match="is permanent: use another name"):
         async with connect(published):
@@ -326,7 +326,7 @@ async def test_a_permanent_slot_of_that_name(published):
 
 
 async def test_without_reconnects_the_loss_is_an_error(published):
-    """Then no Resync is needed, and every sink will do."""
+    """Without reconnects no Resync comes, so every sink is accepted."""
     sink = MemorySink()
     running = pipeline(published, sink, reconnect=None)
     work = asyncio.create_task(running.run())

@@ -107,7 +107,7 @@ def test_an_attribute_is_comparable():
 
 
 def test_columns_that_were_not_published_before():
-    """Their values in older rows are unknown: of columns from before the table's publication, and of columns that were left out."""
+    """Older rows have unknown values in columns that are older than the table's publication, and in columns that were not published before."""
     older = CatalogColumns(7, 7, False, False, (ID, A, row(3, "b", AFTER)), members=(XID,))
     assert {"id": 1, "a": 2, "b": (3, None)} == found(older, "id", "a", "b")
     first = Relation(7, "public", "t", "d", (column("id"),))

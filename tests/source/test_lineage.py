@@ -29,7 +29,7 @@ def upgrade(own, identity, confirmed, end, new=None):
 
 
 def state(timelines):
-    """What positions take from timelines."""
+    """Return the parts of timelines that positions use."""
     return timelines.current, timelines.history(timelines.current)
 
 
@@ -42,7 +42,7 @@ def lineage():
 
 
 def test_identities_and_timelines_go_on(lineage):
-    """Each cluster appears as the first one, on later timelines; an unknown cluster as itself."""
+    """Positions name each cluster by the first cluster's identifier, on later timelines; an unknown cluster keeps its own."""
     a = lineage.identify("A", Timelines(2, [(1, LSN(50))]))
     b = lineage.identify("B", Timelines(2, [(1, LSN(1500))]))
     c = lineage.identify("C", Timelines(1))
@@ -56,7 +56,7 @@ def test_identities_and_timelines_go_on(lineage):
 
 
 def test_the_file_keeps_everything(lineage, tmp_path):
-    """Also an upgrade that is not proven yet; a damaged file is refused, and a missing one says nothing."""
+    """A file keeps proven and unproven upgrades; a damaged file is refused, and a missing file means no upgrade."""
     unproven = upgrade("C", lineage.identify("C", Timelines(1, known=False)), 1, 2)
     whole = Lineage((*lineage.upgrades, unproven))
     file = tmp_path / "upgrades.json"
@@ -85,7 +85,7 @@ def test_the_file_keeps_everything(lineage, tmp_path):
     ],
 )
 def test_positions_that_continue(lineage, timeline, lsn, slot, joins):
-    """Only a position between the confirmed LSN and the end of the old cluster, while the new slot has not moved."""
+    """A position joins only between the confirmed LSN and the end of the old cluster, while the new slot has not moved."""
     found = lineage.identify("C", Timelines(1))
     history = ((1, LSN(50)), (2, LSN(100)), (3, LSN(1500)))
     position = Position("A", timeline, "s", LSN(lsn), history=(*history, (4, LSN(2000)))[: timeline - 1])
@@ -98,7 +98,7 @@ def test_positions_that_continue(lineage, timeline, lsn, slot, joins):
 
 
 def test_a_position_of_the_first_cluster_is_behind(lineage):
-    """A holder that missed a whole cluster has a gap, and no other history."""
+    """A holder that missed a whole cluster has a gap, and not a diverged history."""
     found = lineage.identify("C", Timelines(1))
     position = Position("A", 2, "s", LSN(95), history=((1, LSN(50)),))
     assert divergence(position, found.timelines) is None

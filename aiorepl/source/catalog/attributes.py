@@ -136,15 +136,15 @@ def attributes(
     :param xid: the transaction in which the stream has described the table.
     :param table: the table in the catalog now.
     :param previous: the table in the catalog when it was described before.
-    :param hidden: the numbers of columns that an earlier description left out (``left_out``).
+    :param hidden: the numbers of columns that were missing in an earlier description (``left_out``).
     """
     listed = table.listed or (previous is not None and previous.listed)
     found: dict[str, Attribute] = {}
     for name, column in _matches(relation, xid, table).items():
         described = next(each for each in relation.columns if each.name == name)
         missing, known = None, False
-        # A column that is published only now may have been written before: its table was published later than the column was created,
-        # or an earlier description left the column out.
+        # Rows may have values in the column from before its publication: the table was published after the column was created, or the
+        # column was missing in an earlier description.
         older = any(precedes(column.xmin, member) for member in table.members)
         if (
             listed
@@ -167,7 +167,7 @@ def attributes(
 
 
 def left_out(relation: Relation, xid: int, table: CatalogColumns) -> set[int]:
-    """Return the numbers of the columns that existed when the stream described the table, and were not published."""
+    """Return the numbers of the columns that existed, but were not published, when the stream described the table."""
     return {
         column.number
         for column in table.columns

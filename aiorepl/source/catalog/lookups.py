@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 5
 class _Described:
     """A table's last description, and the result of its look-up.
 
-    :param hidden: the numbers of the columns that this description, or an earlier one, left out.
+    :param hidden: the numbers of the columns that are missing in this description, or were in an earlier one.
     """
 
     columns: tuple[Column, ...]

@@ -1,8 +1,8 @@
-"""Proves that a cluster which pg_upgrade made continues the stream of the old one.
+"""Prove that the new cluster after pg_upgrade continues the stream of the old cluster.
 
-``prepare`` reads the old cluster before it is shut down, ``adopt`` the new one before anybody writes to it. What both say must agree:
-the slot's name, the oids, files and columns of the published tables, and LSNs that go on. That nothing was written in between is
-proven by pg_upgrade, which refuses slots with unread changes, and by the statistics of the new cluster's tables.
+``prepare`` reads the old cluster before its shutdown. ``adopt`` reads the new cluster before any session writes to it. Both must have
+the same slot name, and the same oids, files and columns of the published tables; the new LSNs must be later. Two facts prove that no
+change is missing in between: pg_upgrade refuses slots with unread changes, and the new cluster's statistics count no row of these tables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SELECT c.oid::text AS oid, pg_catalog.json_build_array(n.nspname, c.relname, coa
   JOIN pg_catalog.pg_class c ON c.oid = f.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_catalog.pg_stat_user_tables s ON s.relid = c.oid
 """
-# A crash resets the statistics of the archiver as well, which otherwise begin with initdb.
+# The archiver's statistics begin with initdb. A later beginning means that a crash has reset all statistics.
 _STATISTICS: Final = """
 SELECT (d.stats_reset IS NOT NULL OR a.stats_reset IS NULL OR a.stats_reset > pg_catalog.to_timestamp({created}))::text AS reset,
        coalesce((s.total_txns > 0 OR s.stats_reset IS NOT NULL)::text, 'false') AS read
@@ -48,7 +48,7 @@ SELECT (d.stats_reset IS NOT NULL OR a.stats_reset IS NULL OR a.stats_reset > pg
 
 
 async def identify(connection: Connection, source: Source, system: System) -> Identity:
-    """Return how positions name the server's cluster.
+    """Return the identity of the server's cluster in positions.
 
     :raises ServerError, ConnectionLost: a query failed.
     :raises JournalError: the file of the source's upgrades is damaged.
@@ -61,7 +61,7 @@ async def identify(connection: Connection, source: Source, system: System) -> Id
 async def prepare(source: Source) -> Upgrade:
     """Record the old cluster. The pipeline must have stopped, and must not start again before ``adopt``.
 
-    :raises SlotError: the slot is missing or in use, is not this source's, or has unread changes.
+    :raises SlotError: the slot is missing or in use, does not fit the source's options, or has unread changes.
     :raises ConfigurationError: the server is too old, or the source has no ``upgrades``.
     """
     file, lineage = await _file(source)
@@ -71,7 +71,7 @@ async def prepare(source: Source) -> Upgrade:
         found = lineage.identify(system.system_identifier, await read_timelines(connection, system))
         if connection.server_version < _FIRST:
             raise ConfigurationError(
-                f"pg_upgrade keeps slots from PostgreSQL {_FIRST} on, and this is {connection.server_version}"
+                f"pg_upgrade keeps slots from PostgreSQL {_FIRST} on, and this server has {connection.server_version}"
             )
         if (await read_process(connection)).in_recovery:
             raise ConfigurationError("this server is a standby: connect to the primary")
@@ -98,10 +98,10 @@ async def prepare(source: Source) -> Upgrade:
 
 
 async def adopt(source: Source) -> Upgrade:
-    """Prove that the new cluster continues the stream, and record that.
+    """Prove that the new cluster continues the stream, and record the proof.
 
-    :raises SlotError: it is not proven; the message says what is missing.
-    :raises ConfigurationError: ``prepare`` has not run, or this is still the old cluster.
+    :raises SlotError: a fact of the proof is missing; the message names the fact.
+    :raises ConfigurationError: ``prepare`` has not run, or the server is still the old cluster.
     """
     file, lineage = await _file(source)
     connection = await source.open()
@@ -113,8 +113,8 @@ async def adopt(source: Source) -> Upgrade:
         upgrade = lineage.unproven
         if upgrade is None:
             raise ConfigurationError(
-                f"{file} has no record of the old cluster, so nothing proves what the new one continues: `aiorepl upgrade prepare` must "
-                "run before pg_upgrade"
+                f"{file} has no record of the old cluster, so nothing proves that the new cluster continues its stream: "
+                "`aiorepl upgrade prepare` must run before pg_upgrade"
             )
         await _require_made_of(connection, upgrade.old, system)
         slot = await _slot(connection, source, system)
@@ -131,35 +131,38 @@ async def _require_made_of(connection: Connection, old: OldCluster, system: Syst
         raise ConfigurationError("this is still the old cluster: run pg_upgrade, and start the new cluster")
     if connection.server_version <= old.version:
         raise SlotError(
-            f"this cluster has PostgreSQL {connection.server_version}, and the old one had {old.version}: it is no upgrade of it"
+            f"this cluster has PostgreSQL {connection.server_version}, and the old cluster had {old.version}: pg_upgrade has not made this "
+            "cluster from the old one"
         )
     if system.database != old.database:
-        raise SlotError(f"this is database {system.database}, and the slot was of {old.database}")
+        raise SlotError(
+            f"the DSN names database {system.database}, and the old slot belonged to database {old.database}: name that database in the DSN"
+        )
 
 
 async def _require_same(
     connection: Connection, source: Source, old: OldCluster, slot: Slot, system: System
 ) -> None:
-    """Check that the slot and the tables are those of the old cluster, and that nobody has used them.
+    """Check that pg_upgrade has made the slot and the tables, that nobody has read the slot, and that nobody has written to the tables.
 
-    :raises SlotError: they are not.
+    :raises SlotError: one of these facts is not proven.
     """
     if source.slot != old.slot or slot.two_phase != old.two_phase:
         raise SlotError(
             f"the old cluster's slot was {old.slot}{' with two_phase' * old.two_phase}, and this one is "
-            f"{source.slot}{' with two_phase' * slot.two_phase}: pg_upgrade would have kept it"
+            f"{source.slot}{' with two_phase' * slot.two_phase}: pg_upgrade would have kept the name and two_phase"
         )
     if slot.confirmed_flush_lsn <= old.end:
         raise SlotError(
-            f"slot {source.slot} is at {slot.confirmed_flush_lsn}, and the old cluster's WAL ended at {old.end}: a cluster that pg_upgrade "
-            "made continues after that"
+            f"slot {source.slot} is at {slot.confirmed_flush_lsn}, and the old cluster's WAL ended at {old.end}: after pg_upgrade, the "
+            "slot would be beyond that end"
         )
     # The first half of the identifier is the time of initdb.
     created = (int(system.system_identifier) >> 32) + INITDB_SECONDS
     (statistics,) = await connection.query(_STATISTICS.format(created=created, slot=literal(source.slot)))
     if statistics["read"] == "true":
         raise SlotError(
-            f"slot {source.slot} was read on this server already: nothing proves that the sinks have what it sent"
+            f"slot {source.slot} was read on this server already: nothing proves that the sinks have the changes that the slot sent"
         )
     tables, written = await _tables(connection, source)
     for oid in sorted(old.tables.keys() | tables.keys(), key=int):
@@ -168,12 +171,12 @@ async def _require_same(
             raise SlotError(_difference(oid, before, now))
     if written:
         raise SlotError(
-            f"table {written[0]} was written on this server before `aiorepl upgrade adopt`, so nothing proves that slot {source.slot} begins "
-            "before the first change: adopt must run before sessions may write"
+            f"rows of table {written[0]} were written on this server before `aiorepl upgrade adopt`, so nothing proves that slot "
+            f"{source.slot} begins before the first change: adopt must run before sessions may write"
         )
     if statistics["reset"] == "true":
         raise SlotError(
-            "this server has lost its statistics, by a crash or a reset, so nothing proves that nobody has written to the published "
+            "this server has lost its statistics, by a crash or a reset, so nothing proves that no session has written to the published "
             "tables before `aiorepl upgrade adopt`"
         )
 
@@ -181,14 +184,18 @@ async def _require_same(
 def _difference(oid: str, before: Any, now: Any) -> str:
     if before is None or now is None:
         shown = ".".join((now or before)[:2])
-        where = "the old cluster" if before is None else "this one"
-        return f"table {printable(shown)} (oid {oid}) is published, and {where} had or has no such table: this cluster is no upgrade of it"
+        where = (
+            "is published in this cluster, but was not in the old one"
+            if before is None
+            else "was published in the old cluster, but is not in this one"
+        )
+        return f"table {printable(shown)} (oid {oid}) {where}: both clusters must publish the same tables"
     shown = ".".join(before[:2])
     if before[:2] != now[:2]:
         return f"table {printable(shown)} (oid {oid}) is {printable('.'.join(now[:2]))} on this server"
     if before[3] != now[3]:
-        return f"the columns of table {printable(shown)} differ from those of the old cluster"
-    return f"the file of table {printable(shown)} is not the old cluster's: it was truncated or rewritten since, or the table was restored"
+        return f"the columns of table {printable(shown)} differ from its columns in the old cluster"
+    return f"the file of table {printable(shown)} is not the old cluster's: the table was truncated, rewritten or restored since"
 
 
 async def _slot(connection: Connection, source: Source, system: System) -> Slot:
@@ -202,7 +209,7 @@ async def _slot(connection: Connection, source: Source, system: System) -> Slot:
 
 
 async def _require_read(connection: Connection, source: Source) -> None:
-    """Check that the slot has no published changes left. pg_upgrade checks that as well, but after the shutdown."""
+    """Check that the slot has no unread published changes. pg_upgrade checks this too, but only after the shutdown."""
     names = ",".join(map(identifier, source.options().publications))
     unread = await connection.query(
         f"SELECT lsn::text FROM pg_catalog.pg_logical_slot_peek_binary_changes({literal(source.slot)}, NULL, 1, 'proto_version', '1', "
@@ -216,7 +223,7 @@ async def _require_read(connection: Connection, source: Source) -> None:
 
 
 async def _tables(connection: Connection, source: Source) -> tuple[Tables, list[str]]:
-    """Return the published tables, and the names of those that were written since the statistics began."""
+    """Return the published tables, and the names of the tables whose statistics count written rows."""
     rows = await connection.query(_TABLES.format(names=literals(source.options().publications)))
     with parsing("pg_publication_tables"):
         tables = {str(row["oid"]): orjson.loads(row["description"] or "") for row in rows}
@@ -227,7 +234,7 @@ async def _tables(connection: Connection, source: Source) -> tuple[Tables, list[
 async def _file(source: Source) -> tuple[Path, Lineage]:
     if source.upgrades is None:
         raise ConfigurationError(
-            'name the file for the record of the upgrade: upgrades = "…/upgrades.json" in [source], which stays there'
+            'name the file for the record of the upgrade: add upgrades = "…/upgrades.json" to [source], and keep the line there'
         )
     return source.upgrades, await _read(source.upgrades)
 

@@ -157,9 +157,9 @@ def alteration(
 
 
 def renaming(before: Name, after: Name, *, creates: bool) -> str:
-    """Return the statements that give a table another name, for a message.
+    """Return the statements that rename a table or move it to another schema, for a message.
 
-    :param creates: whether the new schema has to be created.
+    :param creates: whether the statements create the new schema.
     """
     statements = []
     if before[0] != after[0]:
@@ -171,7 +171,7 @@ def renaming(before: Name, after: Name, *, creates: bool) -> str:
 
 
 def rounded(relation: Relation, types: Types, target: Mapping[str, TargetAttribute]) -> list[str]:
-    """Describe the columns whose type on the target changes values without an error."""
+    """Describe the columns whose type on the target rounds or cuts values without an error."""
     return [
         f"{quoted(name)} ({target[name].type} for {kind})"
         for name, kind in zip(relation.names, _types(types, relation), strict=True)

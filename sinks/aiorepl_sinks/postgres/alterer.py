@@ -44,7 +44,7 @@ SELECT w.namespace, w.name FROM unnest($1::text[], $2::text[]) AS w(namespace, n
    WHERE n.nspname = w.namespace AND t.typname = w.name AND t.typisdefined)
 """
 _EXISTS: Final = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
-# The prepared transactions of this sink that have a lock of the table.
+# The prepared transactions of this sink that have locked the table.
 _PREPARED: Final = """
 SELECT p.gid FROM pg_catalog.pg_locks l
   JOIN pg_catalog.pg_locks x ON x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid' AND x.pid IS NULL
@@ -73,8 +73,8 @@ class _Known:
     """The target's table, and the stored description of the source's table.
 
     :param oid: ``None`` if the target has no such table.
-    :param named: the name that the table had on the source; ``None`` if it was not seen before.
-    :param replaced: the oid on the source of another table, whose rows the target's table has; ``None``: none.
+    :param named: the table's last known name on the source; ``None`` without a stored description.
+    :param replaced: the source's oid of a former table, whose rows the target's table still has; ``None`` without such a table.
     """
 
     oid: int | None
@@ -91,7 +91,7 @@ class Alterer:
     :param schema: the schema of the sink's own tables.
     :param context: the sink's context.
     :param gid_prefix: the beginning of the GIDs of the sink's prepared transactions.
-    :param tables: the target's tables of the source's.
+    :param tables: the mapping of the source's tables to the target's tables.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Alterer:
         self._tables = tables
 
     async def needed(self, name: Name, relation: Relation, types: Types, *, truncates: bool = False) -> bool:
-        """Whether ``apply`` would change anything: the table, or the memory of it.
+        """Whether ``apply`` would change the table, or its stored description.
 
         :param truncates: whether the table is truncated, so that its earlier rows do not matter.
         :raises PermanentError: the table was changed in a way that the sink does not repeat.
@@ -180,7 +180,7 @@ class Alterer:
                 statements = renaming(own, name, creates=not await self._has_schema(name[0]))
                 before = "" if oid is None else f"rename {qualified(name)} first, or drop it; then "
                 raise Refused(
-                    f"postgres: table {'.'.join(remembered['source_table'])} was renamed to {relation}, and its rows on the target are in "
+                    f"postgres: table {'.'.join(remembered['source_table'])} was renamed to {relation}, but the target still has the rows in "
                     f"{qualified(own)}: {before}{statements} on the target, or map the table with the option tables, then start again"
                 )
             remembered = (
@@ -212,7 +212,7 @@ class Alterer:
             oid,
         )
         name, mine = self._tables.target(relation), (relation.schema, relation.name)
-        # Several tables may be mapped to one; then the others have other names on the source.
+        # Several tables of the source may be mapped to one table: such a table has another name on the source, and is not a former table.
         others = [
             row["source_oid"]
             for row in rows
@@ -223,9 +223,9 @@ class Alterer:
     async def _require_no_rows_of_another(self, name: Name, relation: Relation, known: _Known) -> None:
         if known.replaced is not None and await self._has_rows(name):
             raise Refused(
-                f"postgres: {relation} is another table than before: the first one was dropped or renamed, and {qualified(name)} on the "
-                f"target still has its rows: DROP TABLE {qualified(name)} on the target, or rename it there, then start again. If other "
-                "tables are mapped to it, delete only those rows, and DELETE FROM "
+                f"postgres: {relation} is another table than before: the former table was dropped or renamed, and {qualified(name)} on the "
+                f"target still has the rows of the former table: DROP TABLE {qualified(name)} on the target, or rename the target's table, then "
+                "start again. If other tables are mapped to the target's table, delete only the rows of the former table, and DELETE FROM "
                 f"{self._memory} WHERE source_oid = {known.replaced}"
             )
 
@@ -265,8 +265,8 @@ class Alterer:
         gid = await self._connection.fetchval(_PREPARED, oid, self._gid_prefix)
         if gid is not None:
             raise Refused(
-                f"postgres: {'.'.join(name)} on the target cannot be altered, because the sink's prepared transaction '{gid}' has a lock "
-                "of it, and the source ends that transaction only later: commit it or roll it back on the target, as the source does, then start again"
+                f"postgres: {'.'.join(name)} on the target cannot be altered, because the sink's prepared transaction '{gid}' has locked "
+                "the table, and the source ends that transaction only later: commit it or roll it back on the target, as the source does, then start again"
             )
 
     async def _has_schema(self, schema: str) -> bool:
@@ -308,7 +308,7 @@ class Alterer:
         known = await self._look(name, relation)
         if columns := rounded(relation, types, known.columns):
             _log.warning(
-                "postgres: %s on the target has types that change values of %s: %s. ALTER COLUMN … TYPE on the target keeps them",
+                "postgres: types of %s on the target round or cut values of %s: %s. To keep the values, run ALTER TABLE … ALTER COLUMN … TYPE on the target",
                 *(".".join(name), relation, ", ".join(columns)),
             )
         remembered = [

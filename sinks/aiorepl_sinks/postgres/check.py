@@ -101,7 +101,7 @@ async def _check(
 async def require_alterable(connection: asyncpg.Connection, table: Name) -> None:
     """Check that the role may create a table, or alter it if it exists.
 
-    :raises PermanentError: the role may not; the message has the statement that it needs.
+    :raises PermanentError: the role lacks a privilege; the message has the statement that grants it.
     """
     _require_alterable(await connection.fetch(_TABLES, [table[0]], [table[1]]))
 

@@ -17,7 +17,7 @@ from aiorepl_sinks.postgres.identifiers import quoted
 _CATALOG: Final = "pg_catalog"
 _FAMILIES: Final = (("int2", "int4", "int8"), ("float4", "float8"))
 _TIMES: Final = ("time", "timetz", "timestamp", "timestamptz")
-# By type, the types whose text it takes and shortens.
+# By type of the target: the source's types whose values it accepts, and rounds or cuts.
 _ROUNDED: Final[Mapping[str, tuple[str, ...]]] = {
     "numeric": ("float4", "float8"),
     "float4": ("float8", "numeric", "int4", "int8"),
@@ -63,7 +63,7 @@ class ColumnType:
         return False
 
     def rounds(self, other: ColumnType) -> bool:
-        """Whether this type takes values of ``other`` without an error, and changes some of them."""
+        """Whether this type accepts values of ``other`` without an error, and rounds or cuts some of them."""
         if {self.namespace, other.namespace} != {_CATALOG}:
             return False
         if self.name == other.name == "numeric" and self.modifier >= 0:

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS {schema}.prepared (
 );
 """
 
-# The table ``described`` belongs to ``alterer``.
+# ``alterer`` creates the table ``described``.
 _OWN: Final = ("positions", "prepared", "described")
 
 
@@ -116,7 +116,7 @@ class MirrorState:
         return Position.from_json({**fields, **details, "slot": begin.slot})
 
     def owns(self, table: Name) -> bool:
-        """Whether a table of the target is one of the sink's own."""
+        """Whether a table of the target is the sink's own table."""
         return table[0] == self._name and table[1] in _OWN
 
     async def advance(self, before: LSN, lsn: LSN) -> None:

@@ -258,8 +258,8 @@ class Writer:
             await self._begin()
             await alterer.apply(name, relation, types, truncates=truncates)
         else:
-            # A prepared transaction would keep the table locked until the source commits the transaction, perhaps after later changes of the
-            # table, which would then wait for ever.
+            # A prepared transaction would lock the table until the source commits the transaction. Changes of the table that the source
+            # sends before that commit would wait for ever.
             rewinds = self._in_transaction
             if rewinds:
                 await self.abandon()

@@ -1,4 +1,4 @@
-"""After pg_upgrade, a journal and sinks continue once the new cluster is proven to have their stream; else they are refused."""
+"""After pg_upgrade, a journal and sinks continue once the new cluster is proven to continue the stream; before, they are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Delivery:
         return Source(server.dsn, publication="p", **options)
 
     async def run(self, server, **options):
-        """Deliver what there is."""
+        """Run the pipeline until all changes are delivered."""
         options = options if self.journal is None else {"journal": self.journal, **options}
         await Pipeline(self.source(server), {"s": self.sink}, until="now", **options).run()
 
@@ -101,7 +101,7 @@ async def test_a_pipeline_continues(upgradable, delivery, tmp_path):
 
 
 async def test_each_proof_is_required(upgradable, delivery):
-    """The slot, the tables, the LSNs, and that nobody has written yet; the refusal names what is missing."""
+    """``adopt`` checks the slot, the tables, the LSNs and the statistics of writes; the refusal names the missing fact."""
     old, new, client = upgradable.old, upgradable.new, upgradable.client
     await delivery.run(old)
     await client.execute("INSERT INTO items VALUES (1)")
@@ -131,24 +131,28 @@ async def test_each_proof_is_required(upgradable, delivery):
     tables = upgrade.old.tables
     items = next(oid for oid, table in tables.items() if table[1] == "items")
     schema, name, file, columns = tables[items]
-    assert "no upgrade of it" in await refused(version=19)
-    assert "the slot was of other" in await refused(database="other")
+    assert "pg_upgrade has not made this cluster" in await refused(version=19)
+    assert "the old slot belonged to database other" in await refused(database="other")
     assert "the old cluster's slot was other" in await refused(slot="other")
     assert "with two_phase" in await refused(two_phase=True)
     assert "the old cluster's WAL ended at F/0" in await refused(end=type(upgrade.old.end).parse("F/0"))
     assert "public.items (oid" in await refused(tables={k: v for k, v in tables.items() if k != items})
-    assert "has no such table" in await refused(tables={**tables, "77": ["public", "gone", 77, []]})
+    assert "was published in the old cluster, but is not in this one" in await refused(
+        tables={**tables, "77": ["public", "gone", 77, []]}
+    )
     assert "is public.items on" in await refused(tables={**tables, items: [schema, "was", file, columns]})
     assert "the columns of" in await refused(tables={**tables, items: [schema, name, file, columns[:1]]})
-    assert "truncated or rewritten" in await refused(tables={**tables, items: [schema, name, 7, columns]})
+    assert "truncated, rewritten or restored since" in await refused(
+        tables={**tables, items: [schema, name, 7, columns]}
+    )
     await client.execute("INSERT INTO items VALUES (3)")
-    await upgradable.restarted()  # which makes the statistics of ended sessions visible
-    assert "public.items was written on this server before" in await refused()
+    await upgradable.restarted()  # a restart makes the statistics of ended sessions visible
+    assert "rows of table public.items were written on this server before" in await refused()
     await asyncio.to_thread(new.kill)
     await asyncio.to_thread(new.start)
     assert "has lost its statistics, by a crash or a reset" in await refused()
 
-    # As if it had been proven: the positions are still compared.
+    # A forged proof: positions are still compared.
     begins = await upgradable.confirmed(delivery.slot)
     delivery.record.write_bytes(Lineage((upgrade.adopted_by("7", begins),)).dump())
     with pytest.raises(SlotError, match="this server belongs to"):

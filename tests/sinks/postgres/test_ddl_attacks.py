@@ -1,4 +1,4 @@
-"""``ddl = "apply"`` against hostile names and against everything else that goes on at the same time."""
+"""``ddl = "apply"`` with hostile names, and beside other sessions, sinks and partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def columns(connection, table):
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_hostile_names_of_types(pair, name):
-    """Enums, composites and domains, in schemas with such names, too; nothing of the name is executed."""
+    """Enums, composites and domains with hostile names, in schemas with hostile names: no part of a name is executed."""
     kind, schema = quoted(name), quoted(f"{name[:20]}s")
     await pair.target.execute("CREATE TABLE y (id int)")
     await pair.both(
@@ -140,7 +140,7 @@ async def test_partitions_come_and_go(pair):
 
 
 async def test_another_schema(pair):
-    """SET SCHEMA is a new name: the sink stops, and its advice leads on."""
+    """SET SCHEMA renames the table: the sink stops, and continues after the statements of its message."""
     await pair.slotted()
     await pair.commit("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     await pair.deliver(ddl="apply")
@@ -154,7 +154,7 @@ async def test_another_schema(pair):
 
 
 async def test_two_tables_that_are_mapped_to_one(pair):
-    """Each adds its columns and widens types, and neither asks for the other's columns to be dropped."""
+    """Each table of the source adds its columns and widens types; the sink asks for no DROP of the other table's columns."""
     await pair.slotted()
     tables = {"public.a": "public.both", "public.b": "public.both"}
     await pair.commit(
@@ -301,7 +301,7 @@ async def test_a_role_that_may_not(pair, role):
 
 
 async def test_columns_that_the_target_has_already(pair, caplog):
-    """They are taken as they are. A row that does not fit is refused, and the log names types that change values."""
+    """Types that the target has stay. A value that does not fit is refused, and the log names types that round or cut values."""
     await pair.both("CREATE TABLE t (id int PRIMARY KEY)")
     await pair.slotted()
     await pair.commit("INSERT INTO t VALUES (1)")
@@ -360,7 +360,7 @@ async def test_generated_and_identity_columns(pair):
 
 
 async def test_a_column_list_that_is_widened(pair):
-    """The values of existing rows are unknown, also if the pipeline was stopped meanwhile."""
+    """A column that is published later has unknown values in existing rows, also if the pipeline was stopped meanwhile."""
     await pair.source.execute("DROP PUBLICATION p; CREATE TABLE t (id int PRIMARY KEY, v text)")
     await pair.source.execute("CREATE PUBLICATION p FOR TABLE t (id)")
     await pair.slotted()
@@ -400,7 +400,7 @@ async def test_a_generated_column_that_becomes_plain(pair):
 
 
 async def test_a_column_that_is_added_before_a_truncate(pair):
-    """The values of existing rows do not matter, also at the truncate with which a resnapshot begins."""
+    """Before a truncate, the values of existing rows do not matter; a resnapshot begins with such a truncate."""
     await pair.slotted()
     await pair.commit("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     await pair.deliver(ddl="apply")
@@ -455,6 +455,6 @@ async def test_a_prepared_transaction_with_ddl(pair, end):
     ],
 )
 def test_types_that_change_values(target, source, rounds):
-    """Types that take a value and change it; a type that refuses the value is not one of them."""
+    """``rounds`` is true for types that accept a value and change it, and false for types that refuse the value."""
     assert rounds == ColumnType("pg_catalog", *target).rounds(ColumnType("pg_catalog", *source))
     assert not ColumnType("public", *target).rounds(ColumnType("pg_catalog", *source))

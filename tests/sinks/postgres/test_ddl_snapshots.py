@@ -18,7 +18,7 @@ ROWS = 40
 
 
 class Load:
-    """Transactions that change rows and tables, until it is left."""
+    """Run transactions that change rows and tables during the block."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn = dsn
@@ -85,7 +85,7 @@ async def start(fork_server, pair, folder, way, count):
 
 
 async def kill_some(fork_server, pair, folder, way, seed):
-    """Start processes that die after more and more chunks; one that lives longer than others is killed from here."""
+    """Start processes that die after more and more chunks; kill a process that lives too long."""
     for number in range(4):
         process = await start(fork_server, pair, folder, way, 3 * number + seed % 2)
         with contextlib.suppress(TimeoutError):
