@@ -2,7 +2,7 @@
 
 python selection_process.py DSN SLOT FOLDER KIND STEP NUMBER
 
-:param KIND: ``journal`` or ``state_dir``, the folder of the memory.
+:param KIND: ``journal`` or ``state_dir``, the folder of the memory; ``journal_selection``: the mask is the journal's, and the sink has none.
 :param STEP: of the ``NUMBER``-th write of the memory; ``never``: it ends in order.
 """
 
@@ -30,9 +30,10 @@ def main(dsn: str, slot: str, folder: str, kind: str, step: str, number: str) ->
 
     LocalStore.reached = kill  # type: ignore[method-assign]
     selection = Selection(mask=("*.*.email",), secret="s")
-    sinks = {"sink": Delivery(JsonLinesSink(f"{folder}/out"), selection=selection)}
+    journals = kind == "journal_selection"
+    sinks = {"sink": Delivery(JsonLinesSink(f"{folder}/out"), selection=None if journals else selection)}
     source = Source(dsn, slot=slot, publication="p", create_slot=True)
-    kept = {kind: f"{folder}/kept"}
+    kept = {"journal" if journals else kind: f"{folder}/kept"} | ({kind: selection} if journals else {})
     asyncio.run(Pipeline(source, sinks, until="now", **kept).run())
 
 

@@ -15,7 +15,7 @@ PROCESS = Path(__file__).with_name("selection_process.py")
 SECRET = "a@b.example"
 
 
-@pytest.fixture(params=["journal", "state_dir"])
+@pytest.fixture(params=["journal", "state_dir", "journal_selection"])
 def run(published, request, tmp_path):
     """``run(step, number)`` returns the exit code and the error of a process."""
 
