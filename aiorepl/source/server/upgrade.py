@@ -39,7 +39,8 @@ SELECT c.oid::text AS oid, pg_catalog.json_build_array(n.nspname, c.relname, coa
 """
 # The archiver's statistics begin with initdb. A later beginning means that a crash has reset all statistics.
 _STATISTICS: Final = """
-SELECT (d.stats_reset IS NOT NULL OR a.stats_reset IS NULL OR a.stats_reset > pg_catalog.to_timestamp({created}))::text AS reset,
+SELECT (d.stats_reset IS NOT NULL OR a.stats_reset IS NULL OR a.stats_reset > pg_catalog.to_timestamp({created})
+          OR a.stats_reset >= pg_catalog.pg_postmaster_start_time())::text AS reset,
        coalesce((s.total_txns > 0 OR s.stats_reset IS NOT NULL)::text, 'false') AS read
   FROM pg_catalog.pg_stat_archiver a CROSS JOIN pg_catalog.pg_stat_database d
   LEFT JOIN pg_catalog.pg_stat_replication_slots s ON s.slot_name = {slot}
