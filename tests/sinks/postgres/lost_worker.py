@@ -23,6 +23,7 @@ from aiorepl import (
     SnapshotOptions,
     Source,
 )
+from aiorepl.cancellation import cancel_and_wait
 from aiorepl_sinks.postgres import PostgresSink
 
 source, slot, target, folder, way, count = sys.argv[1:]
@@ -45,6 +46,15 @@ class Mortal(PostgresSink):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def _completed(pipeline: Pipeline) -> None:
+    """Say when all tables are complete, and wait for the end of standard input."""
+    phase, snapshots = pipeline._fan_out._snapshot, pipeline.snapshots
+    while not (snapshots._begun.is_set() and phase.store.ledger.complete(pipeline.statistics().flushed)):
+        await asyncio.sleep(0.01)
+    print("complete", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
 async def run(*, resnapshot: bool = False) -> None:
     """Run until killed, or until the end of standard input."""
     options = SnapshotOptions(chunk_bytes=8192, lock_timeout=60.0)
@@ -62,13 +72,10 @@ async def run(*, resnapshot: bool = False) -> None:
     )
     try:
         async with pipeline:
-            phase, snapshots = pipeline._fan_out._snapshot, pipeline.snapshots
-            while not (
-                snapshots._begun.is_set() and phase.store.ledger.complete(pipeline.statistics().flushed)
-            ):
-                await asyncio.sleep(0.01)
-            print("complete", flush=True)
-            await asyncio.to_thread(sys.stdin.read)
+            # The sink may stop at any time, also after the tables are complete.
+            tasks = [asyncio.create_task(work) for work in (_completed(pipeline), pipeline.wait())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await cancel_and_wait(*tasks)
     except SlotLost:
         if not pipeline.recovers:
             raise
