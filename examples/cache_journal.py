@@ -1,6 +1,6 @@
 """Hold one slot and write a journal, which the workers of ``fastapi_cache.py`` follow.
 
-    export JOURNAL=/var/lib/aiorepl/products
+    export DATABASE_URL=postgresql://localhost/shop JOURNAL=/var/lib/aiorepl/products
     python cache_journal.py
 
 The slot is permanent, so a restart leaves no gap in the journal. When you remove the service, drop the slot: ``aiorepl slots drop cache``.
