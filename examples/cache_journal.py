@@ -1,4 +1,4 @@
-"""Hold one slot and write a journal, which the workers of ``fastapi_cache.py`` follow.
+"""Hold one slot and write a journal. The workers of ``fastapi_cache.py`` follow the journal.
 
     export DATABASE_URL=postgresql://localhost/shop JOURNAL=/var/lib/aiorepl/products
     python cache_journal.py

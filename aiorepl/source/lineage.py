@@ -164,7 +164,7 @@ def read_lineage(file: Path | None) -> Lineage:
 
 
 def _after(old: OldCluster, own: Timelines) -> Timelines:
-    """Return the timelines of the old cluster, followed by the new cluster's own timelines, which are numbered on."""
+    """Return the timelines of the old cluster and then those of the new cluster. The numbers of the new ones continue the old numbers."""
     last = old.timelines.current
     before = old.timelines.history(last)
     ours = own.history(own.current)

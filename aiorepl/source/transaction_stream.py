@@ -93,7 +93,7 @@ class ReplicationTransaction:
         self._changes: Iterator[Change] | None = None
         self.transaction: Transaction | None = first.transaction
         self.end_lsn: LSN | None = None
-        """The end LSN, which ``ack`` confirms; ``None`` until everything has been read."""
+        """The LSN that ``ack`` confirms: the end of the transaction; ``None`` until everything has been read."""
         self.void = False
         """Whether the connection was lost before the end of the transaction. The rest never comes, so undo or ignore the changes received."""
 

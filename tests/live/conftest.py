@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from aiorepl import LSN, Pipeline, SnapshotOptions, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
+from aiorepl.testing.proxy import CuttingProxy
 
 DEADLINE = 240.0
 
@@ -183,3 +185,11 @@ async def published(database: str, publish: Callable[[str], Awaitable[Published]
 def small(tmp_path: Path) -> SnapshotOptions:
     """Chunks of one block, whose ledger survives a restart."""
     return SnapshotOptions(chunk_bytes=8192, state=str(tmp_path / "state"))
+
+
+@pytest.fixture
+async def proxy(database):
+    """A proxy in front of the server."""
+    parts = urlsplit(database)
+    async with CuttingProxy(parts.hostname, parts.port) as proxy:
+        yield proxy

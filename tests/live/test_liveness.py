@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
 
 import pytest
 
 from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
 from aiorepl.testing.faults import MemorySink
-from aiorepl.testing.proxy import CuttingProxy
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
-
-
-@pytest.fixture
-async def proxy(database):
-    """A proxy in front of the server."""
-    parts = urlsplit(database)
-    async with CuttingProxy(parts.hostname, parts.port) as proxy:
-        yield proxy
 
 
 async def set_timeout(published, value):

@@ -19,14 +19,6 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 
 @pytest.fixture
-async def proxy(database):
-    """A proxy in front of the server."""
-    parts = urlsplit(database)
-    async with CuttingProxy(parts.hostname, parts.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def role(published):
     """A role for the test alone, with the required privileges."""
     name = f"r_{published.slot[-20:]}"

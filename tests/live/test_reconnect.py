@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, ServerError, SlotError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
-from aiorepl.testing.proxy import CuttingProxy
 
 pytestmark = pytest.mark.by_day
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.1)
-
-
-@pytest.fixture
-async def proxy(database):
-    """A proxy in front of the server."""
-    parts = urlsplit(database)
-    async with CuttingProxy(parts.hostname, parts.port) as proxy:
-        yield proxy
 
 
 @pytest.mark.both_loops

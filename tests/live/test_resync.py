@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -22,7 +21,6 @@ from aiorepl import (
 )
 from aiorepl.cli.pipeline_file import load
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
-from aiorepl.testing.proxy import CuttingProxy
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.05)
@@ -48,14 +46,6 @@ class Ephemeral(MemorySink):
     @property
     def kinds(self) -> list[object]:
         return ["resync" if isinstance(each, Resync) else each.key["id"] for each in self.changes]
-
-
-@pytest.fixture
-async def proxy(database):
-    """A proxy in front of the server."""
-    parts = urlsplit(database)
-    async with CuttingProxy(parts.hostname, parts.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

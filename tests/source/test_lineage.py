@@ -35,7 +35,7 @@ def state(timelines):
 
 @pytest.fixture
 def lineage():
-    """Cluster A, promoted once, became B, which was promoted once and became C."""
+    """Two upgrades, A to B and B to C; A and B were each promoted once before."""
     first = upgrade("A", Identity("A", Timelines(2, [(1, LSN(50))])), 90, 100, ("B", 1000))
     of_b = Lineage((first,)).identify("B", Timelines(2, [(1, LSN(1500))]))
     return Lineage((first, upgrade("B", of_b, 1900, 2000, ("C", 3000))))

@@ -145,7 +145,7 @@ def attributes(
         missing, known = None, False
         # Rows may have values in the column from before its publication: the table was published after the column was created, or the
         # column was missing in an earlier description.
-        older = any(precedes(column.xmin, member) for member in table.members)
+        older = any(_written_before(column, member) for member in table.members)
         if (
             listed
             or older
@@ -173,7 +173,7 @@ def left_out(relation: Relation, xid: int, table: CatalogColumns) -> set[int]:
         for column in table.columns
         if not column.dropped
         and column.name not in relation.names
-        and (column.generated or column.xmin < FIRST_NORMAL_XID or precedes(column.xmin, xid))
+        and (column.generated or _written_before(column, xid))
     }
 
 
@@ -183,11 +183,7 @@ def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since
     :param found: the attributes of the description's columns.
     :param since: only if that happened in this transaction or later.
     """
-    altered = {
-        column.number: column
-        for column in table.columns
-        if column.xmin >= FIRST_NORMAL_XID and not precedes(column.xmin, since)
-    }
+    altered = {column.number: column for column in table.columns if not _written_before(column, since)}
     older = any(not column.dropped and column.number not in altered for column in table.columns)
     # A table that was created since has no older rows.
     if not table.rewritten or not older:
@@ -203,12 +199,13 @@ def rewritten_since(found: Mapping[str, Attribute], table: CatalogColumns, since
     ]
 
 
+def _written_before(column: CatalogColumn, xid: int) -> bool:
+    """Whether a transaction before ``xid`` wrote the column's row in ``pg_attribute``."""
+    return column.xmin < FIRST_NORMAL_XID or precedes(column.xmin, xid)
+
+
 def _matches(relation: Relation, xid: int, table: CatalogColumns) -> dict[str, CatalogColumn]:
-    settled = {
-        column.number
-        for column in table.columns
-        if column.xmin < FIRST_NORMAL_XID or precedes(column.xmin, xid)
-    }
+    settled = {column.number for column in table.columns if _written_before(column, xid)}
     live = [column for column in table.columns if not column.dropped]
     unsettled_drops = any(column.dropped and column.number not in settled for column in table.columns)
     if not unsettled_drops and not table.listed:
