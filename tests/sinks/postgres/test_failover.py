@@ -84,6 +84,7 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
 ):
     """It is visible on the target, but not confirmed before the standby has it. The log says what the sink waits for."""
     waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    locked = "SELECT FROM pg_locks WHERE relation = 'log'::regclass AND NOT granted"
     with servers.new(18) as target:
         pair = await pairs()
         await pair.source.execute(LOG)
@@ -97,11 +98,17 @@ async def test_a_commit_that_lost_its_connection_before_its_synchronous_standby_
         async with asyncio.timeout(60):
             while not await inside.fetchval("SELECT count(*) FROM log"):
                 await asyncio.sleep(0.02)
+        holder = await asyncpg.connect(target.dsn)
+        await holder.execute("BEGIN; LOCK TABLE log IN SHARE MODE")
+        await pair.source.execute(pair.kilobytes(10))
+        end = await pair.wal()
+        async with asyncio.timeout(60):
+            while not await inside.fetch(locked):
+                await asyncio.sleep(0.02)
         await inside.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         await inside.execute("SELECT pg_reload_conf()")
         await commits_wait(target.dsn)
-        await pair.source.execute(pair.kilobytes(10))
-        end = await pair.wal()
+        await holder.close()
         async with asyncio.timeout(60):
             while (first := await inside.fetchval(waiting)) is None:
                 await asyncio.sleep(0.02)
