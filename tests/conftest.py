@@ -34,7 +34,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.source.feedback import schedule
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.server.installation import reaches, server_user
-from tests import today  # noqa: TID251 - a helper, and no test
+from tests import today
 
 pytest_plugins = ["tests.clusters", "tests.forked", "tests.forked_python", "tests.object_stores"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
-from tests import single_thread  # noqa: TID251 - a helper, and no test
+from tests import single_thread
 
 COMMON = (
     "asyncpg",

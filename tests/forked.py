@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests import single_thread  # noqa: TID251 - a helper, and no test
+from tests import single_thread
 
 AIOREPL = Path(sys.executable).with_name("aiorepl")
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from tests import single_thread  # noqa: TID251 - a helper, and no test
+from tests import single_thread
 
 # macOS's own libraries do not survive a fork. Coverage measures from the start of an interpreter.
 FORKS = sys.platform == "linux" and "coverage" not in sys.modules

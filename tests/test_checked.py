@@ -34,7 +34,7 @@ from aiorepl.sizes import Size
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.store import Store
 from aiorepl.testing import MemorySink, MemorySource
-from tests.wrong_options import problems  # noqa: TID251 - a helper, and no test
+from tests.wrong_options import problems
 
 SOURCE = MemorySource()
 PIPELINE = aiorepl.Pipeline(SOURCE, [MemorySink()])

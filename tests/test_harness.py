@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests import single_thread, today  # noqa: TID251 - helpers, and no tests
+from tests import single_thread, today
 
 SETTINGS = """
 [pytest]
@@ -134,3 +135,16 @@ def test_no_case_is_chosen_twice() -> None:
     choosing = [path for path in modules if " in of_today(" in path.read_text(encoding="utf-8")]
     assert 5 < len(choosing)
     assert [] == [path.name for path in choosing if "by_day" in path.read_text(encoding="utf-8")]
+
+
+def test_no_test_imports_another_one() -> None:
+    """What several test modules need is a fixture, or has a module of its own."""
+    folder = Path(__file__).parent
+    imports = re.compile(
+        r"^(?:from|import) tests\S*\.test_\w+|^from tests\S* import .*\btest_\w+", re.MULTILINE
+    )
+    assert {} == {
+        str(file.relative_to(folder)): found
+        for file in folder.rglob("*.py")
+        if (found := imports.findall(file.read_text()))
+    }

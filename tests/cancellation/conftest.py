@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.wire import sql
+from tests.waiting import until
 
 DEADLINE = 60.0
 
@@ -104,21 +105,6 @@ def cancelling(request: pytest.FixtureRequest) -> Callable[..., Cancelling]:
         return Cancelling(number, request.param, everywhere=everywhere)
 
     return cancelling
-
-
-async def until(look: Callable[[], Awaitable[Any] | Any], good: Callable[[Any], bool]) -> Any:
-    """Return the result of ``look`` as soon as it is ``good``."""
-    found, pause = None, 0.002
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DEADLINE):
-            while True:
-                found = look()
-                found = await found if isinstance(found, Awaitable) else found
-                if good(found):
-                    return found
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 0.05)  # asking costs the server as much as what it is asked about
-    pytest.fail(f"still {found!r} after {DEADLINE} s")
 
 
 class Watched:

@@ -11,7 +11,7 @@ from aiorepl.pgoutput.options import Options
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 ROUTES = [ReplicationConnection, SqlConnection]
 OPTIONS = Options(("p",)).negotiate(18)

@@ -11,7 +11,7 @@ from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 
 class Journal:

@@ -10,7 +10,7 @@ import pytest
 import aiorepl
 from aiorepl import BatchPolicy, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 LOADED = [*range(100)]
 STREAMED = [1000, *range(2000, 2200), 1001]

@@ -22,7 +22,7 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 # In the order of their commits: a plain one, one of several slices, a prepared one that commits behind the next.

@@ -12,7 +12,7 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 ROWS = 4
 

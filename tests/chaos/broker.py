@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from aiorepl.testing import CuttingProxy
 
 sys.path.append(str(Path(__file__).parents[2]))
-from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
+from tests.sinks.server_process import ServerProcess
 
 RESTARTED, CUT = "broker restarted", "broker cut"
 AWAY: tuple[type[Exception], ...] = (RedisError, NatsError, TimeoutError, OSError)

@@ -15,9 +15,9 @@ from typing import Any
 import kafka_broker
 from broker import Broker, NatsBroker, RedisBroker
 
-from tests.sinks.conftest import _die_with_us  # noqa: TID251 - a helper, and no test
-from tests.sinks.nats.conftest import Server as NatsServer  # noqa: TID251 - a helper, and no test
-from tests.sinks.redis.conftest import Server as RedisServer  # noqa: TID251 - a helper, and no test
+from tests.sinks.conftest import _die_with_us
+from tests.sinks.nats.conftest import Server as NatsServer
+from tests.sinks.redis.conftest import Server as RedisServer
 
 KAFKA = "kafka"
 KINDS = ("redis", "nats", KAFKA)

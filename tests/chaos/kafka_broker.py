@@ -25,9 +25,9 @@ from broker import AWAY, Broker
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
-from tests.sinks.conftest import write_certificates  # noqa: TID251 - a helper, and no test
-from tests.sinks.kafka.conftest import JARS  # noqa: TID251 - a helper, and no test
-from tests.sinks.kafka.conftest import Broker as Server  # noqa: TID251 - a helper, and no test
+from tests.sinks.conftest import write_certificates
+from tests.sinks.kafka.conftest import JARS
+from tests.sinks.kafka.conftest import Broker as Server
 
 FROZEN, LOST, WIDENED = "broker frozen", "broker loses answers", "partitions added"
 # The sink's time limit for acknowledgements, and the longest time for which the broker stands still or loses answers.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.today import day  # noqa: TID251 - a helper, and no test
+from tests.today import day
 
 SUITE = Path(__file__).with_name("suite.py")
 # No program is started after this many seconds.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.places import misread  # noqa: TID251 - a helper, and no test
+from tests.chaos.places import misread
 
 # The transaction at 20 has altered the type between its two items.
 TEXTS = {(10, 1): '(1,"place 1")', (20, 4): "(2,)", (20, 5): "(3,,)", (30, 1): "(4,new,)"}

@@ -17,9 +17,9 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN
+from tests.waiting import DEADLINE
 
 COMMAND = Path(sys.executable).with_name("aiorepl")
-DEADLINE = 240.0
 # Nothing of the caller's settings is to decide what a test sees.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "AIOREPL"))}
 

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from tests.waiting import DEADLINE
+
 pytestmark = pytest.mark.by_day
 
 COMMAND = (Path(sys.executable).with_name("aiorepl"), "--verbose", "run")
-DEADLINE = 240.0
 
 JOURNAL = """
 [journal]

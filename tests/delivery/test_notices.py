@@ -18,7 +18,7 @@ from aiorepl import (
 from aiorepl.delivery.notices import Notices
 from aiorepl.testing.faults import MemorySink
 from aiorepl.transactions.publication_changes import Difference
-from tests.delivery.conftest import WorkerHarness  # noqa: TID251 - a helper, and no test
+from tests.delivery.conftest import WorkerHarness
 
 
 def change(number: int = 0) -> PublicationChange:

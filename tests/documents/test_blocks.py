@@ -28,11 +28,11 @@ from aiorepl.cli import command, main, mirror_file, pipeline_file
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
 from aiorepl_sinks.s3 import S3Sink
+from tests.waiting import DEADLINE
 
 # Slots belong to the whole server, and a document's name is in the document.
 pytestmark = pytest.mark.xdist_group("examples")
 
-DEADLINE = 240.0
 AIOREPL = Path(sys.executable).with_name("aiorepl")
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, email text);

@@ -14,8 +14,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.waiting import DEADLINE
+
 PAGE = "docs/how-to/zero-downtime.md"
-DEADLINE = 240.0
 SHOP = """
 CREATE ROLE shop_app LOGIN PASSWORD 'app';
 CREATE TABLE customers (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, since timestamptz DEFAULT now());

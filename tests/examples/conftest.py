@@ -13,8 +13,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.waiting import DEADLINE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE = 240.0
 
 
 class Running:

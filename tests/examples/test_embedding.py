@@ -15,11 +15,10 @@ from starlette.testclient import TestClient
 import aiorepl
 from aiorepl.testing import FaultySink, MemorySink
 from aiorepl.testing.faults import Hang, Reject
+from tests.waiting import DEADLINE
 
 # Slots belong to the whole server, and an example's name is in the example.
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("examples")]
-
-DEADLINE = 240.0
 
 
 @pytest.fixture

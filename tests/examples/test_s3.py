@@ -15,6 +15,8 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
+from tests.waiting import until
+
 pytestmark = pytest.mark.by_day
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "s3.py"
@@ -42,14 +44,6 @@ def rows(client):
         for listed in json.load(entry["Body"])["objects"]:
             body = client.get_object(Bucket="lake", Key=f"shop/{listed['path']}")["Body"].read()
             found += pq.read_table(io.BytesIO(body)).to_pylist()
-    return found
-
-
-async def until(client, count):
-    """Wait until so many rows are there."""
-    async with asyncio.timeout(90):
-        while len(found := await asyncio.to_thread(rows, client)) < count:
-            await asyncio.sleep(0.1)
     return found
 
 
@@ -89,7 +83,7 @@ async def test_the_example(connection, running, slot, endpoint, tmp_path):
             said, _ = await asyncio.wait_for(example.process.communicate(), 90)
             assert 0 == example.process.returncode, said.decode()
 
-    found = await until(client, 300)
+    found = await until(lambda: asyncio.to_thread(rows, client), lambda found: len(found) >= 300)
     assert Counter(start * 100 + i for start in range(3) for i in range(1, 101)) == Counter(
         row["id"] for row in found
     )

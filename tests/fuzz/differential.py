@@ -49,7 +49,7 @@ from aiorepl.values.codec import Malformed, UnknownBinaryType
 from aiorepl.values.types import BUILTIN
 from aiorepl.wire.copy_frames import CopyFrames
 from aiorepl.wire.frames import FrameBuffer
-from tests.values.user_types import USER_TYPES  # noqa: TID251 - data, and no test
+from tests.values.user_types import USER_TYPES
 
 HERE = Path(__file__).parent
 BLOCK = 100

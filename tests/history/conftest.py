@@ -13,7 +13,7 @@ from aiorepl import history
 from aiorepl.history.compaction import Compaction
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.storage.local import LocalStore
-from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+from tests.growing_journal import GrowingJournal
 
 
 class Journal(GrowingJournal):

@@ -26,17 +26,11 @@ from aiorepl.journal import Cursors, prune
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
 PACE = Pace(pass_seconds=0)
-
-
-async def until(condition, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 def children(parent: int | None = None) -> set[int]:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from tests import single_thread  # noqa: TID251 - a helper, and no test
+from tests import single_thread
 
 PROGRAM = """
 import io, os, shutil, signal, sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,8 +17,7 @@ from aiorepl import LSN, Pipeline, SnapshotOptions, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
-
-DEADLINE = 240.0
+from tests.waiting import until
 
 
 class Published:
@@ -66,7 +64,7 @@ class Published:
 
     async def confirmed_past(self, lsn: int) -> LSN:
         """Wait until the slot is confirmed with ``lsn`` or more, and return that LSN."""
-        return await self.until(self.confirmed, lambda found: found >= lsn)
+        return await until(self.confirmed, lambda found: found >= lsn)
 
     async def walsender(self) -> int | None:
         """The pid of the process that streams from the slot."""
@@ -88,20 +86,7 @@ class Published:
                 "SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1", self.slot
             )
 
-        await self.until(status, lambda found: found == "lost")
-
-    async def until(
-        self, look: Callable[[], Awaitable[Any]], good: Callable[[Any], bool], seconds: float = DEADLINE
-    ) -> Any:
-        """Wait until ``good`` accepts the result of ``look``, and return it."""
-        found = None
-        try:
-            async with asyncio.timeout(seconds):
-                while not good(found := await look()):
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            pytest.fail(f"still {found!r} after {seconds} s")
-        return found
+        await until(status, lambda found: found == "lost")
 
     async def deliver(self, *, until: LSN | str = "now", **options: Any) -> list[dict[str, Any]]:
         """The parsed events up to ``until``, which are confirmed then; options are those of the source and of the format."""

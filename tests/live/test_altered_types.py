@@ -11,6 +11,7 @@ import pytest
 import aiorepl
 from aiorepl import BatchPolicy, DataError, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -119,9 +120,9 @@ async def test_through_a_journal(published, composites, streaming, tmp_path):
 
     async with Pipeline(published.source(**options), {"first": sink}, journal=str(tmp_path / "journal")):
         await published.execute(WRITE)
-        await published.until(count, lambda found: found == 1)
+        await until(count, lambda found: found == 1)
         await published.execute(*[WRITE] * 3, f"ALTER TYPE comp {statement}", *[AGAIN] * 3)
-        await published.until(count, lambda found: found == 7)
+        await until(count, lambda found: found == 7)
     later = MemorySink()
     await Pipeline(
         published.source(**options),
@@ -256,11 +257,11 @@ async def test_within_one_transaction(published, composites, name, journal, stop
             await stack.enter_async_context(Pipeline(source, {"first": sink}, **options))
         await published.execute(statement("INSERT (7, x)"))
         if not stopped:
-            await published.until(count, lambda found: found == 1)
+            await until(count, lambda found: found == 1)
         await published.execute("; ".join(["BEGIN", *map(statement, statements), "COMMIT"]))
         if stopped:
             await stack.enter_async_context(Pipeline(source, {"first": sink}, **options))
-        await published.until(count, lambda found: found == 1 + len(expected))
+        await until(count, lambda found: found == 1 + len(expected))
 
     early = [BEFORE if not stopped and statements[0].startswith("INSERT") else expected[0], *expected[1:]]
     assert sink.values[1:] in (expected, early)
@@ -459,15 +460,15 @@ async def test_within_a_prepared_transaction(published, composites, decided, tmp
 
     async with Pipeline(source, {"first": sink}, journal=journal):
         await published.execute(WRITE)
-        await published.until(count, lambda found: found == 1)
+        await until(count, lambda found: found == 1)
         if not decided:
             await published.execute(*prepared(WITHIN["added"][0]))
             await published.execute("COMMIT PREPARED 'altered'")
-            await published.until(count, lambda found: found == 3)
+            await until(count, lambda found: found == 3)
     if decided:
         await published.execute(*prepared(WITHIN["added"][0]), "COMMIT PREPARED 'altered'")
         async with Pipeline(source, {"first": sink}, journal=journal):
-            await published.until(count, lambda found: found == 3)
+            await until(count, lambda found: found == 3)
 
     assert WITHIN["added"][1] == sink.values[1:]
 

@@ -10,6 +10,7 @@ import pytest
 from aiorepl import BatchPolicy, Delivery, Pipeline, RetryPolicy, Selection, SyncSink
 from aiorepl.errors import AioreplError, DamagedJournal, PermanentError, TransientError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -18,7 +19,7 @@ SOON = BatchPolicy(flush_seconds=0.1)
 
 async def failed(published, pipeline, sink="bad"):
     """Wait until a sink has stopped, which may be after the others are done, and return the reason."""
-    return await published.until(lambda: asyncio.sleep(0, pipeline.statistics().sinks[sink].failed), bool)
+    return await until(lambda: pipeline.statistics().sinks[sink].failed)
 
 
 async def test_a_sink_that_fails_for_good_stops_alone(published, tmp_path):

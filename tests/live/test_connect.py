@@ -6,6 +6,7 @@ import pytest
 
 import aiorepl
 from aiorepl import LSN, UNCHANGED, Delete, Insert, Message, Truncate, Update
+from tests.waiting import until
 
 
 def connect(published, **options):
@@ -166,7 +167,7 @@ async def test_a_temporary_slot(published):
         async for tx in stream:
             assert [1] == [change.key["id"] async for change in tx]
             break
-    await published.until(lambda: published.connection.fetchval(count), lambda found: found == 0)
+    await until(lambda: published.connection.fetchval(count), lambda found: found == 0)
 
 
 async def test_an_error_in_the_body_ends_the_connection(published):
@@ -175,5 +176,5 @@ async def test_an_error_in_the_body_ends_the_connection(published):
     with pytest.raises(ZeroDivisionError):
         async with connect(published):
             raise ZeroDivisionError
-    await published.until(published.walsender, lambda pid: pid is None)
+    await until(published.walsender, lambda pid: pid is None)
     assert LSN(0) < await published.confirmed()

@@ -18,6 +18,7 @@ from aiorepl.snapshot.initial.ordering import ChunkOrder
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -168,8 +169,8 @@ async def test_a_sink_that_lost_chunks_with_the_snapshot(filled, options):
 
         async def flush(self):
             if self.calls.count("flush") == 1:
-                await filled.until(
-                    lambda: asyncio.sleep(0, pipeline.statistics().snapshot.tables[1].state),
+                await until(
+                    lambda: pipeline.statistics().snapshot.tables[1].state,
                     lambda state: state == "delivered",
                 )
                 await filled.execute(
@@ -183,8 +184,8 @@ async def test_a_sink_that_lost_chunks_with_the_snapshot(filled, options):
     sinks = {"sink": Losing(sink, flush=[None, lost])}
     pipeline = Pipeline(filled.source(), sinks, **options | {"batches": policy})
     async with pipeline:
-        await filled.until(
-            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+        await until(
+            lambda: {change.key["id"] for change in sink.changes},
             lambda keys: keys == set(range(1, ROWS + 1)),
         )
     assert 1 == pipeline.statistics().sinks["sink"].rewinds
@@ -223,8 +224,8 @@ async def test_a_start_that_fails_once_a_sink_has_its_position(filled, options):
     with pytest.raises(AioreplError):
         await Pipeline(filled.source(), {"sink": sink, "refusing": refusing}, **options).run()
     async with Pipeline(filled.source(), {"sink": sink}, **options):
-        await filled.until(
-            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+        await until(
+            lambda: {change.key["id"] for change in sink.changes},
             lambda keys: keys == set(range(1, ROWS + 1)),
         )
 
@@ -248,8 +249,8 @@ async def test_a_table_that_fails_in_the_middle_of_a_chunk(filled, options, monk
         ):
             await Pipeline(filled.source(), [sink], **options).run()
     async with Pipeline(filled.source(), [sink], **options):
-        await filled.until(
-            lambda: asyncio.sleep(0, {change.key["id"] for change in sink.changes}),
+        await until(
+            lambda: {change.key["id"] for change in sink.changes},
             lambda keys: keys == set(range(1, 301)),
         )
 
@@ -305,9 +306,9 @@ async def test_a_kill_before_the_plan_is_written(filled, options, tmp_path):
     await LedgerFile(tmp_path / "state", filled.slot).intend(truncates=False)
     sink = MemorySink()
     async with Pipeline(filled.source(), [sink], **options) as pipeline:
-        await filled.until(
-            lambda: asyncio.sleep(0, pipeline.snapshots.tables.values()),
-            lambda tables: {"complete"} == {table.state for table in tables},
+        await until(
+            lambda: {table.state for table in pipeline.snapshots.tables.values()},
+            {"complete"}.__eq__,
         )
     assert await filled.connection.fetchval("SELECT count(*) FROM items") == len(rows(sink))
 
@@ -364,8 +365,8 @@ async def test_a_restart_below_the_slot(filled, options, durable):
 
     await filled.execute("INSERT INTO items VALUES (100, 'new')")
     async with Pipeline(filled.source(), {"sink": sink}, **options):
-        await filled.until(
-            lambda: asyncio.sleep(0, rows(sink)),
+        await until(
+            lambda: rows(sink),
             lambda found: {*READ, ("insert", 100)} <= set(found),
         )
     # Chunks that are durable are not read again.
@@ -407,7 +408,7 @@ async def test_an_alteration_of_a_table_that_is_not_read_yet(
         await hang.reached.wait()
         waits = "SELECT count(*) FROM pg_locks WHERE relation = 'later'::regclass AND NOT granted"
         altering = asyncio.create_task(other.execute(statement))
-        await filled.until(lambda: filled.connection.fetchval(waits), bool)
+        await until(lambda: filled.connection.fetchval(waits))
         hang.release()
         await altering
         await filled.execute("INSERT INTO later (id) VALUES (100)")
@@ -421,7 +422,7 @@ async def test_an_alteration_of_a_table_that_is_not_read_yet(
             }
             return {row["id"] for row in there} <= found
 
-        await filled.until(caught_up, bool)
+        await until(caught_up)
         await sink.wait_for_changes(ROWS)
     await other.close()
     assert {number for _, number in READ} <= {
@@ -442,7 +443,7 @@ async def test_a_table_is_altered_while_the_sinks_stand_still(filled, options, t
             await filled.execute(f"ALTER TABLE {table} ADD extra int")
         hang.release()
         await filled.execute("INSERT INTO items VALUES (100, 'new')")
-        await filled.until(lambda: asyncio.sleep(0, {key for _, key in rows(sink)}), lambda keys: 100 in keys)
+        await until(lambda: {key for _, key in rows(sink)}, lambda keys: 100 in keys)
         await pipeline.snapshots.completed()
     assert {*range(1, ROWS + 1), 100} == {key for _, key in rows(sink)}
 
@@ -474,8 +475,8 @@ async def test_a_table_is_altered_while_the_snapshot_is_planned(
         await altering[0]
         await pipeline.snapshots.completed()
         await filled.execute("INSERT INTO items VALUES (100, 'new')")
-        await filled.until(
-            lambda: asyncio.sleep(0, [_of(change) for change in sink.changes]),
+        await until(
+            lambda: [_of(change) for change in sink.changes],
             lambda found: ("insert", 100) in found,
         )
         pipeline.stop()

@@ -15,6 +15,7 @@ from aiorepl.snapshot.initial.snapshot import InitialSnapshot
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl_sinks.jsonl import JsonLinesSink
+from tests.waiting import until
 
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -114,7 +115,7 @@ async def test_a_start_that_is_cancelled_while_the_slot_is_created(published, wa
     writer = await asyncpg.connect(published.dsn)
     await writer.execute("BEGIN; INSERT INTO items VALUES (1)")
     work = asyncio.create_task(Pipeline(published.source(interface=way), [MemorySink()]).run())
-    await published.until(lambda: slots(published), bool)
+    await until(lambda: slots(published))
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     assert 0 == await slots(published)

@@ -14,6 +14,7 @@ import pytest
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, Sink, TransientError
 from aiorepl.pipeline import fan_out
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 SOON = BatchPolicy(flush_seconds=0.05)
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.1)
@@ -122,23 +123,19 @@ async def test_one_of_three_is_gone_for_a_while(published, tmp_path):
             await good.wait_for_changes(number + 1, durable=True)
             await better.wait_for_changes(number + 1, durable=True)
             await published.confirmed_past(await published.wal())
-            found = await published.until(
-                lambda: asyncio.sleep(0, pipeline.statistics().lags),
+            found = await until(
+                lambda: pipeline.statistics().lags,
                 lambda found: (0, 0) == (found["good"].accepted, found["better"].accepted),
             )
             lags.append(found["gone"].durable)
         assert [] == gone.batches
         assert sorted(lags) == lags
         assert lags[-1] - lags[0] > 7 * 1000  # repeated text, compressed
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().sinks["gone"].retries), lambda retries: retries > 3
-        )
+        await until(lambda: pipeline.statistics().sinks["gone"].retries, lambda retries: retries > 3)
         assert 0 == pipeline.statistics().reconnects
         gone.back = True
         await gone.wait_for_changes(8, durable=True)
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().lags["gone"].durable), lambda lag: not lag
-        )
+        await until(lambda: pipeline.statistics().lags["gone"].durable, lambda lag: not lag)
     assert list(range(8)) == [change.key["id"] for change in gone.changes]
 
 
@@ -161,14 +158,14 @@ async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 1000) i"
         )
-        buffer = await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
+        buffer = await until(
+            lambda: pipeline.statistics().buffers["source"],
             # At first the quick sink may not have read anything either.
             lambda buffer: buffer.backpressured and buffer.slowest != "quick",
         )
         assert "slow" == buffer.slowest
-        await published.until(
-            lambda: asyncio.sleep(0, [text for text in caplog.messages if "blocked the source" in text]),
+        await until(
+            lambda: [text for text in caplog.messages if "blocked the source" in text],
             lambda warnings: len(warnings) >= 2,
         )
     first, second, *_ = [record for record in caplog.records if "blocked the source" in record.getMessage()]
@@ -187,13 +184,13 @@ async def test_statistics_of_what_waits(published):
         await published.execute(
             "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 2000) i"
         )
-        waiting = await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().transaction_buffer),
+        waiting = await until(
+            lambda: pipeline.statistics().transaction_buffer,
             lambda waiting: waiting.memory > 1_000_000,
         )
         assert 0 == waiting.spooled
         await transaction.rollback()
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().transaction_buffer),
+        await until(
+            lambda: pipeline.statistics().transaction_buffer,
             lambda waiting: not waiting.memory,
         )

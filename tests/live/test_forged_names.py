@@ -6,6 +6,7 @@ import asyncio
 
 from aiorepl import Delivery, Pipeline
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 NAME = "items\nERROR forged \x1b[31m"
 COLUMN = "note\r\x9b2J"
@@ -27,7 +28,7 @@ async def test_names_in_warnings(published, caplog):
                 if statement:
                     await published.execute(statement)
                 await published.execute(f'INSERT INTO "{NAME}" VALUES ({number})')
-                await published.until(rows, lambda found, least=number: found > least)
+                await until(rows, lambda found, least=number: found > least)
     found = [record.getMessage() for record in caplog.records if record.name.startswith("aiorepl")]
 
     assert any(r"items\nERROR forged \x1b[31m" in message and r"note\r\x9b2J" in message for message in found)

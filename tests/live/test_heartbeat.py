@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import Message, Pipeline
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -35,9 +36,7 @@ async def test_the_slot_of_a_quiet_database_advances(published, busy, heartbeat)
             await busy()
             await published.confirmed_past(await published.wal())
         if heartbeat:
-            await published.until(
-                lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent >= 3
-            )
+            await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.sent >= 3)
         else:
             assert pipeline.statistics().heartbeat is None
     assert [] == sink.changes
@@ -49,9 +48,7 @@ async def test_messages_with_the_prefix_are_delivered(published):
     sink = MemorySink()
     source = published.source(heartbeat_interval=0.05, messages=True)
     async with Pipeline(source, [sink]) as pipeline:
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent >= 2
-        )
+        await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.sent >= 2)
         for content, transactional in (("theirs", False), ("", True)):
             await published.execute(
                 f"SELECT pg_logical_emit_message({transactional}, 'aiorepl', '{content}')"
@@ -79,16 +76,12 @@ async def test_a_heartbeat_without_the_privilege(published, server, caplog):
     try:
         with caplog.at_level(logging.INFO, "aiorepl.heartbeat"):
             async with Pipeline(published.source(dsn, heartbeat_interval=0.05), [sink]) as pipeline:
-                beats = await published.until(
-                    lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.failed >= 3
-                )
+                beats = await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.failed >= 3)
                 assert "permission denied for function pg_logical_emit_message" in beats.error
                 await published.execute("INSERT INTO items VALUES (1)")
                 await sink.wait_for_changes(1)
                 await published.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC")
-                await published.until(
-                    lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent
-                )
+                await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.sent)
         assert ["WARNING", "INFO"] == [
             record.levelname for record in caplog.records if record.name == "aiorepl.heartbeat"
         ]
@@ -101,9 +94,7 @@ async def test_it_ends_with_the_pipeline(published):
     await published.create_slot()
     before = asyncio.all_tasks()
     async with Pipeline(published.source(heartbeat_interval=0.05), [MemorySink()]) as pipeline:
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.sent
-        )
+        await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.sent)
     assert before == asyncio.all_tasks()
 
     async def others():
@@ -112,4 +103,4 @@ async def test_it_ends_with_the_pipeline(published):
             "AND backend_type IN ('client backend', 'walsender')"
         )
 
-    await published.until(others, lambda count: count == 0)
+    await until(others, lambda count: count == 0)

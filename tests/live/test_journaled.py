@@ -24,6 +24,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.one_path
 
@@ -79,7 +80,7 @@ async def test_each_sink_goes_on_from_its_own_cursor(published, tmp_path):
         await hang.reached.wait()
         await quick.wait_for_changes(1, durable=True)
         cursor = functools.partial(asyncio.to_thread, Cursors(str(tmp_path)).get, "quick")
-        await published.until(cursor, lambda kept: kept.lsn >= quick.durable)
+        await until(cursor, lambda kept: kept.lsn >= quick.durable)
     await published.execute("INSERT INTO items VALUES (2)")
     sinks = {"quick": quick, "slow": slow}
     await Pipeline(published.source(), sinks, journal=str(tmp_path), until="now").run()
@@ -118,9 +119,7 @@ async def test_initial_load_and_stream_fit(published, tmp_path):
             await asyncio.gather(*writers)
             last = await published.wal()
             await published.execute("INSERT INTO items VALUES (0, 'last')")
-            await published.until(
-                lambda: asyncio.sleep(0, sink.changes[-1].transaction.commit_lsn), lambda lsn: lsn >= last
-            )
+            await until(lambda: sink.changes[-1].transaction.commit_lsn, lambda lsn: lsn >= last)
     finally:
         stop.set()
         await asyncio.gather(*writers, return_exceptions=True)
@@ -175,7 +174,7 @@ async def test_passed_segments_are_deleted_while_it_runs(published, tmp_path):
         held = reader.segments()
         assert 5 == len(held)
         hang.release()
-        await published.until(segments, lambda count: count == 1)
+        await until(segments, lambda count: count == 1)
     assert held[-1:] == reader.segments()
     assert list(range(5)) == [change.key["id"] for change in slow.changes]
 
@@ -189,7 +188,7 @@ async def test_a_journal_that_cannot_be_pruned_goes_on(published, tmp_path, capl
     async with Pipeline(published.source(), [sink], **options):
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
-        await published.until(lambda: asyncio.sleep(0, caplog.text), lambda text: "cannot be pruned" in text)
+        await until(lambda: caplog.text, lambda text: "cannot be pruned" in text)
     assert "cursor 'odd'" in caplog.text
 
 
@@ -219,7 +218,7 @@ async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, fa
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1, durable=True)
         cursor = functools.partial(asyncio.to_thread, Cursors(str(tmp_path)).get, "m")
-        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+        await until(cursor, lambda kept: kept.lsn >= sink.durable)
         assert pipeline.statistics().sinks["m"].failed is None
     assert 3 == len(failures)
     assert "moving its cursor failed at attempt 1" in caplog.text
@@ -235,9 +234,7 @@ async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing
         async with pipeline:
             failing_cursor(errno.EIO, 1000)
             await published.execute("INSERT INTO items VALUES (1)")
-            await published.until(
-                lambda: asyncio.sleep(0, pipeline.statistics().sinks["m"].failed), lambda failed: failed
-            )
+            await until(lambda: pipeline.statistics().sinks["m"].failed, lambda failed: failed)
             await published.execute("INSERT INTO items VALUES (2)")
             await other.wait_for_changes(2, durable=True)
 

@@ -8,6 +8,7 @@ import pytest
 
 from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 
@@ -35,8 +36,8 @@ async def test_a_silent_network_is_a_lost_connection(published, proxy):
         await published.execute("INSERT INTO items VALUES (2)")
         # Either the server or the client has given up, so the old walsender ends. The new connection gets no answer
         # while the proxy stalls.
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().last_error),
+        await until(
+            lambda: pipeline.statistics().last_error,
             lambda error: error and "the server has sent nothing for 1 s" in error,
         )
         proxy.cut()

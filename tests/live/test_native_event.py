@@ -13,6 +13,7 @@ from aiorepl import BatchPolicy, Delivery, Pipeline, RollbackPrepared
 from aiorepl.formats import native_schema
 from aiorepl.formats.native import NativeFormat
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -99,7 +100,7 @@ async def test_every_event_matches_the_schema(published, small, values, streamin
     async with Pipeline(source, [delivery], snapshot=small):
         await sink.wait_for_changes(1)  # the row of the snapshot
         await published.execute(*STATEMENTS, *(statement.format(published.slot) for statement in PREPARED))
-        await published.until(steps, lambda found: isinstance(found[-1], RollbackPrepared))
+        await until(steps, lambda found: isinstance(found[-1], RollbackPrepared))
     native = NativeFormat(values=values, boundaries=True)
     events = [json.loads(line) for batch in sink.batches for line in native.events(batch.slices)]
 

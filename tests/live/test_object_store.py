@@ -21,6 +21,7 @@ from aiorepl import (
 from aiorepl.journal import Cursors, JournalReader, JournalSink
 from aiorepl.storage.objects import client
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 SOON = BatchPolicy(flush_seconds=0.1)
 SECRET = "test-secret"
@@ -47,7 +48,7 @@ async def test_a_snapshot_the_stream_and_a_restart(published, bucket, caplog, tm
         await sink.wait_for_changes(501, durable=True)
         await published.confirmed_past(end)
         cursor = functools.partial(asyncio.to_thread, Cursors(place).get, "sink")
-        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+        await until(cursor, lambda kept: kept.lsn >= sink.durable)
     await published.execute("INSERT INTO items VALUES (502)")
     await Pipeline(published.source(), {"sink": sink}, journal=place, until="now").run()
 
@@ -74,7 +75,7 @@ async def test_an_outage(published, bucket, layer):
         with layer.outage():
             await published.execute("INSERT INTO items VALUES (2)")
             asked = len(layer.requests)
-            await published.until(lambda: _soon(len(layer.requests)), lambda seen: seen > asked + 2)
+            await until(lambda: _soon(len(layer.requests)), lambda seen: seen > asked + 2)
             assert await published.confirmed() < await published.wal()
         await sink.wait_for_changes(2)
         await published.confirmed_past(await published.wal())
@@ -102,7 +103,7 @@ async def test_reads_that_fail_for_a_while(published, bucket, layer, fault, monk
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(2, durable=True)
         cursor = functools.partial(asyncio.to_thread, Cursors(bucket.location()).get, "sink")
-        await published.until(cursor, lambda kept: kept.lsn >= sink.durable)
+        await until(cursor, lambda kept: kept.lsn >= sink.durable)
         assert pipeline.statistics().sinks["sink"].failed is None
     assert [1, 2] == keys(sink)
     assert {"cursors/sink.json", "position.json", "list-type"} <= {

@@ -11,6 +11,7 @@ import pytest
 from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline, RetryPolicy, SlotError
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -51,7 +52,7 @@ async def test_changes_found_by_a_reconnect(published, proxy, role, statement, e
     await sink.wait_for_changes(1, durable=True)
     proxy.refuse()
     proxy.cut()
-    await published.until(published.walsender, lambda pid: pid is None)
+    await until(published.walsender, lambda pid: pid is None)
     await published.execute(statement.format(role=role, slot=published.slot))
     proxy.accept()
     with pytest.raises(error, match=expected) as caught:
@@ -111,7 +112,7 @@ async def test_a_publication_that_is_made_anew(published, interface, running, pu
         with pytest.raises(ConfigurationError, match=MISSING):
             await work
     for _ in range(2):
-        await published.until(published.walsender, lambda pid: pid is None)
+        await until(published.walsender, lambda pid: pid is None)
         with pytest.raises(ConfigurationError, match=MISSING):
             await Pipeline(source, [sink], until="now").run()
     assert [1] == [change.key["id"] for change in sink.changes]

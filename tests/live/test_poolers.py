@@ -17,6 +17,7 @@ from aiorepl.source.diagnose.check import check
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import connect_sql
+from tests.waiting import until
 
 from .pgbouncer import IGNORED, pgbouncer
 
@@ -153,7 +154,7 @@ async def test_a_creation_that_is_cancelled(published):
         await writer.execute("INSERT INTO items VALUES (1)")
         connection = await ReplicationConnection.open(dsn)
         creating = asyncio.create_task(connection.create_slot(published.slot))
-        await published.until(lambda: writer.fetchval(waiting), lambda found: found == 1)
+        await until(lambda: writer.fetchval(waiting), lambda found: found == 1)
         creating.cancel()
         await asyncio.wait({creating})
         left = await writer.fetchval(waiting)

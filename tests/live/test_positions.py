@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import LSN, Pipeline, SlotError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 
 async def test_until_an_lsn_is_what_committed_below_it(published):
@@ -96,8 +97,8 @@ async def test_confirmed_never_passes_what_is_durable(published):
         while asyncio.get_running_loop().time() < end:
             await published.execute("CREATE TEMP TABLE t (i int)", "DROP TABLE t")
             assert memory.durable <= await published.confirmed() <= position.transaction.commit_lsn
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().received),
+        await until(
+            lambda: pipeline.statistics().received,
             lambda received: received > position.transaction.commit_lsn,
         )
         hang.release()

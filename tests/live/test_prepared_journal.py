@@ -8,6 +8,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Pipeline
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -78,7 +79,7 @@ async def test_a_connection_lost_behind_a_rollback(published, tmp_path):
         await published.confirmed_past(await published.wal())
         walsender = await published.walsender()
         await published.connection.fetchval("SELECT pg_terminate_backend($1)", walsender)
-        await published.until(published.walsender, lambda pid: pid not in (None, walsender))
+        await until(published.walsender, lambda pid: pid not in (None, walsender))
         await published.execute("INSERT INTO items VALUES (2)")
         await sink.wait_for_changes(1)
     assert [2] == [change.key["id"] for change in sink.changes]

@@ -11,6 +11,7 @@ from aiorepl import BatchPolicy, ConfigurationError, ConnectionFailed, Pipeline
 from aiorepl.snapshot.merging.watermarks import emit
 from aiorepl.source.diagnose.check import check
 from aiorepl.testing import MemorySink
+from tests.waiting import until
 
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -65,7 +66,7 @@ async def test_streaming(published, cdc, interface, streaming):
     async with Pipeline(source, [sink], batches=SOON) as pipeline:
         await published.execute("INSERT INTO moods VALUES (1, 'glad')")
         await sink.wait_for_changes(1, durable=True)
-        await published.until(lambda: beat(pipeline), lambda heartbeat: heartbeat.sent > 1)
+        await until(lambda: beat(pipeline), lambda heartbeat: heartbeat.sent > 1)
         assert 0 == (await beat(pipeline)).failed
     assert "glad" == sink.changes[0].new["m"]
 

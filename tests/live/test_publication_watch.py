@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from aiorepl import (
 )
 from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 EVERY_SERVER = pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
 SOME_SERVERS = pytest.mark.parametrize("server", [16, 18], indirect=True)
@@ -55,15 +56,11 @@ class Watched:
         given = {"publication_interval": 0.05} | self.options | options
         return Pipeline(self.source(), {"s": delivery}, **given)
 
-    async def until(self, look: Callable[[], Any], good: Callable[[Any], bool] = bool) -> Any:
-        """Wait until ``good`` accepts the result of ``look``."""
-        return await self.published.until(lambda: asyncio.sleep(0, look()), good)
-
     async def looked(self, pipeline: Pipeline) -> None:
         """Wait until the watch has looked at the catalog as it is now."""
         watch = pipeline.statistics().publication
         looks = watch.looks
-        await self.until(lambda: watch.looks, lambda now: now > looks + 1)
+        await until(lambda: watch.looks, lambda now: now > looks + 1)
 
     async def noticed(self, pipeline: Pipeline, sink: MemorySink, *statements: str) -> list[str]:
         """Run the statements, and return the differences that the watch notices, as kinds and names."""
@@ -72,7 +69,7 @@ class Watched:
         await self.looked(pipeline)
         watch = pipeline.statistics().publication
         assert watch.error is None
-        await self.until(lambda: len(items(sink)), sum(watch.changes.values()).__eq__)
+        await until(lambda: len(items(sink)), sum(watch.changes.values()).__eq__)
         return [shown(each) for each in items(sink)[before:]]
 
 
@@ -263,9 +260,7 @@ async def test_restart(watched, caplog):
         with caplog.at_level(logging.WARNING, "aiorepl.publication"):
             async with watched.pipeline(sink) as pipeline:
                 await watched.looked(pipeline)
-                await watched.until(
-                    partial(items, sink), lambda found, wanted=expected: len(found) >= len(wanted)
-                )
+                await until(partial(items, sink), lambda found, wanted=expected: len(found) >= len(wanted))
                 await watched.looked(pipeline)
         assert expected == [shown(each) for each in items(sink)]
         assert len(expected) == len(caplog.messages)
@@ -308,7 +303,7 @@ async def test_a_sink_that_fails(watched):
             await pipeline.wait()
     sink = MemorySink()
     async with watched.pipeline(sink) as pipeline:
-        await watched.until(partial(items, sink), bool)
+        await until(partial(items, sink))
         await watched.looked(pipeline)
     assert ["table_removed public.plain"] == [shown(each) for each in items(sink)]
     sink = MemorySink()
@@ -327,7 +322,7 @@ async def test_selections(watched):
         await watched.published.execute("ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)")
         await watched.looked(pipeline)
         await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
-        await watched.until(partial(items, sink), bool)
+        await until(partial(items, sink))
         assert {"partition_attached": 1, "table_removed": 1} == pipeline.statistics().publication.changes
     assert ["table_removed public.plain"] == [shown(each) for each in items(sink)]
 
@@ -345,7 +340,7 @@ async def test_a_new_table_is_read(watched):
         await watched.looked(pipeline)
         await watched.published.execute("ALTER PUBLICATION w ADD TABLE loose")
         expected = await on_server(watched, "loose")
-        await watched.until(partial(rows, sink, "loose"), expected.__eq__)
+        await until(partial(rows, sink, "loose"), expected.__eq__)
 
 
 @SOME_SERVERS
@@ -368,7 +363,7 @@ async def test_partitions_are_read(watched, identity):
         ):
             await watched.published.execute(statement)
             expected = await on_server(watched, "m")
-            await watched.until(partial(rows, sink, "m"), expected.__eq__)
+            await until(partial(rows, sink, "m"), expected.__eq__)
         reads = sum(change.kind == "read" for change in sink.changes)
     if identity == "DEFAULT":
         # After the first snapshot, only the partition's rows were read, and all of them after each loss.
@@ -389,21 +384,19 @@ async def test_masks_hold(watched):
                 "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
                 "INSERT INTO m VALUES (201, 3, 'secret')",
             )
-            await watched.until(
+            await until(
                 partial(items, sink), lambda found: "partition_attached" in {each.what for each in found}
             )
-            await watched.until(partial(rows, sink, "m"), lambda found: {101, 201} <= set(found))
+            await until(partial(rows, sink, "m"), lambda found: {101, 201} <= set(found))
             await watched.published.execute(
                 "ALTER TABLE m DETACH PARTITION loose",
                 "CREATE TABLE fresh (id int PRIMARY KEY, v text)",
                 "INSERT INTO fresh VALUES (1, 'secret')",
                 "ALTER PUBLICATION w ADD TABLE fresh",
             )
-            await watched.until(partial(rows, sink, "fresh"), bool)
+            await until(partial(rows, sink, "fresh"))
             expected = set(await on_server(watched, "m"))
-            await watched.until(
-                partial(rows, sink, "m"), lambda found, expected=expected: expected == set(found)
-            )
+            await until(partial(rows, sink, "m"), lambda found, expected=expected: expected == set(found))
             await pipeline.resnapshot("m")
         values = {change.new["v"] for change in sink.changes if change.kind in ("insert", "read", "update")}
         assert not values & {"secret", "loose", "old"}, selection
@@ -425,7 +418,7 @@ async def test_a_hidden_child_is_attached(watched, hides, on_partition_change):
             await watched.published.execute(
                 "INSERT INTO m VALUES (399, 1, 'visible')", "INSERT INTO loose VALUES (400, 3, 'secret')"
             )
-            await watched.until(partial(rows, sink, "m"))
+            await until(partial(rows, sink, "m"))
             await watched.looked(pipeline)
             await watched.published.execute(
                 "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
@@ -444,7 +437,7 @@ async def test_a_hidden_child_was_attached(watched):
     selection, sink = Selection(mask=["public.loose.v"], secret="s"), MemorySink()
     async with watched.pipeline(sink, selection) as pipeline:
         await watched.published.execute("INSERT INTO loose VALUES (400, 3, 'secret')")
-        await watched.until(partial(rows, sink, "loose"))
+        await until(partial(rows, sink, "loose"))
     await watched.published.execute(
         "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
         "INSERT INTO m VALUES (401, 3, 'secret')",
@@ -470,12 +463,10 @@ async def test_privileges_and_lost_connections(watched, caplog):
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%published AS%' "
                 "AND pid <> pg_backend_pid() AND datname = current_database()"
             )
-            await published.until(
-                lambda: asyncio.sleep(0, watch.failed), lambda now, failed=failed: now > failed
-            )
-            await published.until(lambda: asyncio.sleep(0, watch.error), lambda error: error is None)
+            await until(lambda: watch.failed, lambda now, failed=failed: now > failed)
+            await until(lambda: watch.error, lambda error: error is None)
         await published.execute("ALTER PUBLICATION w DROP TABLE plain")
-        await published.until(lambda: asyncio.sleep(0, watch.changes), bool)
+        await until(lambda: watch.changes)
     assert "the publications are watched again" in caplog.text or watch.failed
 
 
@@ -488,7 +479,7 @@ async def test_damaged_state(watched, kept):
     sink = MemorySink()
     async with watched.pipeline(sink) as pipeline:
         watch = pipeline.statistics().publication
-        await watched.until(lambda: watch.looks, lambda looks: looks > 1)
+        await until(lambda: watch.looks, lambda looks: looks > 1)
         assert (1, None) == (watch.failed, watch.error)
         assert ["table_removed public.plain"] == await watched.noticed(
             pipeline, sink, "ALTER PUBLICATION w DROP TABLE plain"
@@ -503,9 +494,9 @@ async def test_another_process_has_written(watched, kept, caplog):
         state = PublicationState(next(iter(kept.values())), watched.published.slot)
         state._document.store.write(state._document.name, b"other")
         await watched.published.execute("ALTER PUBLICATION w DROP TABLE plain")
-        await watched.until(lambda: caplog.text, lambda text: "not watched until the next start" in text)
+        await until(lambda: caplog.text, lambda text: "not watched until the next start" in text)
         await watched.published.execute("INSERT INTO m VALUES (300, 1, '')")
-        await watched.until(partial(rows, sink, "m"), bool)
+        await until(partial(rows, sink, "m"))
 
 
 async def test_a_locked_table(watched):

@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import BatchPolicy, ConnectionFailed, Pipeline, RetryPolicy, ServerError, SlotError
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -133,7 +134,7 @@ async def test_a_slot_that_somebody_else_moved_is_refused(published, proxy):
     await sink.wait_for_changes(1)
     proxy.refuse()
     proxy.cut()
-    await published.until(published.walsender, lambda pid: pid is None)
+    await until(published.walsender, lambda pid: pid is None)
     await published.execute("INSERT INTO items VALUES (2)")
     await published.connection.fetchval(
         "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", published.slot
@@ -154,7 +155,7 @@ async def test_a_slot_that_is_gone_is_refused_at_once(published, proxy):
     await pipeline.started()
     proxy.refuse()
     proxy.cut()
-    await published.until(published.walsender, lambda pid: pid is None)
+    await until(published.walsender, lambda pid: pid is None)
     await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
     proxy.accept()
 

@@ -18,6 +18,7 @@ from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.merging.signals import content
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import FaultySink, MemorySink, Reject
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -66,7 +67,7 @@ async def test_paused_and_resumed(filled, small):
 
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
         await signal("pause")
-        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.paused), bool)
+        await until(lambda: pipeline.snapshots.paused)
         reading = asyncio.create_task(pipeline.resnapshot("t"))
         await filled.execute("INSERT INTO items VALUES (1, 'meanwhile')")
         await sink.wait_for_changes(1)
@@ -81,7 +82,7 @@ async def test_cancelled(filled, small):
     async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
         await pipeline.snapshots.pause()
         reading = asyncio.create_task(pipeline.resnapshot("t"))
-        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
+        await until(lambda: pipeline.snapshots.tables)
         assert await pipeline.snapshots.cancel("public.t")
         assert not await pipeline.snapshots.cancel("public.t")
         with pytest.raises(AioreplError, match=r"public\.t was cancelled"):
@@ -156,7 +157,7 @@ async def test_a_signal_that_is_repeated(filled, small):
         )
         with pytest.raises(AioreplError):
             async with pipeline:
-                await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)  # noqa: B023
+                await until(lambda: pipeline.snapshots.tables)  # noqa: B023
                 await pipeline.snapshots.completed()
     sink = MemorySink()
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
@@ -170,7 +171,7 @@ async def test_the_pipeline_ends(filled, small):
     async with Pipeline(filled.source(), [MemorySink()], snapshot=small) as pipeline:
         await pipeline.snapshots.pause()
         reading = asyncio.create_task(pipeline.resnapshot("t"))
-        await filled.until(lambda: asyncio.sleep(0, pipeline.snapshots.tables), bool)
+        await until(lambda: pipeline.snapshots.tables)
     with pytest.raises(AioreplError, match="the pipeline ended before"):
         await reading
     sink = MemorySink()
@@ -259,7 +260,7 @@ async def test_an_end_after_the_last_chunk(filled, small, monkeypatch, event):
         before = len(reading.progress.parts)
         arrived = await mark(reading, arrive)
         if before == 1:
-            await filled.until(lambda: asyncio.sleep(0, reading.progress.parts), lambda parts: not parts)
+            await until(lambda: reading.progress.parts, lambda parts: not parts)
             happened += 1
             if event == "lost":
                 await terminate(filled, "client backend")
@@ -270,7 +271,7 @@ async def test_an_end_after_the_last_chunk(filled, small, monkeypatch, event):
     monkeypatch.setattr(TableReading, "mark", mark_and_end)
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline, asyncio.timeout(60):
         reading = asyncio.create_task(pipeline.resnapshot("t"))
-        await filled.until(lambda: asyncio.sleep(0, happened), bool)
+        await until(lambda: happened)
         await reading
     assert 1 == happened
     assert list(range(1, 13)) == keys(sink)
@@ -295,7 +296,7 @@ async def test_a_pause_while_a_table_without_a_key_is_recorded(filled, small, mo
     monkeypatch.setattr(TableQueue, "record", record_and_pause)
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline, asyncio.timeout(60):
         reading = asyncio.create_task(pipeline.resnapshot("t"))
-        await filled.until(lambda: asyncio.sleep(0, pauses), bool)
+        await until(lambda: pauses)
         await asyncio.gather(*pauses)
         await pipeline.snapshots.resume()
         await reading

@@ -21,6 +21,7 @@ from aiorepl import (
 )
 from aiorepl.cli.pipeline_file import load
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
 SMALL = BatchPolicy(max_bytes=32 * 1024, flush_seconds=0.05)
@@ -70,7 +71,7 @@ async def terminate(published):
     """Kill the walsender, and return once the slot is gone or belongs to another walsender."""
     pid = await published.walsender()
     await published.connection.fetchval("SELECT pg_terminate_backend($1)", pid)
-    await published.until(published.walsender, lambda found: found != pid)
+    await until(published.walsender, lambda found: found != pid)
 
 
 @VERSIONS
@@ -101,9 +102,7 @@ async def test_the_stream_goes_on_with_a_new_slot(published):
         assert [3] == [change.key["id"] async for change in three]
         await stream.ack(three)
         await published.confirmed_past(three.end_lsn)
-    await published.until(
-        lambda: published.connection.fetchval(COUNT, published.slot), lambda found: not found
-    )
+    await until(lambda: published.connection.fetchval(COUNT, published.slot), lambda found: not found)
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -175,9 +174,9 @@ async def test_lost_while_a_transaction_is_streamed(published, other):
         async with published.connection.transaction():
             await published.execute(LARGE)
             if streaming == "on":
-                await published.until(buffered(running), lambda size: size > 0)
+                await until(buffered(running), lambda size: size > 0)
             await other.fetchval("SELECT pg_terminate_backend($1)", await published.walsender())
-            await published.until(waiting(running), lambda found: found is not None)
+            await until(waiting(running), lambda found: found is not None)
             assert ["resync"] == sink.kinds
         await sink.resyncs(2)
         await published.execute("INSERT INTO items VALUES (99999)")
@@ -216,11 +215,11 @@ async def test_cancelled_while_the_new_slot_is_created(published, other):
     async with published.connection.transaction():
         await published.execute("INSERT INTO items VALUES (1)")
         await other.fetchval("SELECT pg_terminate_backend($1)", await published.walsender())
-        await published.until(waiting(running), lambda found: found is not None)
+        await until(waiting(running), lambda found: found is not None)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        await published.until(lambda: other.fetchval(COUNT, published.slot), lambda found: not found)
+        await until(lambda: other.fetchval(COUNT, published.slot), lambda found: not found)
     assert ["resync"] == sink.kinds
 
 
@@ -231,12 +230,12 @@ async def test_the_name_is_taken_for_a_while(published, proxy):
         await sink.resyncs(1)
         proxy.refuse()
         proxy.cut()
-        await published.until(published.walsender, lambda pid: pid is None)
+        await until(published.walsender, lambda pid: pid is None)
         await published.connection.fetchval(
             "SELECT pg_create_logical_replication_slot($1, 'pgoutput', true)", published.slot
         )
         proxy.accept()
-        await published.until(last_error(running), lambda text: "is in use by process" in text)
+        await until(last_error(running), lambda text: "is in use by process" in text)
         assert "degraded" == running.state.value
         await published.connection.fetchval("SELECT pg_drop_replication_slot($1)", published.slot)
         await sink.resyncs(2)
@@ -288,7 +287,7 @@ async def test_cut_anywhere(published, proxy, other):
             async def look(wanted=wanted):
                 return len(mirror.ids ^ wanted)
 
-            await published.until(look, lambda different: not different)
+            await until(look, lambda different: not different)
             assert mirror.resyncs - before <= 1
         assert running.statistics().reconnects == mirror.resyncs - 1 >= 3
 
@@ -379,11 +378,11 @@ async def test_from_a_file(published, tmp_path, capfdbinary):
         return [json.loads(line) for line in written.splitlines() if line.startswith(b"{")]
 
     async with load(file).pipeline:
-        await published.until(events, lambda found: len(found) == 1)
+        await until(events, lambda found: len(found) == 1)
         await terminate(published)
-        await published.until(events, lambda found: len(found) == 2)
+        await until(events, lambda found: len(found) == 2)
         await published.execute("INSERT INTO items VALUES (1)")
-        start, again, row = await published.until(events, lambda found: len(found) == 3)
+        start, again, row = await until(events, lambda found: len(found) == 3)
     assert ("resync", None, "start") == (start["kind"], start["after"], start["reason"])
     assert "terminat" in again["reason"]
     assert again["after"] is not None

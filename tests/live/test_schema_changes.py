@@ -17,11 +17,11 @@ from aiorepl import (
     Source,
 )
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.by_day
 
 SOON = BatchPolicy(flush_seconds=0.1)
-DEADLINE = 240.0
 
 
 def reported(sink) -> list:
@@ -118,7 +118,7 @@ async def applied(published, tmp_path, statements, *, journal: bool) -> MemorySi
             async def rows() -> int:
                 return sum(change.kind == "insert" for change in sink.changes)
 
-            await published.until(rows, number.__eq__)
+            await until(rows, number.__eq__)
         pipeline.stop()
         await running
     return sink
@@ -276,7 +276,7 @@ async def test_a_rewrite_before_the_first_row(published, caplog, statements, exp
     pipeline = Pipeline(published.source(), [Delivery(sink, schema_changes=True)], batches=SOON)
     async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(pipeline.run())
-        await published.until(lambda: _streams(pipeline), bool)
+        await until(lambda: _streams(pipeline))
         if not stopped:
             await published.execute(*statements)
         await published.execute("INSERT INTO items (id) VALUES (2)")
@@ -284,7 +284,7 @@ async def test_a_rewrite_before_the_first_row(published, caplog, statements, exp
         async def rows() -> int:
             return sum(change.kind == "insert" for change in sink.changes)
 
-        await published.until(rows, (1).__eq__)
+        await until(rows, (1).__eq__)
         pipeline.stop()
         await running
     found = [record.getMessage() for record in caplog.records if "was altered" in record.getMessage()]
@@ -310,7 +310,7 @@ async def _create_slot_after(published, table: str) -> None:
             await published.execute(f"SELECT pg_drop_replication_slot('{published.slot}')")
         return later
 
-    await published.until(created, bool)
+    await until(created)
 
 
 async def _streams(pipeline: Pipeline) -> bool:

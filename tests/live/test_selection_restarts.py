@@ -16,6 +16,7 @@ from aiorepl import AioreplError, BatchPolicy, ConfigurationError, Delivery, Pip
 from aiorepl.storage.checked_json import checksum
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -308,7 +309,7 @@ async def test_a_memory_that_is_missing_after_a_crash_of_the_server(servers, pub
                 return bool(late)
             return False
 
-        await published.until(lost, bool)
+        await until(lost)
         await refused(pipeline(), r"was read before.*selections\.json is missing .*exact names")
         assert [1] == [change.new["id"] for change in sink.changes]
 

@@ -18,6 +18,7 @@ from aiorepl.source.ledger import Ledger
 from aiorepl.source.server.logged import is_logged
 from aiorepl.source.server.queries import read_process
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -68,16 +69,14 @@ async def of_part(published, tmp_path, disturb, *, journal):
         )
         capture = pipeline._fan_out._capture
         if journal:
-            await published.until(
-                lambda: asyncio.sleep(0, capture._progress.partial), lambda lsn: lsn is not None
-            )
+            await until(lambda: capture._progress.partial, lambda lsn: lsn is not None)
         else:
             await hang.reached.wait()
         capture.source = replace(capture.source, publication="q")
         await disturb()
         hang.release()
         await published.execute("INSERT INTO others VALUES (1)")
-        await published.until(lambda: asyncio.sleep(0, keys(memory)), lambda found: ("others", 1) in found)
+        await until(lambda: keys(memory), lambda found: ("others", 1) in found)
         assert 1 == pipeline.statistics().reconnects
     found = parts(memory)
     assert [True, True] == [found[0].first, found[-1].last]

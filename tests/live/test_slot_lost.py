@@ -12,6 +12,7 @@ from aiorepl.monitoring.samples import samples
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.testing.faults import MemorySink
 from aiorepl.transforms.selection import Selection
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -94,7 +95,7 @@ async def test_a_slot_that_is_lost_while_the_pipeline_runs(limited, way, tmp_pat
         await first.run()
     assert first.recovers
     async with Pipeline(limited.source(), [sink], **way) as running:
-        await limited.until(lambda: _now(rows(sink)), lambda found: found == {5: "e"})
+        await until(lambda: _now(rows(sink)), lambda found: found == {5: "e"})
         # Dropped under a running pipeline: the walsender is ended first.
         await limited.execute(
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'"

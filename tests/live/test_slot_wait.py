@@ -14,6 +14,7 @@ from aiorepl.source.server import slot_wait
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.proxy import CuttingProxy
 from aiorepl.wire.connection import ReplicationConnection
+from tests.waiting import until
 
 CREATING = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1 AND active_pid IS NOT NULL"
 
@@ -51,13 +52,13 @@ async def test_the_transaction_is_named(published, holder, caplog, way):
     """The log and the statistics name process, state and application, and never the row in the command."""
     pipeline = Pipeline(published.source(interface=way), [MemorySink()])
     run = asyncio.create_task(pipeline.run())
-    waiting = await published.until(lambda: later(pipeline.statistics().waiting_for), bool)
+    waiting = await until(lambda: later(pipeline.statistics().waiting_for))
     assert f"of process {holder.get_server_pid()} (idle in transaction INSERT)" in waiting
     assert "'a report'" in waiting
     assert "VALUES" not in waiting
     assert any(waiting.partition(", begun")[0] in record.getMessage() for record in caplog.records)
     await holder.execute("COMMIT")
-    await published.until(lambda: later(pipeline.state), lambda state: state is PipelineState.RUNNING)
+    await until(lambda: later(pipeline.state), lambda state: state is PipelineState.RUNNING)
     assert pipeline.statistics().waiting_for is None
     pipeline.stop()
     await run
@@ -74,7 +75,7 @@ async def test_a_prepared_transaction_is_named(published):
     pipeline = Pipeline(published.source(), [MemorySink()])
     run = asyncio.create_task(pipeline.run())
     try:
-        waiting = await published.until(lambda: later(pipeline.statistics().waiting_for), bool)
+        waiting = await until(lambda: later(pipeline.statistics().waiting_for))
         assert "'left behind'" in waiting
         assert "ROLLBACK PREPARED" in waiting
     finally:
@@ -89,7 +90,7 @@ async def test_it_ends_at_once(published, holder, way, how):
     """No slot and no process that creates one is left, although the transaction is still open."""
     pipeline = Pipeline(published.source(interface=way), [MemorySink()], shutdown_timeout=600)
     run = asyncio.create_task(pipeline.run())
-    await published.until(lambda: creating(published), bool)
+    await until(lambda: creating(published))
     if how == "stopped":
         pipeline.stop()
     else:
@@ -113,11 +114,11 @@ async def test_a_lost_connection(published, way):
             published.source(proxy.dsn_for(published.dsn), interface=way), [MemorySink()], reconnect=None
         )
         run = asyncio.create_task(pipeline.run())
-        await published.until(lambda: creating(published), bool)
+        await until(lambda: creating(published))
         proxy.cut()
         with pytest.raises(ConnectionLost):
             await run
-    await published.until(lambda: creating(published), lambda pids: not pids)
+    await until(lambda: creating(published), lambda pids: not pids)
     assert 0 == await slots(published)
 
 
@@ -128,7 +129,7 @@ async def test_a_process_without_a_client(published):
     task = asyncio.create_task(
         client._create(f"CREATE_REPLICATION_SLOT {published.slot} LOGICAL pgoutput", "x")
     )
-    [pid] = await published.until(lambda: creating(published), bool)
+    [pid] = await until(lambda: creating(published))
     client.abort()
     with pytest.raises(ConnectionLost):
         await task

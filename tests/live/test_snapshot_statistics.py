@@ -13,6 +13,7 @@ from aiorepl.pipeline import snapshot_monitor
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.snapshot.wal_watch import WalWatch
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 SOON = BatchPolicy(flush_seconds=0.1)
 
@@ -71,7 +72,7 @@ async def test_rows_count_as_they_arrive(published, tmp_path):
         return None if statistics is None or not statistics.tables else statistics.tables[0]
 
     async with pipeline:
-        found = await published.until(table, lambda found: found is not None and found.rows > 0)
+        found = await until(table, lambda found: found is not None and found.rows > 0)
         pipeline.stop()
     assert ("reading", 0) == (found.state, found.chunks_done)
     assert found.bytes > 200 * found.rows
@@ -110,12 +111,12 @@ async def test_a_slot_that_keeps_too_much_wal(published, tmp_path, monkeypatch, 
         return [table.state for table in pipeline.statistics().snapshot.tables]
 
     async with pipeline:
-        await published.until(kept, lambda size: size > 0)
+        await until(kept, lambda size: size > 0)
         await published.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2 * 1024 * 1024))")
-        await published.until(kept, lambda size: size > 1 << 20)
-        await published.until(lambda: warned(caplog), bool)
+        await until(kept, lambda size: size > 1 << 20)
+        await until(lambda: warned(caplog))
         sink.go.set()
-        await published.until(states, lambda found: found == ["complete"])
+        await until(states, lambda found: found == ["complete"])
     assert {*range(1, 1001)} == {change.new["id"] for change in sink.changes if change.kind == "read"}
     snapshots = {change.transaction.snapshot.snapshot_lsn for change in sink.changes}
     assert len(snapshots) == 2

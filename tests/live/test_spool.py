@@ -13,6 +13,7 @@ import asyncpg
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 
 async def test_a_full_disk_loses_nothing_and_passes(published, tmp_path, monkeypatch, caplog):
@@ -72,7 +73,7 @@ async def test_more_transactions_than_descriptors(published, tmp_path):
             async def spooled():
                 return pipeline.statistics().transaction_buffer.spooled
 
-            await published.until(spooled, lambda size: size > 40 * 500 * 200)
+            await until(spooled, lambda size: size > 40 * 500 * 200)
             for writer in writers:
                 await writer.execute("COMMIT")
             await sink.wait_for_changes(40 * 500, durable=True)

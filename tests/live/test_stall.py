@@ -8,6 +8,7 @@ import pytest
 
 from aiorepl import BatchPolicy, Pipeline
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 MEMORY = 1024 * 1024
 
@@ -58,8 +59,8 @@ async def test_a_window_counts_only_what_is_not_delivered(published):
         await sink.wait_for_changes(5000, durable=True)
 
         # The end may arrive after the last change, and unpublished WAL at any time.
-        await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().buffers["source"]),
+        await until(
+            lambda: pipeline.statistics().buffers["source"],
             lambda buffer: (0, 0, False) == (buffer.bytes, buffer.slices, buffer.backpressured),
         )
 

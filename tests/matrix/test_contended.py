@@ -11,10 +11,10 @@ from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.pgoutput.options import Options
 from aiorepl.wire.interface import Restart
 from aiorepl.wire.sql import SqlConnection
+from tests.waiting import DEADLINE
 
 pytestmark = pytest.mark.by_day
 
-DEADLINE = 240.0
 ROUTES = ["walsender", "sql"]
 MOVE = "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())"
 

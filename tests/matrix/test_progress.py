@@ -18,8 +18,8 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Options, Streaming
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
+from tests.waiting import DEADLINE
 
-DEADLINE = 240.0
 LARGE = "INSERT INTO items SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i"
 
 

@@ -15,10 +15,10 @@ from aiorepl.errors import ConfigurationError, SlotError
 from aiorepl.pgoutput.options import Options
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
+from tests.waiting import DEADLINE
 
 pytestmark = pytest.mark.by_day
 
-DEADLINE = 240.0
 ROUTES = {"walsender": ReplicationConnection, "sql": SqlConnection}
 
 

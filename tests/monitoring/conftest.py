@@ -23,7 +23,7 @@ from aiorepl.monitoring.server import listen, serve
 from aiorepl.retry import RetryPolicy
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
-from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+from tests.growing_journal import GrowingJournal
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"

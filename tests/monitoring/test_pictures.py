@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.conftest import CHROMIUM  # noqa: TID251 - a helper, and no test
+from tests.monitoring.conftest import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "pictures"

@@ -9,7 +9,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.walsender import AwaitStatus, Cut, Data, Keepalive, ScriptedWalsender
-from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
+from tests.wire.scripted import QUICK
 
 SOON_FLUSHED = BatchPolicy(flush_seconds=0.01)
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)

@@ -16,7 +16,7 @@ from aiorepl.source.feedback.patience import CEILING, Patience
 from aiorepl.testing import messages as build
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.walsender import Data, Error, Raw, ScriptedWalsender
-from tests.wire.scripted import QUICK  # noqa: TID251 - a helper, and no test
+from tests.wire.scripted import QUICK
 
 SOON = RetryPolicy(timeout=None, wait_initial=0.01, wait_max=0.02)
 ENDED = ConnectionLost("the server ended the stream")

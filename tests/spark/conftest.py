@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiorepl.journal import JournalReader
-from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+from tests.growing_journal import GrowingJournal
 
 
 class Query:

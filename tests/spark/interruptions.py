@@ -45,7 +45,7 @@ from aiorepl.spark.lake.writer import FileWriter
 from aiorepl.spark.mirroring import applying, large, planning, table_batch
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.state import StateFile
-from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+from tests.growing_journal import GrowingJournal
 
 from .batches import Killed, Lake, refused
 from .random_source import SourceTable

@@ -32,7 +32,7 @@ from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.mirror import Batches
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.testing.messages import column
-from tests.growing_journal import GrowingJournal  # noqa: TID251 - a helper, and no test
+from tests.growing_journal import GrowingJournal
 
 ID, NOTE = column("id", 23, key=True), column("note")
 TABLES: Final = {"current": "current", "soft": "soft_delete", "history": "history", "log": "changelog"}

@@ -24,7 +24,7 @@ import pytest
 from deltalake import DeltaTable
 
 from aiorepl.testing.listener import Listener
-from tests.object_stores import KEYS  # noqa: TID251 - a helper, and no test
+from tests.object_stores import KEYS
 
 pytestmark = [
     pytest.mark.xdist_group("spark-programs"),

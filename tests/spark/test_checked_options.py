@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 import aiorepl.spark
 from aiorepl import ConfigurationError
-from tests.wrong_options import problems  # noqa: TID251 - a helper, and no test
+from tests.wrong_options import problems
 
 CATALOG = InMemoryCatalog("c")
 FRAME = cast("DataFrame", object.__new__(DataFrame))

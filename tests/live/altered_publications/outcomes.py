@@ -11,12 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tests.live.altered_publications.decoding import (  # noqa: TID251 - helpers, and no tests
+from tests.live.altered_publications.decoding import (
     Decoded,
     Event,
     decode,
 )
-from tests.live.altered_publications.recording import Recorded  # noqa: TID251 - a helper, and no test
+from tests.live.altered_publications.recording import Recorded
 
 Events = tuple[tuple[int, Event], ...]
 

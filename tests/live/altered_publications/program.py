@@ -22,10 +22,10 @@ from aiorepl import UNCHANGED, Batch, Pipeline, RetryPolicy, Sink, Source
 from aiorepl.retry import may_pass
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.proxy import CuttingProxy
-from tests.live.altered_publications import decoding  # noqa: TID251 - a helper, and no test
-from tests.live.altered_publications.outcomes import Delivered, Sent  # noqa: TID251 - helpers, and no tests
-from tests.live.altered_publications.recording import Recorder  # noqa: TID251 - a helper, and no test
-from tests.live.altered_publications.workload import PUBLISHED, SETUP, Writer  # noqa: TID251 - helpers, and no tests
+from tests.live.altered_publications import decoding
+from tests.live.altered_publications.outcomes import Delivered, Sent
+from tests.live.altered_publications.recording import Recorder
+from tests.live.altered_publications.workload import PUBLISHED, SETUP, Writer
 
 SETTINGS = {"max_prepared_transactions": "20", "logical_decoding_work_mem": "64kB"}
 _WRITERS = 3

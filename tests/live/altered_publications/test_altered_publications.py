@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.live.altered_publications.program import SETTINGS, Program  # noqa: TID251 - helpers, and no tests
-from tests.today import day  # noqa: TID251 - a helper, and no test
+from tests.live.altered_publications.program import SETTINGS, Program
+from tests.today import day
 
 # The distance between the first seeds of two days.
 _STRIDE = 10

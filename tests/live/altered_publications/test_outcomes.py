@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.testing import messages as build
-from tests.live.altered_publications.outcomes import Delivered, Sent  # noqa: TID251 - helpers, and no tests
-from tests.live.altered_publications.recording import Recorded  # noqa: TID251 - a helper, and no test
+from tests.live.altered_publications.outcomes import Delivered, Sent
+from tests.live.altered_publications.recording import Recorded
 
 COMMIT_LSN, END_LSN = 0x100, 0x108
 

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl.testing import EmbeddedServer
+from tests.waiting import until
 
 
 def settings_of(primary: EmbeddedServer, slot: str) -> dict[str, str]:
@@ -106,12 +107,12 @@ class Pair:
             query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = $1"
             return bool(await standby_client.fetchval(query, slot))
 
-        await self.published.until(look, bool)
+        await until(look)
 
     async def caught_up(self) -> None:
         """Wait until the standby has replayed everything that was committed."""
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.published.wal()
-        await self.published.until(lambda: self.standby_client.fetchval(query, str(end)), bool)
+        await until(lambda: self.standby_client.fetchval(query, str(end)))
 
     async def promote(self) -> None:
         """Kill the primary and promote the standby."""

@@ -12,6 +12,7 @@ from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
 from aiorepl.journal import JournalReader
 from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -81,7 +82,7 @@ class Siblings:
         await self.pair.synchronized(self.standby_client)
         await self.pair.caught_up()
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await self.pair.published.wal()
-        await self.pair.published.until(lambda: self.standby_client.fetchval(query, str(end)), bool)
+        await until(lambda: self.standby_client.fetchval(query, str(end)))
 
     async def take_over(self):
         """Kill the promoted server and promote its sibling, on a timeline of the same number; its WAL gets past the

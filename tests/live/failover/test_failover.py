@@ -12,6 +12,7 @@ from aiorepl.retry import may_pass
 from aiorepl.snapshot.merging.watermarks import require_messages
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
+from tests.waiting import until
 
 
 async def test_a_standby_is_waited_for(published, standby, pair):
@@ -50,9 +51,7 @@ async def test_a_heartbeat_on_a_standby_writes_nothing(published, standby):
     async with Pipeline(published.source(standby.dsn, heartbeat_interval=0.05), [sink]) as pipeline:
         await published.execute("INSERT INTO items VALUES (1)")
         await sink.wait_for_changes(1)
-        beats = await published.until(
-            lambda: asyncio.sleep(0, pipeline.statistics().heartbeat), lambda beats: beats.skipped >= 2
-        )
+        beats = await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.skipped >= 2)
         assert (0, 0, None) == (beats.sent, beats.failed, beats.error)
 
 

@@ -12,6 +12,7 @@ from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -60,7 +61,7 @@ async def test_a_promotion(published, pair, interface):
         assert expected == keys(sink)
         confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1"
         end = await pair.standby_client.fetchval("SELECT pg_current_wal_lsn()")
-        await published.until(
+        await until(
             lambda: pair.standby_client.fetchval(confirmed, published.slot), lambda found: found >= end
         )
         assert pipeline.statistics().reconnects >= 1

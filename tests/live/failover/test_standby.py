@@ -13,6 +13,7 @@ from aiorepl.journal import Cursors, JournalReader
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
+from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
@@ -118,7 +119,7 @@ async def test_its_primary_is_replaced(published, pair, tmp_path):
         await followed(source, sink, options, work)
         await pair.standby_client.execute("INSERT INTO items VALUES (3)")
         query, end = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", await pair.wal()
-        await published.until(lambda: standby_client.fetchval(query, end), bool)
+        await until(lambda: standby_client.fetchval(query, end))
         await Pipeline(source, {"s": sink}, until="now", **options).run()
         assert [1, 2, 3] == keys(sink)
         await standby_client.close()

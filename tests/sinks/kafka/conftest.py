@@ -25,7 +25,7 @@ from aiokafka.errors import KafkaError
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from aiorepl.testing import LossyProxy
-from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
+from tests.sinks.server_process import ServerProcess
 
 JARS = Path(sys.prefix, "servers", "kafka")
 LISTENERS = {

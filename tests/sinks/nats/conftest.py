@@ -14,7 +14,7 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
-from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
+from tests.sinks.server_process import ServerProcess
 
 
 class Server(ServerProcess):

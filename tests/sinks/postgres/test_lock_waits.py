@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import asyncpg
 import pytest
 
 from aiorepl import PipelineState
 from aiorepl_sinks.postgres import liveness
+from tests.waiting import until
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
 TWO_PHASE = {"two_phase": True}
@@ -20,14 +20,6 @@ TWO_PHASE = {"two_phase": True}
 def soon(monkeypatch):
     """Look for locks at once, and often."""
     monkeypatch.setattr(liveness, "LOCK_SECONDS", 0.05)
-
-
-async def until(look: Callable[[], object]) -> object:
-    """Wait until ``look`` returns something, and return it."""
-    async with asyncio.timeout(90):
-        while not (found := look()):
-            await asyncio.sleep(0.01)
-    return found
 
 
 async def blocked(pair, backend: int) -> None:

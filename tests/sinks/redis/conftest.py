@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.sinks.server_process import ServerProcess  # noqa: TID251 - a helper, and no test
+from tests.sinks.server_process import ServerProcess
 
 
 class Server(ServerProcess):
