@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO, Final
 
 import pytest
 
@@ -37,6 +40,8 @@ cp -r '{folder}/first' "$data"
 VARIABLE = "PYTEST_AIOREPL_RUN"
 IS_FIRST = VARIABLE not in os.environ
 RUN = os.environ.setdefault(VARIABLE, secrets.token_hex(16))
+RUNNING: Final = pytest.StashKey[IO[bytes]]()
+"""A file that is locked while the run lasts."""
 
 
 def copied(version: int, bin_dir: Path, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
@@ -98,7 +103,21 @@ def copied_server() -> Callable[..., EmbeddedServer]:
     return copied
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove the clusters of runs that were killed. They are in memory, a few hundred MB for each run."""
+    if not IS_FIRST:
+        return
+    running = session.config.stash[RUNNING] = _folder().with_suffix(".running").open("wb")
+    fcntl.flock(running, fcntl.LOCK_EX)
+    for left in _folder().parent.glob("aiorepl-clusters-*.running"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while that run has not ended
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            left.unlink()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the clusters at the end of the run."""
     if IS_FIRST:
         shutil.rmtree(_folder(), ignore_errors=True)
+        _folder().with_suffix(".running").unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests import single_thread, today
+from tests import clusters, single_thread, today
 
 SETTINGS = """
 [pytest]
@@ -92,6 +93,22 @@ async def test_what_a_test_leaves_in_its_database_goes(database: str, slot_name:
     await connection.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot_name)
     await connection.execute("BEGIN; INSERT INTO left_over VALUES (2); PREPARE TRANSACTION 'left'")
     connection.terminate()
+
+
+def test_clusters_of_a_killed_run_go(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next run removes them, and leaves those of a run that goes on."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv(clusters.VARIABLE)
+    for name in ("killed", "beside"):
+        folder = tmp_path / f"aiorepl-clusters-{name}"
+        folder.mkdir()
+        folder.with_suffix(".running").touch()
+    with (tmp_path / "aiorepl-clusters-beside.running").open("rb") as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        assert "1 passed" in run("def test_nothing(): pass")
+    assert ["aiorepl-clusters-beside", "aiorepl-clusters-beside.running"] == sorted(
+        path.name for path in tmp_path.glob("aiorepl-clusters-*")
+    )
 
 
 async def test_slot_names_are_valid(slot_name: str, request: pytest.FixtureRequest) -> None:
