@@ -1,7 +1,7 @@
 """Measures the Spark lane: reading a journal, mirroring it into Delta tables, and how long a small batch takes.
 
     .venv/bin/python bench/spark.py [read latency scattered once small tables tpch transaction] [--rows 1000000]
-                                  [--table-rows 1000000 10000000] [--format delta iceberg] [--scale 1] [--no-debezium]
+                                  [--table-rows 1000000 10000000] [--format delta iceberg] [--scale 1] [--vectors auto] [--no-debezium]
 
 ``read``         typed rows of a journal to Spark's noop sink: in local[1] with Java and its workers on one core, and in local[2] on
                  two, in turns; the best of two rounds
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--table-rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--format", nargs="+", choices=["delta", "iceberg"], default=["delta", "iceberg"])
     parser.add_argument("--scale", type=float, default=1)
+    parser.add_argument("--vectors", choices=["auto", "true", "false"], default="auto")
     parser.add_argument("--no-debezium", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "aiorepl-tpch")
     arguments = parser.parse_args()
@@ -226,7 +227,9 @@ def _watch(most: set[int], done: threading.Event) -> None:
 
 
 def _tpch(folder: Path, arguments: argparse.Namespace) -> None:
-    mirror_and_refresh(folder, arguments.scale, arguments.folder, beside=not arguments.no_debezium)
+    mirror_and_refresh(
+        folder, arguments.scale, arguments.folder, arguments.vectors, beside=not arguments.no_debezium
+    )
 
 
 def _transaction(folder: Path, arguments: argparse.Namespace) -> None:

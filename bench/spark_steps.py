@@ -3,7 +3,7 @@
     python bench/spark_steps.py read JOURNAL CORES
     python bench/spark_steps.py capture DSN JOURNAL
     python bench/spark_steps.py snapshot DSN LAKE
-    python bench/spark_steps.py mirror JOURNAL LAKE MEMORY
+    python bench/spark_steps.py mirror JOURNAL LAKE MEMORY [auto|true|false]
 
 Each prints one line of JSON.
 """
@@ -81,17 +81,22 @@ def snapshot(dsn: str, lake: str) -> dict[str, int]:
     return found
 
 
-def mirror(journal: str, lake: str, memory: str) -> dict[str, int]:
-    """Apply a journal to a lake of Delta tables; return the number of batches."""
+def mirror(journal: str, lake: str, memory: str, vectors: str = "auto") -> dict[str, float]:
+    """Apply a journal to a lake of Delta tables; return the number of batches, and the CPU seconds after the session's start.
+
+    :param vectors: the option ``deletion_vectors``.
+    """
     from aiorepl.spark import local_session
     from aiorepl.spark import mirror as start
 
     spark = local_session(cores=2, memory=memory)
-    query = start(spark, journal, ["public.*"], lake, trigger={"availableNow": True})
+    began, chosen = tree_cpu(os.getpid()), {"auto": "auto", "true": True, "false": False}[vectors]
+    query = start(spark, journal, ["public.*"], lake, trigger={"availableNow": True}, deletion_vectors=chosen)
     query.awaitTermination()
+    used = tree_cpu(os.getpid()) - began
     batches = sum(progress["numInputRows"] > 0 for progress in query.recentProgress)
     spark.stop()
-    return {"batches": batches}
+    return {"batches": batches, "cpu": used}
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.spark.mirroring.applying import Applying
 from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.executors import unpickled
 from aiorepl.spark.mirroring.mirror import open_lake, tables_of
+from aiorepl.spark.mirroring.reducing import ReduceLarge
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
 from aiorepl.spark.mirroring.state import StateFile
-from aiorepl.spark.mirroring.table_batch import ReduceLarge, TableWriter
+from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
 from aiorepl.storage.local import LocalStore
@@ -109,14 +111,11 @@ class Lake:
         self, planner: MirrorPlanner, start: BlockPosition, end: BlockPosition, head: Head | None = None
     ) -> Batch:
         partitions = planner.partitions(self.reader, self.reader.chain(), start, end)
-        rows = [] if head is None else [head.row()]
-        for partition in partitions:
-            for found in planner.read(partition):
-                rows += zip(found["kind"].to_pylist(), found["content"].to_pylist(), strict=True)
+        files = [file for partition in partitions for file in unpickled(planner.read(partition))]
         head = head or Head(
             Offset.initial(self.reader.end(), None), Offset.initial(self.reader.end(), None), LSN(0)
         )
-        return Batch.of([head.row(), *rows])
+        return Batch.of([head, *files])
 
     def stage(self, most: int = 2**62, end: Position | None = None) -> Batch | None:
         """Stage about ``most`` bytes of the journal after the last batch; ``None`` if there are none.

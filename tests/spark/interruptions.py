@@ -42,7 +42,7 @@ from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.table import MODES, Layout, Upkeep
 from aiorepl.spark.lake.writer import FileWriter
-from aiorepl.spark.mirroring import applying, large, planning, table_batch
+from aiorepl.spark.mirroring import applying, planning, reducing
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.state import StateFile
 from tests.growing_journal import GrowingJournal
@@ -159,14 +159,13 @@ class Run:
             "keys": {f"public.{table.name}": table.key_names for table in self._tables if table.full},
             "layout": chance.choice([{}, {"public.*": Layout(cluster_by=("id",))}]),
             "whole_transactions": chance.random() < 0.2,
-            "reduce_large": partial(large.parts, spark) if kind == "spark" else refused,
+            "reduce_large": partial(reducing.reduce_on_executors, spark) if kind == "spark" else refused,
         }
         upkeep = Upkeep(optimize_every=2, vacuum_every=3, retain=timedelta())
         self._upkeep = chance.choice([Upkeep(), upkeep])
         self._settings = {
-            (table_batch, "PART_BYTES"): chance.choice([400, 2**25]),
-            (table_batch, "DRIVER_BYTES"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
-            (large, "PART_BYTES"): 2048,
+            (reducing, "PART_BYTES"): 2048 if kind == "spark" else chance.choice([400, 2**25]),
+            (reducing, "DRIVER_BYTES"): chance.choice([-1, 2**26, 2**26]) if kind == "spark" else 2**40,
             (merge, "PART_BYTES"): chance.choice([700, 2**26]),
             (find, "_ROWS"): chance.choice([1, 2**20]),
             (delta_transaction, "_REWRITTEN_BYTES"): chance.choice([0, 5000, 2**26]),

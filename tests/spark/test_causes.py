@@ -95,7 +95,7 @@ def test_errors_of_other_libraries() -> None:
 def test_a_full_disk_of_an_executor(tmp_path, journal, monkeypatch) -> None:
     """A disk that is full while executors reduce a batch ends the query, which is tried again; the table is not set aside."""
     full = of_worker("OSError: [Errno 28] No space left on device")
-    monkeypatch.setattr("aiorepl.spark.mirroring.table_batch.DRIVER_BYTES", 0)
+    monkeypatch.setattr("aiorepl.spark.mirroring.reducing.DRIVER_BYTES", 0)
 
     def reduce_large(*_: Any) -> Any:
         raise full

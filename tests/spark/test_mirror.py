@@ -341,13 +341,14 @@ def test_changed_type(spark, journal, target) -> None:
 
 def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
     """A large batch is reduced where its rows are; keys that are linked by moves stay together."""
-    from aiorepl.spark.mirroring import staged_rows
+    from aiorepl.spark.mirroring import reducing, staged_rows
 
     table = journal.stream.table("t", ID, NOTE, column("n.`", INT4))
     journal.stream.transaction(*[table.insert(str(key), f"toast {key}", "0") for key in range(20)])
     step(spark, journal, target)
-    monkeypatch.setattr(staged_rows, "DRIVER_BYTES", 0)
-    monkeypatch.setattr(staged_rows, "PART_BYTES", 500)
+    monkeypatch.setattr(reducing, "DRIVER_BYTES", 0)
+    for module in (reducing, staged_rows):
+        monkeypatch.setattr(module, "PART_BYTES", 500)
     journal.stream.transaction(
         *[table.update(str(key), UNCHANGED, "1") for key in range(10)],
         *[table.update(str(key + 100), UNCHANGED, "2", key=[str(key), None, None]) for key in range(5)],

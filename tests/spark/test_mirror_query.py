@@ -12,7 +12,7 @@ from aiorepl.journal import Cursors
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import Mirror, MirroredTables, mirror
-from aiorepl.spark.mirroring import large, table_batch
+from aiorepl.spark.mirroring import reducing
 from aiorepl.testing.messages import column
 
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
@@ -40,8 +40,8 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
 
     Spark's UI names the table and the batch of each job.
     """
-    monkeypatch.setattr(table_batch, "DRIVER_BYTES", 0)
-    monkeypatch.setattr(large, "PART_BYTES", 2048)
+    monkeypatch.setattr(reducing, "DRIVER_BYTES", 0)
+    monkeypatch.setattr(reducing, "PART_BYTES", 2048)
     target = tmp_path / "lake"
     t, u = journal.stream.table("t", ID, column("no.te")), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "gone"), t.truncate(), u.insert("1", "gone"))

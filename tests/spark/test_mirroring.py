@@ -26,8 +26,8 @@ from aiorepl.spark.lake import merge
 from aiorepl.spark.lake.delta import DeltaLake, DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Layout, TableUnavailable
-from aiorepl.spark.mirroring import table_batch
-from aiorepl.spark.mirroring.applying import TableFailed, clean
+from aiorepl.spark.mirroring import reducing, staged_store
+from aiorepl.spark.mirroring.applying import TableFailed
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.source import MirrorPlanner
@@ -420,7 +420,7 @@ def test_failed_upkeep(lake, journal, monkeypatch, caplog) -> None:
 
 def test_whole_transactions(lake, journal, monkeypatch) -> None:
     """With ``whole_transactions``, no version of a table has a part of a transaction, even of one that spans segments."""
-    monkeypatch.setattr(table_batch, "PART_BYTES", 400)
+    monkeypatch.setattr(reducing, "PART_BYTES", 400)
     monkeypatch.setattr(merge, "bounded", lambda parts, size: [[each] for each in parts])
     t = journal.stream.table("t", ID, NOTE)
     for note in "ab":
@@ -451,7 +451,7 @@ def test_lost_staging(lake, journal) -> None:
     journal.stream.transaction(t.insert("1", "a"))
     journal.write()
     mirror.stage()
-    clean(mirror.store)
+    staged_store.clean(mirror.store)
     with pytest.raises(JournalError, match=r"a staged file of public\.t was lost"):
         mirror.again()
     for _ in range(2):  # the first of these attempts is lost by its executor
@@ -812,7 +812,7 @@ def test_clean(tmp_path) -> None:
     store = LocalStore(tmp_path)
     store.write("a.parquet", b"")
     store.write("notes.txt", b"")
-    clean(store)
+    staged_store.clean(store)
     assert store.names() == ["notes.txt"]
 
 

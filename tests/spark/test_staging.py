@@ -14,6 +14,7 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import ZERO
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.mirroring.executors import pickled, unpickled
 from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
@@ -35,7 +36,7 @@ def staged(journal, store, wanted=lambda table: True) -> list[StagedFile]:
     chain = reader.chain()
     parts = plan(reader, chain, None, 2**20, BlockPosition(ZERO), BlockPosition(chain.last_segment_end))
     files = [file for part in parts for file in stage(reader, part, store, wanted)]
-    return [StagedFile.from_json(file.to_json()) for file in files]
+    return list(unpickled([pickled(files)]))
 
 
 def common_rows(files: list[StagedFile], store, *, null: bool = False) -> tuple[Common, list[dict]]:

@@ -20,7 +20,7 @@ from aiorepl.journal import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.retry import RetryPolicy
-from aiorepl.spark.mirroring.batch import file_row
+from aiorepl.spark.mirroring.executors import pickled
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.running import MirrorRunner
 from aiorepl.spark.mirroring.source import MirrorReader
@@ -142,7 +142,7 @@ def test_a_line_for_each_batch(mirrored, caplog) -> None:
     mirrored.journal.write()
     end = mirrored.journal.stream.ends[-1]
     batch = mirrored.stage()
-    rows = [batch.head.row(), *map(file_row, batch.files)]
+    rows = list(zip(pickled([batch.head, *batch.files])[0].to_pylist(), strict=True))
     batches = Batches(mirrored.applying)
     with caplog.at_level(logging.INFO, "aiorepl.spark"):
         batches(SimpleNamespace(collect=lambda: rows), 1)  # type: ignore[arg-type]

@@ -14,7 +14,12 @@ import pyarrow as pa
 
 def texts(values: Iterable[str]) -> pa.Array:
     """Return texts as an array."""
-    data = [value.encode() for value in values]
+    return binaries(value.encode() for value in values).view(pa.string())
+
+
+def binaries(values: Iterable[bytes]) -> pa.Array:
+    """Return bytes as an array."""
+    data = list(values)
     ends = array("i", accumulate(map(len, data), initial=0))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(pa.string(), len(data), buffers)
+    return pa.Array.from_buffers(pa.binary(), len(data), buffers)

@@ -23,7 +23,8 @@ from pyarrow.fs import FileSelector, FileType, PyFileSystem
 from aiorepl.durable import fsync, sync_folder
 from aiorepl.errors import ConfigurationError
 from aiorepl.storage.objects.client import ObjectClient
-from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.storage.objects.location import SCHEMES, ObjectStore
+from aiorepl.storage.opening import Location
 
 LOG: Final = "_delta_log"
 _OF_DELTALAKE: Final = ("allow_http", "unsafe_rename", "locking_provider", "conditional_put", "dynamo")
@@ -180,12 +181,23 @@ class DeltaFolder:
 
     @cached_property
     def _client(self) -> ObjectClient:
-        config = {
-            key.lower(): value
-            for key, value in (self.storage or {}).items()
-            if not any(each in key.lower() for each in _OF_DELTALAKE)
-        }
-        return ObjectClient(ObjectStore(self.target, config))
+        found = location(self.target, self.storage)
+        return ObjectClient(found if isinstance(found, ObjectStore) else ObjectStore(self.target))
+
+
+def location(url: str, storage: Mapping[str, str] | None) -> Location:
+    """Return a path or URL as a location.
+
+    :param storage: deltalake's options.
+    """
+    if urlsplit(url).scheme not in SCHEMES:
+        return url
+    config = {
+        key.lower(): value
+        for key, value in (storage or {}).items()
+        if not any(each in key.lower() for each in _OF_DELTALAKE)
+    }
+    return ObjectStore(url, config)
 
 
 def _is_visible(name: str) -> bool:

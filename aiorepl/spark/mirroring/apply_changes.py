@@ -22,6 +22,7 @@ from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
+from aiorepl.spark.lake.delta_folder import location
 from aiorepl.spark.lake.table import (
     DEFAULT_UPKEEP,
     NUMBER,
@@ -30,14 +31,15 @@ from aiorepl.spark.lake.table import (
     Layout,
     Mode,
     Place,
-    Run,
     Table,
     Upkeep,
     reached,
 )
+from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.defaults import default
-from aiorepl.spark.mirroring.staged_rows import Folder, reduce_batch
+from aiorepl.spark.mirroring.staged_rows import reduce_batch
 from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, OP, ORDINAL, UNCHANGED
+from aiorepl.storage.opening import Location, open_store
 
 _BATCH: Final = "aiorepl-batch"
 """The application id for batch DataFrames. A batch's number is its newest commit LSN."""
@@ -115,7 +117,7 @@ def apply_changes(
             raise ConfigurationError(
                 "apply_changes needs checkpoint and staging, unless target is the path of a Delta table"
             )
-    batches = _Batches(table, df.schema, tuple(keys), Folder(os.fspath(staging), storage_options), folder)
+    batches = _Batches(table, df.schema, tuple(keys), location(os.fspath(staging), storage_options), folder)
     if not df.isStreaming:
         batches.apply(df, None)
         return None
@@ -131,11 +133,11 @@ class _Batches:
     """Applies each micro-batch. Spark calls it in this process; under Connect, it calls a copy in a process of the server."""
 
     def __init__(
-        self, table: Table, schema: StructType, keys: tuple[str, ...], folder: Folder, checkpoint: str
+        self, table: Table, schema: StructType, keys: tuple[str, ...], staging: Location, checkpoint: str
     ) -> None:
         self._table = table
         self._keys = keys
-        self._folder = folder
+        self._staging = staging
         self._checkpoint = checkpoint
         self._schema = pa.schema([_field(field) for field in schema.fields if field.name not in META.names])
         self._defaults = {
@@ -148,7 +150,7 @@ class _Batches:
     def __call__(self, batch: DataFrame, number: int) -> None:
         if self._application is None:
             self._application = self._query(batch)
-            self._folder.clear()
+            self._clean()
         if self._table.applied(self._application, number):
             # If the checkpoint lost the batch's plan, Spark has planned the batch again, perhaps with a later end.
             after = reached(self._table, self._application)
@@ -163,14 +165,19 @@ class _Batches:
         :param number: the batch's number in its query; ``None`` for a batch DataFrame, which belongs to no query.
         """
         try:
-            parts, truncates, last = reduce_batch(batch, self._folder, self._keys, self._table.mode)
+            run, last = reduce_batch(batch, self._staging, self._keys, self._table.mode)
             if last is None:
                 return
             application = _BATCH if number is None else str(self._application)
             commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
-            self._table.apply(commit, [Run(self._keys, parts, truncates)], self._schema, self._defaults)
+            self._table.apply(commit, [run], self._schema, self._defaults)
         finally:
-            self._folder.clear()
+            self._clean()
+
+    def _clean(self) -> None:
+        store = open_store(self._staging)
+        staged_store.clean(store)
+        store.clean()
 
     def _query(self, batch: DataFrame) -> str:
         # The checkpoint keeps the query's id. A new checkpoint, whose batch numbers start again, has another id. Spark reads the

@@ -33,9 +33,10 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
+from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.batch import Batch, Head
 from aiorepl.spark.mirroring.causes import cause_text, known_cause
-from aiorepl.spark.mirroring.staging import SUFFIX, StagedFile
+from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
@@ -283,16 +284,9 @@ class Applying:
     def _clean(self) -> None:
         """Delete all staged files, also of failed attempts: no other batch needs them."""
         try:
-            clean(self._staging)
+            staged_store.clean(self._staging)
         except OSError as error:
             _log.warning("staged files in %s stay for now: %s", self._staging.url, reason(error))
-
-
-def clean(staging: Store) -> None:
-    """Delete all files in a staging folder. Raises OSError."""
-    for name in staging.names():
-        if name.endswith(SUFFIX):
-            staging.delete(name)
 
 
 def _beginning(head: Head) -> Offset:

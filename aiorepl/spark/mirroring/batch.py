@@ -1,26 +1,15 @@
-"""A batch of a mirror, described by the rows of its source. Pure.
-
-The first row has the batch's start and end, and the query's id. Every other row describes a staged file.
-"""
+"""A batch of a mirror: its start and its end, and its staged files. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
-
-import orjson
+from typing import Self
 
 from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.reading.offsets import Offset
-
-HEAD: Final = "batch"
-FILE: Final = "file"
-
-Row = tuple[str, bytes]
-"""The kind of the row, and its contents as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +26,6 @@ class Head:
     end: Offset
     lsn: LSN
 
-    def row(self) -> Row:
-        """Return the row that ``Batch.of`` parses."""
-        return HEAD, orjson.dumps([self.start.to_json(), self.end.to_json(), str(self.lsn)])
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -50,18 +35,11 @@ class Batch:
     files: Sequence[StagedFile]
 
     @classmethod
-    def of(cls, rows: Iterable[Any]) -> Self:
-        """Parse the rows that the source returned, in any order."""
-        head: Head | None = None
-        files = []
-        for kind, content in rows:
-            if kind == HEAD:
-                start, end, lsn = orjson.loads(bytes(content))
-                head = Head(Offset.from_json(start), Offset.from_json(end), LSN.parse(lsn))
-            else:
-                files.append(StagedFile.from_json(bytes(content)))
-        assert head is not None
-        return cls(head, files)
+    def of(cls, rows: Iterable[Head | StagedFile]) -> Self:
+        """Make a batch of what the source returned, in any order."""
+        given = list(rows)
+        (head,) = (row for row in given if isinstance(row, Head))
+        return cls(head, [row for row in given if isinstance(row, StagedFile)])
 
     def by_table(self) -> dict[Table, list[StagedFile]]:
         """Return the files of each table, in the order of their rows."""
@@ -69,8 +47,3 @@ class Batch:
         for file in sorted(self.files, key=lambda each: (each.table, each.file.first)):
             found.setdefault(file.table, []).append(file)
         return found
-
-
-def file_row(file: StagedFile) -> Row:
-    """Return the row of a file."""
-    return FILE, file.to_json()

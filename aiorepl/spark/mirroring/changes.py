@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
 
 import pyarrow as pa
 
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.opening import open_history
-from aiorepl.spark.lake.table import Mode, Place, Truncate
-from aiorepl.spark.mirroring.reduction import is_after, linked_keys
-from aiorepl.spark.mirroring.staging import StagedFile, changes, moves_in, truncates_in
+from aiorepl.spark.lake.table import Mode, Place
+from aiorepl.spark.mirroring.reduction import is_after
+from aiorepl.spark.mirroring.staging import StagedFile, changes
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.moved_keys import split_moves
 from aiorepl.storage.opening import Location, open_store
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True)
-class Changes:
+class MirrorChanges:
     """Reads the changes of one table in a batch; pickled to executors.
 
     :param keys: the columns that identify a row.
@@ -37,6 +33,11 @@ class Changes:
     mode: Mode
     null: bool
     after: Place | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self.common.rows
 
     def rows(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
         """Read the changes of a file in the common columns."""
@@ -55,24 +56,3 @@ class Changes:
             rows = batch if self.after is None else batch.filter(is_after(batch, self.after))
             if rows.num_rows:
                 yield rows
-
-    def scan(self, file: StagedFile) -> tuple[list[Any], pa.Table]:
-        """Return the truncates of a file, and the old and new keys of moved rows that lack a value."""
-        truncates: list[Any] = []
-        linked = []
-        for batch in self.rows(file):
-            truncates += truncates_in(batch)
-            if moves_in(batch):
-                linked.append(linked_keys(pa.Table.from_batches([batch]), self.keys))
-        return truncates, pa.concat_tables(linked) if linked else pa.table({})
-
-
-def truncates_of(file: StagedFile) -> Iterator[Truncate]:
-    """Return the truncates of a staged file."""
-    for lsn, ordinal, micros in file.truncates:
-        yield truncate_at(lsn, ordinal, micros)
-
-
-def truncate_at(lsn: int, ordinal: int, micros: int | None) -> Truncate:
-    """Make a truncate; its time is in microseconds since 1970."""
-    return Truncate(lsn, ordinal, None if micros is None else _EPOCH + timedelta(microseconds=micros))

@@ -32,10 +32,12 @@ from aiorepl.option_fields import Bytes
 from aiorepl.sizes import Size
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import DeletionVectors, Lake, Layout, Mode, Upkeep
-from aiorepl.spark.mirroring.applying import Applying, Write, clean, error_text
+from aiorepl.spark.mirroring import staged_store
+from aiorepl.spark.mirroring.applying import Applying, Write, error_text
 from aiorepl.spark.mirroring.batch import Batch
 from aiorepl.spark.mirroring.causes import known_cause
-from aiorepl.spark.mirroring.large import parts
+from aiorepl.spark.mirroring.executors import collected
+from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.mirroring.settings import OnError, Settings
 from aiorepl.spark.mirroring.source import (
     Catching,
@@ -103,7 +105,7 @@ class Batches:
             if self.stopping:
                 raise Stopped
             began = time.monotonic()
-            batch = Batch.of(rows.collect())
+            batch = Batch.of(collected(rows))
             self._applying.apply(batch, number)
             self._count(batch, number, time.monotonic() - began)
         except Stopped:
@@ -244,12 +246,12 @@ class Mirror:
         source = mirror_source(plan)
         spark.dataSource.register(source)
         store = open_store(files)
-        clean(store)
+        staged_store.clean(store)
         store.clean()
         state = StateFile(open_store(self.target))
         lake = self.lake or open_lake(self.target, self.upkeep, self.deletion_vectors)
         applying = Applying(
-            TableWriter(lake, settings, options.journal, files, partial(parts, spark)),
+            TableWriter(lake, settings, options.journal, files, partial(reduce_on_executors, spark)),
             state,
             store,
             Cursors(options.journal, label=f"table set aside by {described(plan)}"),
@@ -361,6 +363,5 @@ class _CatchingUp:
         planner.readable(reader, start.lsn, f"the mirror of {table}", "")
         source = mirror_source(self._staging, catching)
         self._spark.dataSource.register(source)
-        rows = self._spark.read.format(source.name()).load().collect()
-        files = [StagedFile.from_json(bytes(content)) for _, content in rows]
+        files: list[StagedFile] = collected(self._spark.read.format(source.name()).load())
         return sorted(files, key=lambda file: file.file.first)

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.constants import texts
 from aiorepl.spark.lake.columns import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
 from aiorepl.spark.lake.rows import codes
 from aiorepl.spark.lake.table import (
@@ -42,6 +43,7 @@ from aiorepl.spark.lake.table import (
 from aiorepl.spark.mirroring.unchanged import Kept, Row, Step, resolve
 
 CLOSE: Final = "close"
+_TRUNCATE: Final = texts(("truncate",))
 _META: Final = (OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS, UNCHANGED)
 
 
@@ -95,6 +97,8 @@ def reduce_changes(
 def linked_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the old and the new key of each row that moved and lacks a value, with the position of the move."""
     moves = changes.filter(pc.and_(pc.equal(changes[OP], "insert"), _incomplete(changes)))
+    if not moves.num_rows:
+        return moves.select([*keys, COMMIT_LSN, ORDINAL])
     wanted = set(places(moves))
     mask = pa.array([place in wanted for place in _all_places(changes)], pa.bool_())
     return changes.filter(mask).select([*keys, COMMIT_LSN, ORDINAL])
@@ -105,15 +109,16 @@ def places(changes: pa.Table) -> set[Place]:
     return set(_all_places(changes))
 
 
-def truncates_of(changes: pa.Table) -> Iterator[Truncate]:
+def truncates_of(changes: Any) -> Iterator[Truncate]:
     """Yield the truncates among changes."""
-    changes = changes.filter(pc.equal(changes[OP], "truncate"))
-    times = changes[COMMIT_TS].to_pylist() if COMMIT_TS in changes.column_names else [None] * changes.num_rows
+    # ``is_in``, because a comparison with a constant would import pandas.
+    changes = changes.filter(pc.is_in(changes[OP], value_set=_TRUNCATE))
+    times = changes[COMMIT_TS].to_pylist() if COMMIT_TS in changes.schema.names else [None] * changes.num_rows
     for (lsn, ordinal), time in zip(_all_places(changes), times, strict=True):
         yield Truncate(lsn, ordinal, time)
 
 
-def _all_places(changes: pa.Table) -> Iterator[Place]:
+def _all_places(changes: Any) -> Iterator[Place]:
     return zip(changes[COMMIT_LSN].to_pylist(), changes[ORDINAL].to_pylist(), strict=True)
 
 

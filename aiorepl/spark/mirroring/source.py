@@ -9,23 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from aiorepl.history.manifest import Table
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.spark.mirroring.batch import Head, Row, file_row
+from aiorepl.spark.mirroring.batch import Head
+from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
 from aiorepl.spark.mirroring.settings import Settings
-from aiorepl.spark.mirroring.staging import stage
+from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.options import Options
@@ -35,9 +36,6 @@ from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
-
-SCHEMA: Final = StructType([StructField("kind", StringType()), StructField("content", BinaryType())])
-_ARROW: Final = pa.schema([pa.field("kind", pa.string()), pa.field("content", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Catching:
 class RowsPartition(InputPartition):
     """A partition of rows that the driver has made already."""
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
+    def __init__(self, rows: Sequence[Head | StagedFile]) -> None:
         super().__init__(None)
         self.rows = rows
 
@@ -110,8 +108,8 @@ def mirror_source(staging: Staging, catching: Catching | None = None) -> type[Da
         def name(cls) -> str:
             return name
 
-        def schema(self) -> StructType:
-            return SCHEMA
+        def schema(self) -> str:
+            return PICKLED_DDL
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
             return MirrorReader(staging)
@@ -170,7 +168,7 @@ class MirrorPlanner(Planner):
         parts: list[InputPartition] = []
         found = compacted_files(self.options.journal, chain, start, end, self._wanted)
         if found is not None:
-            parts.append(RowsPartition(tuple(map(file_row, found.files))))
+            parts.append(RowsPartition(found.files))
             start = BlockPosition(found.end)
         if start < end:
             blocks = plan(reader, chain, None, self.options.partition_bytes, start, end)
@@ -180,17 +178,15 @@ class MirrorPlanner(Planner):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition. Every attempt writes new files."""
         spare_modules()
-        rows: Sequence[Row] = ()
+        rows: Sequence[Head | StagedFile] = ()
         if isinstance(partition, RowsPartition):
             rows = partition.rows
         elif isinstance(partition, StagingPartition):
             store = open_store(self._staging.staging)
             reader = JournalReader(self.options.journal)
-            rows = [file_row(file) for file in stage(reader, partition.spans, store, self._wanted)]
+            rows = stage(reader, partition.spans, store, self._wanted)
         if rows:
-            kinds, contents = zip(*rows, strict=True)
-            arrays = [pa.array(kinds, pa.string()), pa.array(contents, pa.binary())]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+            yield pickled(rows)
 
 
 class MirrorReader(StreamReader):
@@ -226,7 +222,7 @@ class MirrorReader(StreamReader):
         lsn = last.position.lsn
         if last.part or last.block:
             lsn = next(self._journal.chain().walk(lsn)).last_end_lsn
-        return [RowsPartition((Head(first, last, lsn).row(),)), *planned]
+        return [RowsPartition((Head(first, last, lsn),)), *planned]
 
 
 class _CatchingReader(DataSourceReader):

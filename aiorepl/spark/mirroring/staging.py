@@ -8,41 +8,32 @@ A task returns only a ``StagedFile`` for each file, so a batch of any size is a 
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
-from uuid import uuid4
+from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from aiorepl.durable import reason
 from aiorepl.errors import DamagedJournal, JournalError
-from aiorepl.formats.arrow.constants import texts
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.manifest import File, Table, Version
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.spark.lake.table import Place, Truncate
+from aiorepl.spark.mirroring import staged_store
+from aiorepl.spark.mirroring.reduction import truncates_of
 from aiorepl.spark.reading.blocks import Span
-from aiorepl.storage.checked_json import integer, lsn, text
 from aiorepl.storage.store import Store, reading
 
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
 """The memory of one task. An executor may run several tasks at a time."""
-SUFFIX: Final = ".parquet"
 _AGAIN: Final = "Start the query again: it stages the batch again"
 _NEVER: Final = LSN(2**63 - 1)
-_TRUNCATE: Final = texts(("truncate",))
-
-Place = tuple[int, int]
-"""The commit LSN and the ordinal of a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +42,7 @@ class StagedFile:
 
     :param file: the Parquet file, with a name relative to the staging folder, or to the history if ``compacted``.
     :param compacted: whether it is a file of the journal's history.
-    :param truncates: commit LSN, ordinal and time (microseconds since 1970) of the file's truncates; unknown if ``compacted``.
-    :param moves: whether a key changed in a row that lacks a value; unknown if ``compacted``.
+    :param truncates: the file's truncates; unknown if ``compacted``.
     :param only_truncates: whether the file has only truncates. They come without types of columns, so the schema may be wrong.
     :param memory: the bytes of the file's rows in memory; an estimate if ``compacted``.
     :param first: the batch has only rows with this commit LSN or a later one.
@@ -63,53 +53,11 @@ class StagedFile:
     version: Version
     file: File
     compacted: bool = False
-    truncates: tuple[tuple[int, int, int | None], ...] = ()
-    moves: bool = False
+    truncates: tuple[Truncate, ...] = ()
     only_truncates: bool = False
     memory: int = 0
     first: LSN = ZERO
     until: LSN = _NEVER
-
-    def to_json(self) -> bytes:
-        """Convert to JSON, for ``from_json``. Contains names and positions, and no values of rows."""
-        file = self.file
-        return orjson.dumps(
-            {
-                "schema": self.table.schema,
-                "table": self.table.name,
-                "oid": self.version.oid,
-                "description": [base64.b64encode(each).decode() for each in self.version.description],
-                "arrow": base64.b64encode(self.version.schema.serialize().to_pybytes()).decode(),
-                "file": [file.name, file.rows, file.size, file.first, file.last, file.digest],
-                "compacted": self.compacted,
-                "truncates": self.truncates,
-                "moves": self.moves,
-                "only_truncates": self.only_truncates,
-                "memory": self.memory,
-                "first": str(self.first),
-                "until": str(self.until),
-            }
-        )
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Parse the output of ``to_json``."""
-        fields = orjson.loads(data)
-        name, rows, size, first, last, digest = fields["file"]
-        description = tuple(base64.b64decode(each) for each in fields["description"])
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["arrow"])))
-        return cls(
-            Table(text(fields, "schema"), text(fields, "table")),
-            Version(integer(fields, "oid"), description, schema),
-            File(name, 0, rows, size, tuple(first), tuple(last), 0, digest),
-            fields["compacted"],
-            tuple(map(tuple, fields["truncates"])),
-            fields["moves"],
-            fields["only_truncates"],
-            integer(fields, "memory"),
-            lsn(fields, "first"),
-            lsn(fields, "until"),
-        )
 
 
 def stage(
@@ -131,7 +79,7 @@ def stage(
 
     def finish(buffer: TableBuffer, batches: Iterator[pa.RecordBatch]) -> int:
         seen = _Seen(until)
-        name = f"{uuid4().hex}{SUFFIX}"
+        name = staged_store.new_name()
         written = parquet.write(store, name, buffer.version.schema, seen.watch(batches))
         if not written.rows:
             store.delete(name)
@@ -143,7 +91,6 @@ def stage(
                 buffer.version,
                 file,
                 truncates=tuple(seen.truncates),
-                moves=seen.moves,
                 only_truncates=len(seen.truncates) == written.rows,
                 memory=seen.memory,
             )
@@ -169,30 +116,11 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
     :param store: the staging folder, or the history if the file is ``compacted``.
     :raises JournalError: the file is missing or damaged, or cannot be read.
     """
-    file = pq.ParquetFile(io.BytesIO(_bytes(staged, store)))
     whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
-    for group in range(file.num_row_groups):
-        for batch in file.read_row_group(group).combine_chunks().to_batches():
-            wanted = batch if whole else _within(batch, staged)
-            if wanted.num_rows:
-                yield wanted
-
-
-def truncates_in(rows: Any) -> Iterator[tuple[int, int, int | None]]:
-    """Return commit LSN, ordinal and time of the truncates among changes."""
-    # ``is_in``, because a comparison with a constant would import pandas.
-    found = rows.filter(pc.is_in(rows.column("_op"), value_set=_TRUNCATE))
-    times = found.column("_commit_ts").cast(pa.int64())
-    columns = (found.column("_commit_lsn"), found.column("_ordinal"), times)
-    yield from zip(*(column.to_pylist() for column in columns), strict=True)
-
-
-def moves_in(rows: Any) -> bool:
-    """Whether a key changed in a row of which a value was not sent. Such a row is an insert that is not whole."""
-    if not len(pc.list_flatten(rows.column("_unchanged"))):
-        return False  # before the comparisons below import pandas
-    lacking = pc.greater(pc.list_value_length(rows.column("_unchanged")), 0)
-    return bool(pc.any(pc.and_(lacking, pc.equal(rows.column("_op"), "insert"))).as_py())
+    for batch in staged_store.batches(_bytes(staged, store)):
+        wanted = batch if whole else _within(batch, staged)
+        if wanted.num_rows:
+            yield wanted
 
 
 def _bytes(staged: StagedFile, store: Store) -> bytes:
@@ -219,8 +147,7 @@ class _Seen:
         self._until = until
         self.first: Place = (0, 0)
         self.last: Place = (0, 0)
-        self.truncates: list[tuple[int, int, int | None]] = []
-        self.moves = False
+        self.truncates: list[Truncate] = []
         self.memory = 0
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,8 +163,7 @@ class _Seen:
                 begun, self.first = True, _place(batch, 0)
             self.last = _place(batch, batch.num_rows - 1)
             self.memory += batch.nbytes
-            self.truncates += truncates_in(batch)
-            self.moves = self.moves or moves_in(batch)
+            self.truncates += truncates_of(batch)
             yield batch
 
 

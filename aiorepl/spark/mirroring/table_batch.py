@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,11 +12,10 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.manifest import Table, Version
 from aiorepl.loggers import logger
-from aiorepl.spark.lake.table import Commit, Lake, Mode, Part, Place, Run, Truncate, newest_commit, reached
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, newest_commit, reached
 from aiorepl.spark.lake.table import Table as Target
-from aiorepl.spark.mirroring.changes import Changes, truncates_of
-from aiorepl.spark.mirroring.limits import DRIVER_BYTES, PART_BYTES
-from aiorepl.spark.mirroring.reduction import reduce_changes
+from aiorepl.spark.mirroring.changes import MirrorChanges
+from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
@@ -27,11 +26,6 @@ from aiorepl.values.types import BUILTIN
 _log = logger("aiorepl.spark")
 
 _ORDINALS: Final = 2**63 - 1
-
-ReduceLarge = Callable[
-    [Changes, Sequence[StagedFile], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
-]
-"""Reduces changes on executors, and returns the parts and all truncates, ascending."""
 
 
 class TableWriter:
@@ -126,17 +120,11 @@ class TableWriter:
         after: Place | None,
     ) -> Run:
         """Reduce the changes after a position. The same key columns identify the rows of all of them."""
-        changes = Changes(self._journal, self._staging, common, keys, mode, self.settings.null, after)
+        changes = MirrorChanges(self._journal, self._staging, common, keys, mode, self.settings.null, after)
         # Files without rows are read for a changelog only, which has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
-        truncates = [each for file in files if file not in with_rows for each in truncates_of(file)]
-        if sum(file.memory for file in with_rows) > DRIVER_BYTES:
-            return Run(keys, *self._reduce_large(changes, with_rows, truncates))
-        rows = pa.Table.from_batches(
-            (batch for file in with_rows for batch in changes.rows(file)), schema=common.rows
-        )
-        reduced = reduce_changes(rows, keys, mode, truncates)
-        return Run(keys, reduced.parts(PART_BYTES), reduced.truncates)
+        truncates = [each for file in files if file not in with_rows for each in file.truncates]
+        return reduce_staged(changes, with_rows, truncates, self._reduce_large)
 
     def _is_complete(self, table: Table, common: Common, mode: Mode) -> bool:
         """Whether a table can begin with a truncate: a changelog, whose partitions have known types."""

@@ -30,10 +30,11 @@ from aiorepl.spark.lake.table import (
     Commit,
     Rows,
 )
+from aiorepl.spark.mirroring.executors import unpickled
 from aiorepl.spark.mirroring.mirror import Mirror, open_lake
+from aiorepl.spark.mirroring.reducing import ReduceLarge
 from aiorepl.spark.mirroring.source import MirrorPlanner
-from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.mirroring.table_batch import ReduceLarge, TableWriter
+from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, readable
 from aiorepl.spark.verifying.checksums import Comparison
 from aiorepl.spark.verifying.removal import LAST_ORDINAL, mode_of
@@ -191,10 +192,9 @@ def replay(
     chain = planner.readable(reader, LSN(0), f"the comparison of {table}", "")
     end = chain.last_segment_end
     files = [
-        StagedFile.from_json(content)
+        file
         for partition in planner.partitions(reader, chain, BlockPosition(LSN(0)), BlockPosition(end))
-        for batch in planner.read(partition)
-        for content in batch["content"].to_pylist()
+        for file in unpickled(planner.read(partition))
     ]
     if not files:
         return None

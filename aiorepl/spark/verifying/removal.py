@@ -13,7 +13,7 @@ from aiorepl.formats.arrow.types import META
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import ADDED, COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, Mode, Run
-from aiorepl.spark.mirroring.limits import PART_BYTES
+from aiorepl.spark.mirroring.reducing import PART_BYTES
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 LAST_ORDINAL: Final = 2**62

@@ -29,7 +29,7 @@ from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
 from aiorepl.spark.lake.table import Mode, Rows
 from aiorepl.spark.lake.table import Table as Target
-from aiorepl.spark.mirroring.large import parts
+from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
@@ -366,7 +366,7 @@ class Verification:
             raise ConfigurationError(
                 "the table's changes are too many for this process: pass a Spark session"
             )
-        return parts(self._session(), changes, files, truncates)
+        return reduce_on_executors(self._session(), changes, files, truncates)
 
     def _lake(self, table: str) -> LakeTable | DistributedTable:
         # Read the newest version, and not the version of the mirror's last batch, because other programs may have changed the table since. A

@@ -1,0 +1,167 @@
+"""Reduces a batch's staged changes of one table: on the driver, or on executors if they are large.
+
+Executors read the staged files twice. First they look for truncates and moved rows, and sample the keys. Then they shuffle the rows
+by ranges of keys; each has all changes of some keys, reduces them, and writes the result to the staging folder: parts for the
+table's merge. If a row moved and lacks a value, the changes of its old and of its new key go to the same executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from aiorepl.spark.lake.table import Mode, Part, Run, Truncate
+from aiorepl.spark.mirroring import staged_store
+from aiorepl.spark.mirroring.executors import PICKLED_DDL, collected, map_rows, pickled, spread, unpickled
+from aiorepl.spark.mirroring.ranges import Ranges, sample
+from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
+from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
+from aiorepl.storage.opening import Location
+
+_MIB: Final = 1024 * 1024
+DRIVER_BYTES: Final = 64 * _MIB
+"""If a batch has more bytes of changes of a table, executors reduce these changes."""
+PART_BYTES: Final = 32 * _MIB
+"""The size of a part, and of a shuffled partition. A part with many changes of one key may be larger."""
+
+
+class Changes(Protocol):
+    """A batch's changes of one table in staged files; pickled to executors."""
+
+    @property
+    def staging(self) -> Location:
+        """The staging folder, which gets the parts."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
+
+    @property
+    def mode(self) -> Mode:
+        """The table's mode."""
+
+    def rows(self, file: Any) -> Iterator[pa.RecordBatch]:
+        """Read the changes of a file."""
+
+
+class Staged(Protocol):
+    """The description of a staged file; pickled to executors."""
+
+    @property
+    def memory(self) -> int:
+        """The bytes of its rows in memory, perhaps estimated."""
+
+
+class Found(NamedTuple):
+    """What some changes contribute to the division of all changes among executors.
+
+    :param linked: the keys between which rows have moved, as from ``linked_keys``.
+    :param sample: a sample of the first key column; ``None`` without keys.
+    """
+
+    truncates: tuple[Truncate, ...]
+    linked: pa.Table
+    sample: pa.Array | None
+
+    @classmethod
+    def of(cls, rows: pa.Table, keys: Sequence[str]) -> Found:
+        """Look at some changes."""
+        samples = [sample(rows[name].combine_chunks()) for name in keys[:1]]
+        return cls(tuple(truncates_of(rows)), linked_keys(rows, keys), samples[0] if samples else None)
+
+
+ReduceLarge = Callable[
+    [Changes, Sequence[Any], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
+]
+"""Reduces changes on executors, and returns the parts and all truncates, ascending."""
+
+
+def reduce_staged(
+    changes: Changes, files: Sequence[Staged], truncates: Sequence[Truncate], large: ReduceLarge
+) -> Run:
+    """Reduce the changes in some files.
+
+    :param truncates: truncates that are not in the files.
+    :param large: reduces them if they are large.
+    :raises ConfigurationError: a key is null or NaN.
+    """
+    if sum(file.memory for file in files) > DRIVER_BYTES:
+        if changes.mode == "changelog":
+            # A changelog keeps every change, so no shuffle is needed.
+            return Run(changes.keys, [Part(each.memory, partial(_as_it_is, changes, each)) for each in files])
+        return Run(changes.keys, *large(changes, files, truncates))
+    rows = pa.Table.from_batches(
+        (batch for file in files for batch in changes.rows(file)), schema=changes.schema
+    )
+    reduced = reduce_changes(rows, changes.keys, changes.mode, truncates)
+    return Run(changes.keys, reduced.parts(PART_BYTES), reduced.truncates)
+
+
+def reduce_on_executors(
+    spark: SparkSession,
+    changes: Changes,
+    files: Sequence[Staged],
+    truncates: Sequence[Truncate],
+    found: Sequence[Found] = (),
+) -> tuple[list[Part], list[Truncate]]:
+    """Reduce changes on executors; the result is that of ``ReduceLarge``.
+
+    :param found: what is known of the files; without it, executors look.
+    """
+    found = found or collected(spread(spark, files).mapInArrow(partial(_look, changes), PICKLED_DDL))
+    ascending = sorted({*truncates, *(truncate for each in found for truncate in each.truncates)})
+    routes = Routes.of((each.linked for each in found if each.linked.num_rows), changes.keys)
+    count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
+    ranges = Ranges.of([each.sample for each in found], count)
+    schema = from_arrow_schema(pa.schema([*changes.schema, *COLUMNS]))
+    rows = spread(spark, files).mapInArrow(partial(_routed, changes, routes, ranges), schema)
+    divided = divide(rows, changes.keys, count)
+    reduced = map_rows(divided, partial(_reduced, changes, ascending), PICKLED_DDL)
+    return [staged_store.part(changes.staging, *each) for each in collected(reduced)], ascending
+
+
+def _look(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for file in unpickled(batches):
+        for batch in changes.rows(file):
+            yield pickled([Found.of(pa.Table.from_batches([batch]), changes.keys)])
+
+
+def _routed(
+    changes: Changes, routes: Routes, ranges: Ranges, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read files, and append the columns of ``shuffle``."""
+    schema = pa.schema([*changes.schema, *COLUMNS])
+    for file in unpickled(batches):
+        for batch in changes.rows(file):
+            rows = batch.filter(pc.not_equal(batch["_op"], "truncate"))
+            added = columns(rows, changes.keys, routes, ranges)
+            yield pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
+
+
+def _reduced(
+    changes: Changes, truncates: Sequence[Truncate], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Reduce the changes of some keys, and write each part to a file of its own."""
+    waiting = [batch for batch in batches if batch.num_rows]
+    if not waiting:
+        return
+    rows = pa.Table.from_batches(waiting).cast(changes.schema)
+    waiting.clear()
+    for part in reduce_changes(rows, changes.keys, changes.mode, truncates).parts(PART_BYTES):
+        yield pickled([(staged_store.write(changes.staging, part.read()), part.size)])
+
+
+def _as_it_is(changes: Changes, file: Staged) -> pa.Table:
+    table = pa.Table.from_batches(changes.rows(file), schema=changes.schema)
+    return reduce_changes(table, changes.keys, changes.mode).table

@@ -1,0 +1,63 @@
+"""The staging folder: temporary files with rows of a batch, which the driver and executors share.
+
+Each attempt at a task uses new file names, so files of failed attempts are never read.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aiorepl.history import parquet
+from aiorepl.history.manifest import File
+from aiorepl.spark.lake.table import Part
+from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
+
+_SUFFIX: Final = ".parquet"
+
+
+def new_name() -> str:
+    """Return a name for a new file."""
+    return f"{uuid4().hex}{_SUFFIX}"
+
+
+def write(staging: Location, table: pa.Table) -> File:
+    """Write rows to a new file."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="lz4")
+    data, name = sink.getvalue(), new_name()
+    open_store(staging).write(name, data)
+    return File(name, 0, table.num_rows, len(data), (0, 0), (0, 0), 0, parquet.digest_of(data))
+
+
+def batches(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Decode the contents of a file, about a row group in memory at a time."""
+    opened = pq.ParquetFile(pa.BufferReader(data))
+    for group in range(opened.num_row_groups):
+        yield from opened.read_row_group(group).combine_chunks().to_batches()
+
+
+def part(staging: Location, file: File, memory: int) -> Part:
+    """Return a file as a part.
+
+    :param memory: the bytes of its rows in memory.
+    """
+    return Part(memory, partial(_read, staging, file))
+
+
+def clean(store: Store) -> None:
+    """Delete all files. Their batches were applied, or will be staged again. Raises OSError."""
+    for name in store.names():
+        if name.endswith(_SUFFIX):
+            store.delete(name)
+
+
+def _read(staging: Location, file: File) -> pa.Table:
+    return pq.read_table(pa.BufferReader(parquet.read(open_store(staging), file)))
