@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.history.catalog import read_history, read_sealed, read_tables
-from aiorepl.history.manifest import File, History, Table
+from aiorepl.history.manifest import File, Table
 from aiorepl.history.opening import open_history
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.reading.compacted_plan import reaches
 from aiorepl.storage.opening import Location
 
 # A smaller range is not read from the history, because that takes reading lists, and files with rows outside the range.
@@ -52,7 +53,7 @@ def compacted_files(
         return None
     store = open_history(journal)
     found = read_history(store)
-    if found is None or not _reaches(found[0], chain, start.lsn):
+    if found is None or not reaches(found[0].start, found[0].end.lsn, chain, start.lsn):
         return None
     listed = read_tables(store, None)
     assert listed is not None
@@ -87,7 +88,10 @@ def compacted_files(
 def covers(journal: Location, chain: Chain, lsn: LSN) -> bool:
     """Whether the history, together with the segments, has everything after ``lsn``."""
     found = read_history(open_history(journal))
-    return found is not None and _reaches(found[0], chain, lsn) and found[0].end.lsn >= chain.start_lsn
+    if found is None:
+        return False
+    history, _ = found
+    return reaches(history.start, history.end.lsn, chain, lsn) and history.end.lsn >= chain.start_lsn
 
 
 def history_start(journal: Location, chain: Chain) -> LSN | None:
@@ -96,20 +100,3 @@ def history_start(journal: Location, chain: Chain) -> LSN | None:
     if found is None or not found[0].start < chain.start_lsn <= found[0].end.lsn:
         return None
     return ZERO if found[0].start <= chain.identity.start_lsn else found[0].start
-
-
-def within(found: Compacted, start: LSN, max_bytes: int) -> LSN:
-    """Return the LSN after about ``max_bytes`` of files, and after at least one whole transaction."""
-    size = 0
-    for file in sorted(found.files, key=lambda each: each.file.last):
-        size += file.file.size
-        # A transaction ends after its commit LSN.
-        after = LSN(file.file.last[0] + 1)
-        if size >= max_bytes and start < after < found.end:
-            return after
-    return found.end
-
-
-def _reaches(history: History, chain: Chain, lsn: LSN) -> bool:
-    # LSN 0 stands for the journal's start.
-    return history.start <= max(lsn, chain.identity.start_lsn) < history.end.lsn

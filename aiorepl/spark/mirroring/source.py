@@ -24,11 +24,12 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.batch import Head
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
-from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start, within
+from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
+from aiorepl.spark.reading.compacted_plan import latest_compacted
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
@@ -151,7 +152,8 @@ class MirrorPlanner(Planner):
         if start.lsn < kept:
             found = compacted_files(self.options.journal, chain, start, BlockPosition(until), self._wanted)
             if found is not None:
-                return BlockPosition(within(found, start.lsn, max_bytes))
+                files = [each.file for each in found.files]
+                return BlockPosition(latest_compacted(files, start.lsn, max_bytes, found.end))
         reached = super().latest(reader, chain, start, max_bytes, until)
         if self._staging.whole_transactions and (reached.part or reached.block):
             return BlockPosition(next(chain.walk(reached.lsn)).last_end_lsn)

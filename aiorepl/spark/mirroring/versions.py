@@ -7,12 +7,11 @@ rows have the value that they have in PostgreSQL. A dropped column keeps its val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.arrow.collected import BEFORE, attribute_of
@@ -24,9 +23,9 @@ from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
 from aiorepl.spark.mirroring.defaults import default
+from aiorepl.spark.reading.columns import renamed, with_missing
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}
-_GONE: Final = pa.array(["delete", "truncate"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +126,17 @@ class Common:
                 'correct it in the source, or mirror it as null with unrepresentable="null"'
             )
         sources = self._sources[version.digest]
-        gone = pc.is_in(batch.column("_op"), value_set=_GONE)
         dropped = self._dropped[version.digest]
         arrays = [
             pa.nulls(batch.num_rows, column.kind)
             if column.name in dropped
-            else self._array(column, sources.get(column.name), batch, gone)
+            else self._array(column, sources.get(column.name), batch)
             for column in self._columns
         ]
         metadata = {name: batch.column(name) for name in META.names}
-        metadata["_unchanged"] = _renamed(metadata["_unchanged"], sources)
+        metadata["_unchanged"] = renamed(
+            metadata["_unchanged"], {there: name for name, there in sources.items() if name != there}
+        )
         if dropped:
             # An update leaves the target's value of a dropped column as it is.
             metadata["_unchanged"] = pa.array(
@@ -156,15 +156,14 @@ class Common:
         metadata = [batch.column(name) for name in META.names]
         return pa.RecordBatch.from_arrays([*nothing, *metadata], schema=self.rows)
 
-    def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch, gone: Any) -> Any:
+    def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch) -> Any:
         if source is not None:
             found = batch.column(source)
             return found if found.type == column.kind else in_type(found, column.kind)
         default = self.defaults.get(column.name)
         if default is None:
             return pa.nulls(batch.num_rows, column.kind)
-        # A delete has values in its key columns only, and a truncate has none.
-        return pa.repeat(default, 1).take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
+        return with_missing(pa.repeat(default, 1), batch.column("_op"))
 
     def _source(self, version: Version) -> dict[str, str]:
         """Return, by common column, the column's name in a version."""
@@ -174,17 +173,6 @@ class Common:
         found = _match(self._columns, wanted)
         assert found is not None
         return found.name
-
-
-def _renamed(lists: Any, sources: Mapping[str, str]) -> Any:
-    """Replace the names in ``_unchanged`` by the columns' present names."""
-    if all(name == source for name, source in sources.items()) or not len(lists.values):
-        return lists
-    now = pa.array(list(sources))
-    indexes = pc.index_in(lists.flatten(), value_set=pa.array(list(sources.values())))
-    offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets])
-    return pa.ListArray.from_arrays(offsets, now.take(indexes), type=lists.type)
 
 
 def relation_of(version: Version) -> Relation:

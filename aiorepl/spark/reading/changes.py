@@ -24,13 +24,13 @@ from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
+from aiorepl.spark.reading.columns import GONE
 from aiorepl.spark.reading.compacted_plan import covering
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
-from aiorepl.spark.reading.typed import GONE
 from aiorepl.spark.session.identifiers import quoted
 from aiorepl.storage.objects.location import ObjectStore
 

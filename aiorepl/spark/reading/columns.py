@@ -1,15 +1,20 @@
-"""Converts a table's column to the Arrow type that the query wants. Runs on executors."""
+"""Converts the columns of a table's rows to those that a query or a mirror wants. Runs on executors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aiorepl.errors import DataError
 from aiorepl.formats.arrow.columns import Convert, Raw, Unrepresentable, converter
+from aiorepl.formats.arrow.constants import texts
 from aiorepl.values.registry import Types
+
+GONE: Final = texts(("delete", "truncate"))
+"""The operations of rows that have values only in the key's columns."""
 
 
 def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
@@ -35,3 +40,28 @@ def unfit(name: str, oid: int, types: Types, wanted: pa.DataType) -> DataError:
         f"{name}: a value of type {types.info(oid) or oid} does not fit into {wanted}: read the column as string with "
         ".schema(...), or set the option unrepresentable to null"
     )
+
+
+def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
+    """Return a column that the table did not have when the rows were written.
+
+    :param value: the default with which the column was added, as an array of one element.
+    :param operations: the rows' operations. A delete has values only in the key's columns, and a truncate has none.
+    """
+    gone = pc.is_in(operations, value_set=GONE)
+    return value.take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
+
+
+def renamed(lists: Any, names: Mapping[str, str]) -> Any:
+    """Return ``_unchanged`` with the columns' present names.
+
+    :param names: by a column's name in the rows, its present name; other columns keep their names.
+    """
+    if not names or not len(lists.values):
+        return lists
+    flat = pc.list_flatten(lists)
+    indexes = pc.index_in(flat, value_set=texts(names))
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    values = pc.coalesce(texts(names.values()).take(indexes), flat)
+    return pa.ListArray.from_arrays(offsets, values, type=lists.type)

@@ -6,12 +6,12 @@ for compaction. So no row is missing between the two, and each LSN belongs to ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.history import HistoryFile, HistoryFiles, files
+from aiorepl.history.manifest import File
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
@@ -28,9 +28,13 @@ def covering(
 ) -> HistoryFiles | None:
     """List the files of a table's history after ``lsn``; ``None`` if the history does not have everything after ``lsn``."""
     found = files(journal, table.schema, table.name, after=lsn, until=until)
+    return found if found is not None and reaches(found.start, found.end, chain, lsn) else None
+
+
+def reaches(start: LSN, end: LSN, chain: Chain, lsn: LSN) -> bool:
+    """Whether a history from ``start`` to ``end`` has what follows ``lsn``."""
     # LSN 0 stands for the journal's start.
-    first = max(lsn, chain.identity.start_lsn)
-    return None if found is None or not found.start <= first < found.end else found
+    return start <= max(lsn, chain.identity.start_lsn) < end
 
 
 def from_history(
@@ -79,19 +83,17 @@ def spans(found: HistoryFiles, start: LSN, end: LSN, partition_bytes: int) -> It
         yield tuple(chosen)
 
 
-def latest_compacted(found: HistoryFiles, start: LSN, max_bytes: int, until: LSN) -> LSN:
+def latest_compacted(files: Iterable[HistoryFile | File], start: LSN, max_bytes: int, end: LSN) -> LSN:
     """Return the LSN after about ``max_bytes`` of files, and after at least one whole transaction.
 
-    :param found: the files after ``start``.
-    :param until: not after this LSN.
+    :param files: the files with changes after ``start``, in any order.
+    :param end: the end of their changes; the result is not after it.
     """
     size = 0
-    last = min(found.end, until)
-    for file, following in zip_longest(found.files, found.files[1:]):
+    for file in sorted(files, key=lambda each: each.last):
         size += file.size
-        ended = following is None or following.first[0] > file.last[0]
-        # A transaction ends after its commit LSN.
+        # A transaction ends after its commit LSN. The next file may have its last rows, and is read again for later ones.
         after = LSN(file.last[0] + 1)
-        if size >= max_bytes and ended and start < after < last:
+        if size >= max_bytes and start < after < end:
             return after
-    return last
+    return end

@@ -18,9 +18,9 @@ from aiorepl.formats.arrow.columns import Convert
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
-from aiorepl.spark.reading.columns import column
+from aiorepl.spark.reading.columns import column, renamed, with_missing
 from aiorepl.spark.reading.moved_keys import BEFORE
-from aiorepl.spark.reading.typed import Typed, with_missing
+from aiorepl.spark.reading.typed import Typed
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
@@ -102,7 +102,7 @@ class FileColumns:
             elif each.name in missing:
                 arrays.append(with_missing(missing[each.name], batch["_op"]))
             elif each.name == "_unchanged":
-                arrays.append(self._unchanged(batch["_unchanged"]).cast(each.type))
+                arrays.append(renamed(batch["_unchanged"], self.renamed).cast(each.type))
             elif each.name in _META:
                 arrays.append(batch[each.name].cast(each.type))
             else:
@@ -147,13 +147,6 @@ class FileColumns:
     def _converter(self, index: int, oid: int, wanted: pa.DataType) -> Convert:
         name = f"{self.relation}.{self.relation.columns[index].name}"
         return column(name, oid, self._types, wanted, null=self._typed.null)
-
-    def _unchanged(self, lists: Any) -> Any:
-        """Return ``_unchanged`` with the columns' present names."""
-        if not self.renamed or not len(lists.values):
-            return lists
-        names = [self.renamed.get(name, name) for name in lists.values.to_pylist()]
-        return pa.ListArray.from_arrays(lists.offsets, pa.array(names, pa.string()))
 
 
 _META: Final = ("_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts", "_unchanged")

@@ -176,7 +176,9 @@ class Planner:
         if table is not None and start.lsn < chain.start_lsn:
             found = covering(self.options.journal, table, chain, start.lsn)
             if found is not None:
-                return BlockPosition(latest_compacted(found, start.lsn, max_bytes, until))
+                return BlockPosition(
+                    latest_compacted(found.files, start.lsn, max_bytes, min(found.end, until))
+                )
         return latest(reader, chain, start, max_bytes, until)
 
     def partitions(

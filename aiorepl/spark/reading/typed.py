@@ -26,16 +26,13 @@ from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.blocks import Span, TableName
-from aiorepl.spark.reading.columns import column, unfit
+from aiorepl.spark.reading.columns import column, unfit, with_missing
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-
-GONE: Final = texts(("delete", "truncate"))
-"""The operations of rows that have values only in the key's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +137,6 @@ class Typed:
                 yield from rows.take()
         rows.settle()
         yield from rows.take()
-
-
-def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
-    """Return a column that the table did not have when the rows were written.
-
-    :param value: the default with which the column was added, as an array of one element.
-    :param operations: the rows' operations. A delete has values only in the key's columns, and a truncate has none.
-    """
-    gone = pc.is_in(operations, value_set=GONE)
-    return value.take(pc.if_else(gone, pa.scalar(None, pa.int32()), 0))
 
 
 class _Layout:
