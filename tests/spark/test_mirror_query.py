@@ -13,7 +13,11 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import Mirror, MirroredTables, mirror
 from aiorepl.spark.mirroring import reducing
+from aiorepl.spark.mirroring.changes import MirrorChanges
+from aiorepl.spark.mirroring.versions import Common
 from aiorepl.testing.messages import column
+
+from .batches import Lake
 
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
@@ -63,6 +67,25 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = {str(jobs.apply(number).description()) for number in range(jobs.size())}
     assert {"Some(public.t batch 0)", "Some(public.u batch 0)"} <= described
+
+
+def test_nothing_left_for_executors(spark, journal, tmp_path) -> None:
+    """Executors make no part of changes that a table has already."""
+    t = journal.stream.table("t", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"), t.insert("2", "b"))
+    journal.write()
+    mirror = Lake(tmp_path, journal)
+    batch = mirror.stage()
+    assert batch is not None
+    common = Common("public.t", [file.version for file in batch.files])
+    last = batch.files[-1].file.last
+    for after, rows in ((None, 2), (last, 0)):
+        changes = MirrorChanges(
+            str(journal.folder), mirror.staging.staging, common, ("id",), "current", False, after
+        )
+        parts, truncates = reducing.reduce_on_executors(spark, changes, batch.files, [])
+        assert sum(part.read().num_rows for part in parts) == rows
+        assert truncates == []
 
 
 def test_documentation(spark, journal, tmp_path, capsys) -> None:

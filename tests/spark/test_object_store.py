@@ -1,4 +1,4 @@
-"""A journal in an object store, read by Spark."""
+"""A journal in an object store, read by Spark, and a table there, written by it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import contextlib
 import io
 
 import pytest
+from deltalake import DeltaTable
 
 from aiorepl.history.opening import open_compaction
 from aiorepl.journal import Cursors, JournalSink
 from aiorepl.sink import Batch, SinkContext
-from aiorepl.spark import changes
+from aiorepl.spark import apply_changes, changes
+from aiorepl.spark.mirroring import reducing
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 
@@ -69,3 +71,23 @@ def test_a_query_and_its_restarts(spark, bucket, layer, fault, tmp_path):
     written = "".join(path.read_text(errors="replace") for path in checkpoint.rglob("*") if path.is_file())
     assert place.url in str(expired.value)
     assert SECRET not in said.getvalue() + written + repr(batch) + str(expired.value)
+
+
+@pytest.mark.parametrize("most", [2**30, 0])
+def test_staged_rows_of_a_table(spark, bucket, monkeypatch, most):
+    """``apply_changes`` stages rows beside a table in an object store, with deltalake's options, and deletes them."""
+    monkeypatch.setattr(reducing, "DRIVER_BYTES", most)
+    storage = {f"AWS_{name.upper()}": value for name, value in bucket.location().config.items()}
+    storage |= {"aws_allow_http": "true", "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}
+    target = f"{bucket.location().url}/lake/t"
+    rows = spark.range(5).selectExpr(
+        "id",
+        "'insert' AS _op",
+        "id AS _commit_lsn",
+        "0L AS _ordinal",
+        "cast(null AS array<string>) AS _unchanged",
+    )
+    apply_changes(rows, target, ["id"], storage_options=storage)
+    found = DeltaTable(target, storage_options=storage).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == list(range(5))
+    assert not [name for name in bucket.names() if "_staging" in name]

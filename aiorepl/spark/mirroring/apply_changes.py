@@ -151,6 +151,7 @@ class _Batches:
         if self._application is None:
             self._application = self._query(batch)
             self._clean()
+            open_store(self._staging).clean()
         if self._table.applied(self._application, number):
             # If the checkpoint lost the batch's plan, Spark has planned the batch again, perhaps with a later end.
             after = reached(self._table, self._application)
@@ -175,9 +176,7 @@ class _Batches:
             self._clean()
 
     def _clean(self) -> None:
-        store = open_store(self._staging)
-        staged_store.clean(store)
-        store.clean()
+        staged_store.clean(open_store(self._staging))
 
     def _query(self, batch: DataFrame) -> str:
         # The checkpoint keeps the query's id. A new checkpoint, whose batch numbers start again, has another id. Spark reads the

@@ -121,6 +121,9 @@ def reduce_on_executors(
     """
     found = found or collected(spread(spark, files).mapInArrow(partial(_look, changes), PICKLED_DDL))
     ascending = sorted({*truncates, *(truncate for each in found for truncate in each.truncates)})
+    if not found:
+        # The table has all of these changes already.
+        return [], ascending
     routes = Routes.of((each.linked for each in found if each.linked.num_rows), changes.keys)
     count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
     ranges = Ranges.of([each.sample for each in found], count)
