@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import KafkaError
 from broker import AWAY, Broker
+from standstill import standstill
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
@@ -174,7 +175,7 @@ class KafkaBroker(Broker):
 
     async def _administer(self, step: Callable[[AIOKafkaAdminClient], Awaitable[bool]]) -> None:
         """Repeat a step until it returns true, because the broker may just have been started."""
-        async with asyncio.timeout(_ANSWERS_SECONDS):
+        async with standstill(_ANSWERS_SECONDS):
             while True:
                 admin = AIOKafkaAdminClient(bootstrap_servers=self.server.url)
                 with contextlib.suppress(KafkaError):

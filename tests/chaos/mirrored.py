@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from program import Program
+from standstill import standstill
 
 from aiorepl import AioreplError
 from aiorepl.journal import JournalReader
@@ -67,12 +68,12 @@ _DISK_BYTES = 200_000_000
 _FULL = (2.0, 2.0, 4.0)
 _ROOM = 1.0
 # Seconds for the start of Java, for a kill at a point, for a query after its workers were killed, for the batches of a life whose state
-# is put back, and for the last life.
+# is put back, and without progress in the last life.
 _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
 _PUT_BACK = 200.0
-_ENDS = 600.0
+_STANDS_STILL = 300.0
 _MAX_BYTES = (5_000, 100_000, 2**28)
 _STATE = ("_checkpoint", "_aiorepl")
 # Ends with the suite, even if that is killed.
@@ -205,6 +206,15 @@ class MirrorLives:
                 shutil.rmtree(self._target / name)
                 shutil.copytree(self._folder / "copy of state" / name, self._target / name)
 
+    @property
+    def progress(self) -> object:
+        """A state that changes with each batch, and with each table of a batch."""
+        latest = 0
+        for path, *_ in os.walk(self._target):
+            with contextlib.suppress(FileNotFoundError):
+                latest = max(latest, Path(path).stat().st_mtime_ns)
+        return latest
+
     def close(self) -> None:
         """Remove the disk, if the mirror has its own. Keep its files if there are violations."""
         if self._disk:
@@ -226,10 +236,10 @@ class MirrorLives:
             return
         process = await self._start(once=True)
         try:
-            async with asyncio.timeout(_ENDS):
+            async with standstill(_STANDS_STILL, lambda: self.progress):
                 await process.wait()
         except TimeoutError:
-            self.violations.append(f"it does not reach the end of the journal within {_ENDS:.0f} s")
+            self.violations.append("it does not reach the end of the journal, and nothing goes on any more")
         else:
             if process.returncode:
                 self.violations.append(f"it does not reach the end of the journal: {self._last_error()}")
@@ -247,7 +257,7 @@ class MirrorLives:
         started: list[int] = []
         try:
             assert process.stdout is not None
-            async with asyncio.timeout(_STARTS):
+            async with standstill(_STARTS):
                 with self._load(life.get("load", 0)):
                     line = await process.stdout.readline()
             self._lost = int(line or self._lost)

@@ -26,6 +26,7 @@ from receiver import Receiver
 from renamed import RenamedColumn
 from report import Outcome
 from sabotage import OF_MIRRORS
+from standstill import standstill
 from starter import UNAVAILABLE, Starter
 from strikes import SECOND, Striker
 from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
@@ -37,18 +38,22 @@ from aiorepl.journal.verification import problems
 from aiorepl.storage.opening import Location
 from aiorepl.verify import Mixture, Workload, tables
 
-# Time limits for catching up and for a whole round, in seconds, and the rows that take another second.
-DEADLINE = 240.0
-LONGEST = 480.0
+# Seconds without progress: while the consumers catch up, and in a whole round; and the rows that take another second.
+CATCHES_UP = 120.0
+STANDS_STILL = 300.0
 _ROWS_PER_SECOND = 2_000
-# A mirror's Java starts up to four times.
-LONGEST_WITH_MIRROR = 1200.0
+# While a mirror's Java starts, nothing shows its progress.
+STANDS_STILL_WITH_MIRROR = 600.0
+# Seconds for a round, even if something goes on.
+LONGEST = 3600.0
 # Seconds to wait for the start of a stream.
 _STARTED = 10.0
 # Seconds until the first rows of a snapshot are durable.
 _STAYS = 120.0
-# Seconds in which the state of one table of a snapshot must change, on a loaded machine.
-_STANDSTILL = 60.0
+# Seconds in which the state of one table of a snapshot must change.
+_TABLE_STANDS_STILL = 60.0
+# Seconds in which a process ends that is asked to.
+_STOPS = 60.0
 # Seconds until a broker that was started again answers.
 _ANSWERS = 120.0
 # How often the process may fail to start without a fault.
@@ -145,6 +150,7 @@ class Round:
             self._starter.run_second,
         )
         self._connections: dict[str, Any] = {}
+        self._workload: Workload | None = None
         self._confirmed: LSN | None = None
         self._longer = program.mixture.get("rows", 0) / _ROWS_PER_SECOND
         # Whether the writers may write.
@@ -156,14 +162,12 @@ class Round:
         """Run the program, and drop everything that it created on the server."""
         began = time.monotonic()
         try:
-            longest = LONGEST if self._mirror is None else LONGEST_WITH_MIRROR
-            async with asyncio.timeout(longest + self._longer):
+            most = STANDS_STILL if self._mirror is None else STANDS_STILL_WITH_MIRROR
+            async with standstill(LONGEST + self._longer), standstill(most + self._longer, self._progress):
                 await self._run()
         except TimeoutError:
             seconds = time.monotonic() - began
-            self._outcome.violations.append(
-                f"something took longer than its time limit, after {seconds:.0f} s"
-            )
+            self._outcome.violations.append(f"nothing goes on any more, after {seconds:.0f} s")
         except (ValueError, AioreplError) as error:
             # The files on disk cannot be read.
             self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
@@ -180,7 +184,7 @@ class Round:
         await self._receiver.listener.listen()
         target = contextlib.nullcontext() if self._target_cluster is None else self._target_cluster
         async with self._cluster, target, self._reached(), self._database():
-            workload = Workload(
+            workload = self._workload = Workload(
                 self._dsn,
                 seed=self._program.seed,
                 writers=self._program.writers,
@@ -381,6 +385,17 @@ class Round:
         for watch in self._watches.values():
             watch.crashed()
 
+    def _progress(self) -> object:
+        """Return a state that changes while anything goes on: what repeats for ever, such as attempts, does not change it."""
+        return (
+            [watch.progress for watch in self._watches.values()],
+            None if self._workload is None else self._workload.changes,
+            self._outcome.faults.total(),
+            self._outcome.ends.total(),
+            self._told().get("tables"),
+            None if self._mirror is None else self._mirror.progress,
+        )
+
     def _struck(self, fault: str) -> None:
         self._outcome.faults[fault] += 1
 
@@ -480,7 +495,7 @@ class Round:
 
     async def _poll_again(self, watch: BrokerWatch) -> None:
         """Read all that a broker has stored; it may just have been started."""
-        async with asyncio.timeout(_ANSWERS):
+        async with standstill(_ANSWERS):
             while True:
                 with contextlib.suppress(*self._away):
                     await watch.poll()
@@ -489,17 +504,17 @@ class Round:
 
     async def _require_progress(self, process: Process) -> None:
         """Wait until all tables of a snapshot were read. Clients wait for locks of them, and must not make the snapshot wait for ever."""
-        states, since = dict[str, str](), time.monotonic()
-        while process.returncode is None and not (states and set(states.values()) <= {"complete"}):
-            # Nothing is told while the file is being written.
-            if (found := self._told().get("tables", states)) != states:
-                states, since = found, time.monotonic()
-            elif time.monotonic() > since + _STANDSTILL:
-                self._outcome.violations.append(
-                    f"no table of the snapshot is read any more while clients wait for locks, after {_STANDSTILL:.0f} s"
-                )
-                return
-            await asyncio.sleep(0.1)
+        states = dict[str, str]()
+        try:
+            async with standstill(_TABLE_STANDS_STILL, lambda: states):
+                while process.returncode is None and not (states and set(states.values()) <= {"complete"}):
+                    # Nothing is told while the file is being written.
+                    states = self._told().get("tables", states)
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            self._outcome.violations.append(
+                "no table of the snapshot is read any more while clients wait for locks"
+            )
 
     async def _verify_journal(self) -> None:
         """Verify every file of the journal, as the end of a process has left them."""
@@ -518,7 +533,9 @@ class Round:
             return
         self._outcome.faults["stop under load"] += 1
         process.ask_to_stop()
-        await asyncio.wait({ended}, timeout=60)
+        with contextlib.suppress(TimeoutError):
+            async with standstill(_STOPS, self._progress):
+                await asyncio.wait({ended})
         if not ended.done():
             self._outcome.violations.append("the process does not stop when it is asked to")
             process.kill()
@@ -545,7 +562,7 @@ class Round:
         for _ in range(_STARTS):
             process = await self._start(_OVERTAKEN)
             try:
-                async with asyncio.timeout(DEADLINE + self._longer):
+                async with standstill(CATCHES_UP + self._longer, self._progress):
                     while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
                     if "late standby" in self._program.aftermath and not self._cluster.held_back:

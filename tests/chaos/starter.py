@@ -20,6 +20,7 @@ from ends import Ends
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
+from standstill import standstill
 
 UNAVAILABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The errors of the suite's own connections to a server that faults strike."""
@@ -136,7 +137,7 @@ class Starter:
 
     async def free(self) -> None:
         """Wait until the server answers and has released the slot."""
-        async with asyncio.timeout(_FREE):
+        async with standstill(_FREE):
             while True:
                 with contextlib.suppress(*UNAVAILABLE):
                     connection = await asyncpg.connect(self._cluster.dsn_for())

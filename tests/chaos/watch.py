@@ -52,6 +52,12 @@ class Watch:
         """The transactions whose ledger row was delivered."""
         self.violations: list[str] = []
         self._confirmed = confirmed
+        self._furthest = (0, 0)
+
+    @property
+    def progress(self) -> object:
+        """A state that changes with each new change; those that come again do not change it."""
+        return self._furthest, len(self.ledger)
 
     def look(self) -> None:
         """Add the changes that became durable since the last call."""
@@ -80,6 +86,7 @@ class Watch:
         if change.kind == "message" and change.tables != (SCHEMA,):
             return  # a signal
         self.log.append(change)
+        self._furthest = max(self._furthest, change.identity)
         if change.tables == ("ledger",) and change.new is not None:
             self.ledger.add((change.new["writer"], change.new["number"]))
 
@@ -257,6 +264,11 @@ class TableWatch(Watch):
         self._name = name
         self._durable = durable
         self._first: LSN | None = None
+        self._rows = 0
+
+    @property
+    def progress(self) -> object:
+        return self._rows
 
     def _look(self) -> None:
         """Do nothing: there is no log."""
@@ -276,6 +288,7 @@ class TableWatch(Watch):
             if position is None or LSN.parse(position) < confirmed:
                 self.violations.append(f"{confirmed} is confirmed, and the target is at {position}")
                 self._durable = False  # say it once
+        self._rows = await connection.fetchval(f"SELECT count(*) FROM {SCHEMA}.ledger")
         rows = await connection.fetch(f"SELECT writer, number FROM {SCHEMA}.ledger WHERE writer = 0")
         self.ledger.update((row["writer"], row["number"]) for row in rows)
 
