@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiorepl.errors import ProtocolError
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
-from aiorepl.transactions.control_messages import is_control
+from aiorepl.transactions.control_messages import is_control, without_content
 from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, DoubtfulMessages, Pending
 from aiorepl.transactions.replay import ReplayFilter
@@ -28,6 +29,8 @@ from aiorepl.transactions.states import TRANSITIONS, State, guard
 from aiorepl.transactions.trace import TraceContext, traced
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
+
+_log = logger("aiorepl.snapshot")
 
 # A C number in the compiled form.
 _OVERHEAD = OVERHEAD
@@ -246,6 +249,15 @@ class Assembler:
         elif self._state is State.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
         else:
+            emptied = without_content(message)
+            if emptied is not None:
+                _log.warning(
+                    "the transactional message %s at %s is ignored, and its content is not delivered: write it again with "
+                    "transactional = false, the first argument of pg_logical_emit_message",
+                    message.prefix,
+                    LSN(message.lsn),
+                )
+                message = emptied
             self._take_trace(message)
             if self._user_messages:
                 if self._pending is not None:

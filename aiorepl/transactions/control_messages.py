@@ -21,6 +21,17 @@ def is_control(message: m.Message) -> bool:
     return not message.transactional and message.prefix in _PREFIXES
 
 
+def without_content(message: m.Message) -> m.Message | None:
+    """Return a transactional message with the prefix of a control message, without its content; ``None`` for any other message.
+
+    Such a message has no effect, but it keeps its ordinal. The condition of a signal may have values that no sink or journal may have.
+    """
+    if not message.transactional or message.prefix not in _PREFIXES or not message.content:
+        return None
+    head = message.payload[: -len(message.content) - 4]
+    return message._replace(content=b"", payload=head + bytes(4))
+
+
 def fields_of(content: bytes) -> dict[str, Any]:
     """Parse the content of a watermark or signal, which any role of the database may have written.
 

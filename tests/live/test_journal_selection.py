@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,28 @@ async def test_a_pattern_that_matches_nothing(published, tmp_path):
     selection = Selection(mask=("public.items.nme",), secret="s")
     with pytest.raises(ConfigurationError, match=r"sink journal: mask: 'public.items.nme' matches no column"):
         await Pipeline(published.source(), journal=tmp_path / "journal", journal_selection=selection).run()
+
+
+async def test_a_transactional_signal(published, tmp_path):
+    """A signal that was written as a transactional message has no effect, and its condition is in no file of the journal."""
+    await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text, password text)")
+    sink = MemorySink()
+    running = Pipeline(
+        published.source(messages=True),
+        {"sink": sink},
+        journal=tmp_path / "journal",
+        journal_selection=SELECTION,
+        snapshot=True,
+        batches=BatchPolicy(flush_seconds=0.02),
+    )
+    async with running:
+        signal = {"slot": published.slot, "snapshot": ["public.people"], "where": f"email = '{SECRET}'"}
+        for prefix in ("aiorepl.signal", "aiorepl.snapshot"):
+            await published.connection.fetchval(
+                "SELECT pg_logical_emit_message(true, $1, $2)", prefix, json.dumps(signal)
+            )
+        await published.execute(f"INSERT INTO people VALUES (1, '{SECRET}')")
+        await sink.wait_for_changes(3)
+
+    assert [("message", b""), ("message", b"")] == [(each.kind, each.content) for each in sink.changes[:2]]
+    assert [] == leaks(tmp_path)

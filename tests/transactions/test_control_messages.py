@@ -44,3 +44,33 @@ def test_control_messages(wired, prefix):
     assert (0x30, prefix) == (part.end_lsn, part.changes[0].prefix)
     (part,) = silent.feed(BEGIN, build.message(lsn=0x8, prefix=prefix), COMMIT)
     assert [] == list(part.changes)
+
+
+@pytest.mark.parametrize("prefix", [WATERMARK, SIGNAL])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_transactional_control_message(wired, shape, caplog, prefix, streamed):
+    """It has no effect, and its content neither arrives nor is logged. It keeps its ordinal, so that positions stay valid."""
+    loud, xid = wired(messages=True), 3 if streamed else None
+    content = b'{"slot": "s", "snapshot": ["public.people"], "where": "email = \'secret\'"}'
+    sent = build.message(lsn=0x8, prefix=prefix, content=content, xid=xid)
+    row = build.insert(relation=7, new=["1", "a"], xid=xid)
+    if streamed:
+        begun, stopped = build.stream_start(xid=3, first_segment=True), build.stream_stop()
+        loud.feed(begun, sent, row, stopped)
+        slices = loud.feed(build.stream_commit(xid=3, commit_lsn=0x10, end_lsn=0x20))
+    else:
+        slices = loud.feed(BEGIN, sent, row, COMMIT)
+
+    assert [(0x10, [0, 1], True, 0x20)] == shape(slices)
+    message = next(iter(slices[0].changes))
+    assert (prefix, b"") == (message.prefix, message.content)
+    assert build.message(lsn=0x8, prefix=prefix, xid=xid) == message.message.payload
+    assert "transactional = false" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_warning_without_messages(wired, caplog):
+    """A pipeline that does not ask for messages warns, too; messages of users are no reason for a warning."""
+    wired(messages=False).feed(BEGIN, NOTE, build.message(lsn=0x8, prefix=SIGNAL, content=b"{}"), COMMIT)
+
+    assert 1 == len(caplog.records)
