@@ -43,6 +43,11 @@ class CuttingProxy:
         """The port."""
         return self._listener.port
 
+    @property
+    def open(self) -> int:
+        """The number of open connections. A connection stays open until its server has read what a client that has ended had sent."""
+        return len(self._links)
+
     def dsn_for(self, dsn: str) -> str:
         """Return the DSN with this proxy as its host."""
         parts = urlsplit(dsn)

@@ -21,7 +21,7 @@ from processes import Process
 from standstill import standstill
 from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch
 
-from aiorepl import LSN
+from aiorepl import LSN, errors
 from aiorepl.cancellation import cancel_and_wait
 from aiorepl.journal import JournalReader
 from aiorepl.storage.opening import Location
@@ -42,7 +42,7 @@ REMEDIES = ("resnapshot", "accept_gap")
 # Seconds for a refusal, and for the start that continues.
 _REFUSED = 60.0
 _GOES_ON = 60.0
-_REFUSALS = ("SlotError", "JournalError", "DamagedJournal", "ConfigurationError")
+_REFUSALS = (errors.SlotError, errors.JournalError, errors.ConfigurationError)
 
 
 class Aftermath:
@@ -98,7 +98,8 @@ class Aftermath:
             self.violations.append(f"after the damage {damage!r}, a start was not refused")
             return
         error = self._last_error()
-        if error.partition(":")[0] not in _REFUSALS or not (self._slot in error or "journal" in error):
+        kind = getattr(errors, error.partition(":")[0], object)
+        if not issubclass(kind, _REFUSALS) or not (self._slot in error or "journal" in error):
             self.violations.append(f"the refusal after the damage {damage!r} is not clear: {error}")
         if self._seen() != seen:
             self.violations.append(f"after the damage {damage!r}, changes were delivered before the refusal")

@@ -82,6 +82,9 @@ class Broker(ABC):
             await asyncio.sleep(size * _AWAY_SECONDS)
             await self._start()
 
+    async def emptied(self) -> None:  # noqa: B027 - Kafka's records of ended processes are known by their transactions
+        """Wait until the broker has read what ended processes had sent."""
+
     @abstractmethod
     def _cut(self) -> None:
         """Cut all connections of the sinks."""
@@ -106,6 +109,10 @@ class ProxiedBroker(Broker):
 
     async def prepare(self, sink: str, drawn: Mapping[str, Any]) -> None:
         """Do nothing: the sink creates its stream."""
+
+    async def emptied(self) -> None:
+        while self.proxy.open:
+            await asyncio.sleep(0.01)
 
     def _cut(self) -> None:
         self.proxy.cut()

@@ -494,8 +494,9 @@ class Round:
             watch.restarted()
 
     async def _poll_again(self, watch: BrokerWatch) -> None:
-        """Read all that a broker has stored; it may just have been started."""
+        """Read all that a broker has stored from processes that have ended; it may just have been started."""
         async with standstill(_ANSWERS):
+            await watch.emptied()
             while True:
                 with contextlib.suppress(*self._away):
                     await watch.poll()

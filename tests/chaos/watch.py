@@ -238,6 +238,10 @@ class BrokerWatch(Watch):
     def look(self) -> None:
         """Do nothing: ``poll`` reads the log."""
 
+    async def emptied(self) -> None:
+        """Wait until nothing that an ended process had sent is on the way to the broker."""
+        await self._broker.emptied()
+
     async def poll(self) -> None:
         """Add the changes that the broker has stored since the last call.
 
