@@ -16,6 +16,7 @@ import sys
 from aiorepl import Pipeline, Source
 from aiorepl.journal.metadata_files import POSITION, MetadataFiles
 from aiorepl.snapshot.ledger.file import LedgerFile
+from aiorepl.snapshot.ledger.ledger import ChunkLedger
 from aiorepl.storage.local import LocalStore
 
 
@@ -33,7 +34,16 @@ def main(dsn: str, slot: str, folder: str, end: str) -> None:
         if any(table.oid in complete and not table.delivered and not table.done for table in ledger.tables):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    write = LedgerFile._write
+
+    async def hold(file: LedgerFile, ledger: ChunkLedger) -> None:
+        """Write no table that was deferred: the process is killed once the journal has it."""
+        if end == "kill" and file._deferred:
+            await asyncio.Event().wait()
+        await write(file, ledger)
+
     LocalStore.reached = kill  # type: ignore[method-assign]
+    LedgerFile._write = hold  # type: ignore[method-assign]
 
     async def run() -> None:
         source = Source(dsn, slot=slot, publication="p")
