@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aiorepl.lsn import ZERO
 from aiorepl.verify.log import (
+    Confirmed,
     Delivered,
     Described,
     Entry,
@@ -18,16 +20,23 @@ from aiorepl.verify.promise import Verdict
 from aiorepl.verify.sequence import name
 
 
-def check_descriptions(log: Iterable[Entry], verdict: Verdict) -> None:
+def check_descriptions(log: Iterable[Entry], verdict: Verdict, *, exactly_once: bool = False) -> None:
     """Compare each row with the last schema change of its table since the consumer's last start.
 
     Only the first copy of a row is compared, because a copy may come after a later schema change.
+
+    :param exactly_once: whether the target drops copies, also those of schema changes. A schema change that was not confirmed before a
+        start is sent again, so it may be in the log only once, before the start.
     """
     described: dict[str, Described] = {}
     seen = set[object]()
+    confirmed = ZERO
     for entry in log:
-        if isinstance(entry, Restarted):
-            described = {}
+        if isinstance(entry, Confirmed):
+            confirmed = max(confirmed, entry.lsn)
+        elif isinstance(entry, Restarted):
+            kept = described.items() if exactly_once else ()
+            described = {table: found for table, found in kept if found.commit_lsn >= confirmed}
         elif isinstance(entry, Described):
             if (entry.identity, entry.table) not in seen:
                 _compare(described.get(entry.table), entry, verdict)

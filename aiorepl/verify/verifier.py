@@ -30,7 +30,7 @@ def verify(
     contents = Contents(history, promise, verdict)
     if promise.described:
         log = list(log)
-        check_descriptions(log, verdict)
+        check_descriptions(log, verdict, exactly_once=promise.exactly_once)
     changes = sequence(log, promise, verdict, history.keys)
     verdict.changes = len(changes)
     contents.compare(changes)

@@ -288,6 +288,19 @@ def test_schema_changes(log, found):
     assert not told if found is None else any(found in one for one in told), told
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "exactly_once", "found"), [(100, True, False), (135, True, True), (100, False, True)]
+)
+def test_a_schema_change_whose_copy_is_dropped(confirmed, exactly_once, found):
+    """A target that drops copies has a schema change once, before the start that sends it again with the rows after it."""
+    restarted = [Confirmed(LSN(confirmed)), Restarted()]
+    log = [*ANNOUNCED[:4], *restarted, WIDE_MOVE, ENTRIES_DESCRIBED, *ENTRIES[:-2], TRUNCATE, *ENTRIES[-2:]]
+    promise = Promise(described=True, exactly_once=exactly_once, defaults={"accounts": {"extra": 7}})
+
+    told = [one for one in verify(written(), log, promise).violations if "schema change" in one]
+    assert found == bool(told), told
+
+
 def test_where_exactly_once_is_promised():
     """A restart does not excuse a duplicate there."""
     assert ["update 0/82-0 of accounts came twice, where exactly once is promised"] == violations(
