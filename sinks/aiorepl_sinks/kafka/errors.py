@@ -17,6 +17,7 @@ from aiorepl_sinks import tls
 _NEW_PRODUCER: Final = (
     *(kafka.OutOfOrderSequenceNumber, kafka.InvalidProducerIdMapping, kafka.InvalidTxnState),
     *(kafka.UnknownError, kafka.ProducerClosed, kafka.KafkaConnectionError, kafka.IllegalOperation),
+    *(kafka.KafkaUnavailableError, kafka.QuotaViolationError),
 )
 _LOGIN_FAILED: Final = (
     *(kafka.AuthenticationFailedError, kafka.SaslAuthenticationFailed, kafka.UnsupportedSaslMechanismError),
@@ -82,7 +83,8 @@ def translate(error: BaseException, topic: str | None = None) -> PermanentError 
         return PermanentError(
             f"kafka: topic {topic!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it"
         )
-    if isinstance(error, TimeoutError):
+    # The client says of this error that it cannot be retried: it has spent its own time for the call.
+    if isinstance(error, (TimeoutError, kafka.KafkaTimeoutError)):
         return TransientError("kafka: no answer in time")
     if isinstance(error, OSError) and error.errno:
         text = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno)

@@ -266,6 +266,16 @@ async def test_a_wrong_password(source, broker, name):
     assert [1] == await ids(broker, name)
 
 
+@pytest.mark.parametrize(
+    "error", [kafka.KafkaTimeoutError, kafka.KafkaUnavailableError, kafka.QuotaViolationError]
+)
+def test_errors_of_a_busy_broker(error):
+    """A broker that does not answer in time, or not at all, may answer later, whatever the client says of the error."""
+    assert not error.retriable
+    assert isinstance(translate(error(), "orders"), TransientError)
+
+
+
 def test_a_topic_that_is_missing():
     """If brokers do not create topics, the error says so."""
     error = translate(kafka.UnknownTopicOrPartitionError(), "orders")
