@@ -4,6 +4,7 @@
 ``uninterrupted`` is for cleanup that must finish: its caller is cancelled afterwards.
 ``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
 ``cancellable`` is for a call into a library that may swallow the cancellation.
+``requested`` is for a call of a user's code that may end as cancelled although nobody has cancelled it.
 ``require_asyncio`` refuses other event loops.
 """
 
@@ -131,6 +132,24 @@ async def cancellable(call: Awaitable[T]) -> T:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+class UnexpectedCancellation(Exception):
+    """A call ended as cancelled, although nobody has cancelled the task that made it."""
+
+
+async def requested(call: Awaitable[T]) -> T:
+    """Await ``call``. A group of tasks would regard a task that ends as cancelled as one that has done its work.
+
+    :raises UnexpectedCancellation: nobody has cancelled the current task; ``call`` has awaited another task that was cancelled.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise UnexpectedCancellation().with_traceback(error.__traceback__) from error
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

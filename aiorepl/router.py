@@ -190,6 +190,11 @@ class Router(Sink):
                 await self.handle(change)
             except DataError as error:
                 raise PermanentError(str(error)) from error
+            except PermanentError as error:
+                if not error.rejected:
+                    raise
+                # A sink that names changes has accepted the others. Here, no handler has seen the changes that follow.
+                raise PermanentError(str(error), fatal=error.fatal) from error
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:
         """Check that each handler's pattern matches a published table.

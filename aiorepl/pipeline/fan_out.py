@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aiorepl.cancellation import run_until_set, uninterrupted
+from aiorepl.cancellation import requested, run_until_set, uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
@@ -211,7 +211,7 @@ class FanOut(ABC):
         try:
             async for attempt in retry.sink(f"sink {context.name}: open"):
                 with attempt:
-                    return await require_awaitable(context.name, "open", sink.open(context))
+                    return await requested(require_awaitable(context.name, "open", sink.open(context)))
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise

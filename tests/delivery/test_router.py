@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from dataclasses import dataclass
 
@@ -202,3 +203,36 @@ def test_a_handler_is_a_coroutine_function():
         with pytest.raises(ConfigurationError, match="write async def"):
             add(print)
         add(functools.partial(nothing))
+
+
+@pytest.mark.parametrize("names", [True, False])
+async def test_a_handler_that_names_rejected_changes(names):
+    """A handler knows nothing of the other changes of the batch, so its error never says that the batch is accepted without its own."""
+    router, seen = Router(), []
+
+    @router.on("public.orders")
+    async def picky(change):
+        seen.append(change.kind)
+        if change.kind == "update":
+            raise PermanentError("not this one", rejected=[change] if names else ())
+
+    with pytest.raises(PermanentError, match="not this one") as found:
+        await router.write(batch(*EACH))
+    assert not found.value.rejected
+    assert ["insert", "update"] == seen
+
+
+async def test_a_cancelled_batch_is_cancelled():
+    """A handler that is cancelled with its batch ends with the cancellation, which is no error of the batch."""
+    router, begun = Router(), asyncio.Event()
+
+    @router.on("public.orders", kind="insert")
+    async def waits(change):
+        begun.set()
+        await asyncio.Event().wait()
+
+    writing = asyncio.create_task(router.write(batch(*EACH)))
+    await begun.wait()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
