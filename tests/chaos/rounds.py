@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,19 +195,21 @@ class Round:
             )
             await workload.create()
             await self._prepare()
-            watching = [asyncio.create_task(self._poll())]
+            watching = [asyncio.create_task(self._reported(self._poll()))]
             watching += [
                 asyncio.create_task(watch.follow())
                 for watch in self._watches.values()
                 if isinstance(watch, JournalWatch) and self._looking
             ]
             if self._mirror is not None:
-                watching.append(asyncio.create_task(self._mirror.run()))
+                watching.append(asyncio.create_task(self._reported(self._mirror.run())))
             try:
                 async with workload:
                     if self._snapshot:
                         workload.pause()
-                        watching.append(asyncio.create_task(self._resume_with_first_rows(workload)))
+                        watching.append(
+                            asyncio.create_task(self._reported(self._resume_with_first_rows(workload)))
+                        )
                     for number, run in enumerate(self._program.runs):
                         # Otherwise most changes would be written in the first lives.
                         lives = len(self._program.runs) + 1
@@ -403,6 +406,17 @@ class Round:
         watch = self._watches[name]
         assert isinstance(watch, RequestWatch)
         watch.received(lines)
+
+    async def _reported(self, watching: Coroutine[Any, Any, None]) -> None:
+        """Run a task that nobody awaits: without it, the consumers would seem to lack everything that follows."""
+        try:
+            await watching
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is found
+            with (self._folder / "tracebacks").open("a") as file:
+                traceback.print_exception(error, file=file)
+            self._outcome.violations.append(
+                f"the suite sees nothing any more: {type(error).__name__}: {error}"
+            )
 
     async def _poll(self) -> None:
         """Poll the slot's position, and after it the durable contents of the sinks."""

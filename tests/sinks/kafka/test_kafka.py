@@ -275,7 +275,6 @@ def test_errors_of_a_busy_broker(error):
     assert isinstance(translate(error(), "orders"), TransientError)
 
 
-
 def test_a_topic_that_is_missing():
     """If brokers do not create topics, the error says so."""
     error = translate(kafka.UnknownTopicOrPartitionError(), "orders")
