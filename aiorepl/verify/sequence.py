@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aiorepl.lsn import LSN
-from aiorepl.verify.history import Key
+from aiorepl.verify.history import Key, Operation
 from aiorepl.verify.log import (
     Confirmed,
     Crashed,
@@ -37,12 +37,14 @@ def sequence(
             judge.crashed()
         elif isinstance(entry, Confirmed):
             judge.confirm(entry.lsn)
-    return sorted(judge.changes, key=lambda change: change.identity)
+    return sorted([*judge.changes, *judge.late.values()], key=lambda change: change.identity)
 
 
 class _Judge:
     def __init__(self, promise: Promise, verdict: Verdict) -> None:
         self.changes: list[Delivered] = []
+        self.late: dict[tuple[LSN, int], Delivered] = {}
+        """The changes that came only when the changes beside them came again."""
         self.restarted = False
         self._promise = promise
         self._verdict = verdict
@@ -85,17 +87,29 @@ class _CommitOrder(_Judge):
     def add(self, change: Delivered) -> None:
         restarted, self.restarted = self.restarted or self._promise.repeats, False
         place = self._places.get(change.identity)
-        # The rows of an interrupted snapshot are read again, and come at another position.
+        optional = place is None and self._optional(change)
         end = len(self.changes) if place is None else place
-        while self._next < end and not self.changes[self._next].xid:
+        while self._next < end:
+            skipped = self.changes[self._next]
+            # The rows of an interrupted snapshot are read again, and come at another position.
+            if skipped.xid and (
+                not self._optional(skipped) or (optional and skipped.identity > change.identity)
+            ):
+                break
             self._next += 1
-        if place is None:
+        if optional and self._next < len(self.changes):
+            self.late[change.identity] = change
+        elif place is None:
             self._append_in_order(change)
         else:
             if place != self._next:
                 self._step(change, place, restarted=restarted)
             self._repeat(change, place)
             self._next = place + 1
+
+    def _optional(self, change: Delivered) -> bool:
+        """Whether a repetition may lack a change: the consumer may have learned meanwhile that its table has a parent."""
+        return len(change.tables) == 1 and self._promise.optional(Operation(change.kind, change.tables[0]))
 
     def _append_in_order(self, change: Delivered) -> None:
         if self._next < len(self.changes):

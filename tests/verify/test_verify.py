@@ -289,6 +289,20 @@ def test_schema_changes(log, found):
 
 
 @pytest.mark.parametrize(
+    ("first", "again"), [(ENTRIES, ENTRIES[1:]), (ENTRIES[1:], ENTRIES)], ids=["left out", "late"]
+)
+def test_a_repetition_with_other_optional_changes(first, again):
+    """A consumer may learn meanwhile that a table has a parent, and then decide otherwise about changes that come again."""
+    log = [INSERT, UPDATE, MOVE, TRUNCATE, *first, Restarted(), INSERT, UPDATE, MOVE, TRUNCATE, *again]
+
+    def optional(operation) -> bool:
+        return operation.table == "entries" and operation.kind == "insert"
+
+    assert not verify(written(), log, Promise(optional=optional)).violations
+    assert verify(written(), log, Promise()).violations
+
+
+@pytest.mark.parametrize(
     ("confirmed", "exactly_once", "found"), [(100, True, False), (135, True, True), (100, False, True)]
 )
 def test_a_schema_change_whose_copy_is_dropped(confirmed, exactly_once, found):
