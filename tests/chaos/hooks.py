@@ -205,9 +205,10 @@ def _install_files(arms: Arms) -> None:
         def write(self, data: Any) -> int:
             half = len(data) // 2
             if half:
+                begin = self.tell()
                 super().write(memoryview(data)[:half])
                 arms.passed("file")
-                self.seek(-half, os.SEEK_CUR)
+                self.seek(begin)
             arms.passed("file", may_fail=True)
             written = super().write(data)
             arms.passed("file")
