@@ -167,15 +167,21 @@ class JsonLinesSink(Sink):
     def _end(self) -> None:
         with self._lock:
             self._closed = True
-            self._finish()
+            try:
+                self._finish()
+            finally:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
 
     def _finish(self) -> None:
         with self._lock:
             if self._file is None or self._name is None:
                 return
+            # Until this has succeeded, the next flush must make the file durable.
+            self._make_durable(self._file)
             file, self._file = self._file, None
-            with file:
-                self._make_durable(file)
+            file.close()
             self._name.rename(_finished(self._name))
             durable.sync_folder(self._folder)
 

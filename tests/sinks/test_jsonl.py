@@ -209,6 +209,52 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
     await sink.close()
 
 
+async def test_a_file_that_cannot_be_finished_is_synced_later(tmp_path, source, monkeypatch):
+    """A failure before the fsync of a full file is repeated; until the fsync has succeeded, the data is not durable."""
+    sink, synced, failures = JsonLinesSink(tmp_path, rotate_bytes=1), [], [OSError(errno.ENOSPC, "no room")]
+    make_durable, fsync = JsonLinesSink._make_durable, os.fsync
+
+    def failing(sink, file):
+        if failures:
+            raise failures.pop()
+        make_durable(sink, file)
+
+    def recording(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    (first,) = tmp_path.iterdir()
+    inode = first.stat().st_ino
+    monkeypatch.setattr(JsonLinesSink, "_make_durable", failing)
+    monkeypatch.setattr(os, "fsync", recording)
+    batch = source.batch([2])
+    with pytest.raises(TransientError):
+        await sink.write(batch)
+    await sink.write(batch)
+    await sink.flush()
+    assert inode in synced
+    await sink.close()
+    assert [[1], [2]] == list(ids(tmp_path).values())
+
+
+async def test_a_file_that_cannot_be_finished_is_closed(tmp_path, source, monkeypatch):
+    """``close`` leaves no descriptor behind, also if it fails."""
+    sink = JsonLinesSink(tmp_path)
+    await sink.open(source.context)
+    await sink.write(source.batch([1]))
+    file = sink._file
+
+    def failing(sink, file):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(JsonLinesSink, "_make_durable", failing)
+    with pytest.raises(TransientError):
+        await sink.close()
+    assert file.closed
+
+
 async def test_a_failed_fsync_of_a_name_is_not_tried_again(tmp_path, source, monkeypatch):
     """A failed fsync of the folder is permanent, because the file's name would be lost with its rows."""
 
