@@ -331,6 +331,20 @@ async def test_altered_while_it_is_read(large, small, statement):
     assert await on_server(large, "t") == mirror.catch_up(sink)
     assert 1 == mirror.complete
 
+    # A reader that appends is told by the numbers of the chunks which rows come again.
+    chunks = [(part.transaction.snapshot, part) for part in sink_slices(sink) if part.transaction.snapshot]
+    begins = [index for index, (chunk, part) in enumerate(chunks) if chunk.number == 1 and part.first]
+    assert len(begins) > 1
+    assert 1 == len({chunk.reading for chunk, _ in chunks})
+    assert not any(chunk.last_of_table for chunk, _ in chunks[: begins[-1]])
+    keys = [change.key["id"] for _, part in chunks[begins[-1] :] for change in part.changes]
+    assert len(keys) == len({*keys})
+
+
+def sink_slices(sink: MemorySink) -> list[Any]:
+    """The slices of transactions, in order."""
+    return [part for batch in sink.batches for part in batch.slices if part.transaction is not None]
+
 
 @pytest.mark.parametrize(
     ("statement", "error"),
