@@ -12,7 +12,7 @@ from aiorepl.delivery.redelivery import redeliver
 from aiorepl.testing.memory import MemorySource
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from tests.today import of_today  # noqa: TID251 - a helper, and no test
+from tests.today import of_today
 
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
 # The transactions, in the order of their commits. Rows of tens have no note, so they do not fit the model; for 7, a handler fails.

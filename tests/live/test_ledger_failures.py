@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiorepl import LSN
-from tests.today import day  # noqa: TID251 - a helper, and no test
+from tests.today import day
 
 PROCESS = Path(__file__).with_name("ledger_process.py")
 ROWS = 600
