@@ -24,6 +24,7 @@ from aiokafka.errors import KafkaError
 from broker import AWAY, Broker
 from standstill import standstill
 
+from aiorepl.cancellation import cancellable
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from tests.sinks.conftest import write_certificates
@@ -114,17 +115,18 @@ class KafkaBroker(Broker):
     async def _read(self, topic: str, offsets: dict[str, int]) -> tuple[list[bytes], str, bool]:
         partitions = [TopicPartition(topic, number) for number in range(self._partitions[topic])]
         committed, everything = await self._connected()
-        ends = await committed.end_offsets(partitions)
+        ends = await cancellable(committed.end_offsets(partitions))
         # In this order: otherwise a transaction may be committed between the two calls.
-        whole = ends == await everything.end_offsets(partitions)
+        whole = ends == await cancellable(everything.end_offsets(partitions))
         begins = {one: offsets.get(str(one.partition), 0) for one in partitions}
         found: dict[TopicPartition, list[Any]] = {one: [] for one in partitions if begins[one] < ends[one]}
         if found:
             committed.assign([*found])
             for one in found:
                 committed.seek(one, begins[one])
-        while [one for one in found if await committed.position(one) < ends[one]]:
-            for one, records in (await committed.getmany(timeout_ms=50)).items():
+        # The client may swallow the cancellation of the time-out, and would then read for ever.
+        while [one for one in found if await cancellable(committed.position(one)) < ends[one]]:
+            for one, records in (await cancellable(committed.getmany(timeout_ms=50))).items():
                 found[one] += [record for record in records if record.offset < ends[one]]
         merged = heapq.merge(*found.values(), key=lambda record: record.timestamp)
         lines = [record.value for record in merged if record.value is not None]
@@ -136,7 +138,7 @@ class KafkaBroker(Broker):
                 bootstrap_servers=self.server.url, enable_auto_commit=False, isolation_level=isolation
             )
             self._consumers.append(consumer)
-            await consumer.start()
+            await cancellable(consumer.start())
         return self._consumers
 
     async def _close(self) -> None:
@@ -144,7 +146,7 @@ class KafkaBroker(Broker):
         for consumer in consumers:
             with contextlib.suppress(*self.away):
                 async with asyncio.timeout(_READ_SECONDS):
-                    await consumer.stop()
+                    await cancellable(consumer.stop())
 
     async def strike(self, kind: str, size: float) -> None:
         if kind == FROZEN:
