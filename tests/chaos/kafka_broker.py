@@ -24,7 +24,7 @@ from aiokafka.errors import KafkaError
 from broker import AWAY, Broker
 from standstill import standstill
 
-from aiorepl.cancellation import cancellable
+from aiorepl.cancellation import UnexpectedCancellation, cancellable, requested
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from tests.sinks.conftest import write_certificates
@@ -71,7 +71,7 @@ def serve(spawn: Callable[..., subprocess.Popen[Any]], free_port: Callable[[], i
 class KafkaBroker(Broker):
     """Kafka: a topic for each sink."""
 
-    away = (*AWAY, KafkaError)
+    away = (*AWAY, KafkaError, UnexpectedCancellation)
 
     def __init__(self, server: Server, round_name: str) -> None:
         super().__init__(server, round_name)
@@ -107,7 +107,8 @@ class KafkaBroker(Broker):
     async def read(self, stream: str, after: str) -> tuple[list[bytes], str, bool]:
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                return await self._read(stream, json.loads(after or "{}"))
+                # The client cancels its own tasks, and calls that await them end as cancelled.
+                return await requested(self._read(stream, json.loads(after or "{}")))
         except BaseException:
             await self._close()
             raise

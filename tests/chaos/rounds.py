@@ -33,7 +33,7 @@ from strikes import SECOND, Striker
 from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
 from aiorepl import LSN, AioreplError
-from aiorepl.cancellation import cancel_and_wait
+from aiorepl.cancellation import cancel_and_wait, requested
 from aiorepl.journal import JournalReader
 from aiorepl.journal.verification import problems
 from aiorepl.storage.opening import Location
@@ -410,7 +410,7 @@ class Round:
     async def _reported(self, watching: Coroutine[Any, Any, None]) -> None:
         """Run a task that nobody awaits: without it, the consumers would seem to lack everything that follows."""
         try:
-            await watching
+            await requested(watching)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
             with (self._folder / "tracebacks").open("a") as file:
                 traceback.print_exception(error, file=file)
