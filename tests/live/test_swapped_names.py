@@ -13,6 +13,7 @@ from aiorepl import AioreplError, BatchPolicy, Delivery, Pipeline, Selection, Sn
 from aiorepl.snapshot.chunk_reader import ChunkReader
 from aiorepl.snapshot.incremental.fresh_chunks import FreshTransaction
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 SECRET, PLAIN = "ada@example", "plain"
 ROWS = 300
@@ -130,8 +131,8 @@ async def test_while_deferred(published, tmp_path, journal, together, requested)
             await running.snapshots.completed()
             await running.snapshots.pause()
             asked = [asyncio.create_task(running.resnapshot(f"public.{name}")) for name in requested]
-            await published.until(
-                lambda: asyncio.sleep(0, running.statistics().snapshot),
+            await until(
+                lambda: running.statistics().snapshot,
                 lambda found: (
                     found is not None and sum(each.state != "complete" for each in found.tables) >= 2
                 ),
