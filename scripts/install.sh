@@ -1,13 +1,13 @@
 #!/bin/sh
 # install.sh VENV LOCK [compile]: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into
-# VENV. Two pip processes install half of the packages each, because one pip uses one core. With "compile", the hot path is compiled at
-# the same time.
+# VENV. Several pip processes install a part of the packages each, because one pip uses one core: the build tools and what is built
+# with them, and meanwhile two halves of the wheels. With "compile", the hot path is compiled at the same time.
 set -eu
 venv=$1
 lock=$2
 compile=${3:-}
 running=
-trap 'test -z "$running" || kill $running 2>/dev/null || true; rm -f "$venv/half-0.lock" "$venv/half-1.lock"' EXIT
+trap 'test -z "$running" || kill $running 2>/dev/null || true; rm -f "$venv"/part-*.lock' EXIT
 trap 'exit 130' INT TERM
 step() {
     echo "aiorepl: $1" >&2
@@ -31,22 +31,31 @@ except BlockingIOError:
     print("aiorepl: waiting: another process installs into this folder", flush=True)
     fcntl.flock(9, fcntl.LOCK_EX)
 ' >&2 2>/dev/null || true
-step "1/3 virtual environment in $venv"
+step "1/2 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
-step "2/3 build tools"
+step "2/2 packages of $lock (PySpark alone is 450 MB), and aiorepl itself${compile:+; the hot path is compiled, if there is a C compiler}"
+# In a lock, each package starts with a line that is not indented. A package is in one part only, so that no two pips write the same
+# files. A part may lack dependencies of its packages, so --no-deps: all parts together have all.
+awk -v folder="$venv" '
+    FNR == NR { if (/^[^ #]/) is_build_tool[$1] = 1; next }
+    /^[^ #]/ { part = $1 in is_build_tool ? "" : $1 ~ /^(nkeys|pyspark)==/ ? "built" : "wheels-" number++ % 2 }
+    part { print >(folder "/part-" part ".lock") }
+' requirements-build.lock "$lock"
+begin() {
+    (pip "$@") &
+    running="$running $!"
+}
+for part in "$venv"/part-wheels-*.lock; do
+    begin --only-binary :all: --require-hashes -r "$part" --no-deps
+done
 (pip --require-hashes -r requirements-build.lock)
-step "3/3 packages of $lock (PySpark alone is 450 MB), and aiorepl itself${compile:+; the hot path is compiled, if there is a C compiler}"
 if [ -n "$compile" ]; then
     "$venv/bin/python" hatch_build.py &
-    running=$!
-fi
-# In the lock, each package starts with a line that is not indented. A half may lack dependencies of its packages, so --no-deps: both
-# halves together have all.
-for half in 0 1; do
-    awk -v half=$half '/^[^ #]/ { number++ } number && number % 2 == half' "$lock" >"$venv/half-$half.lock"
-    (pip --require-hashes -r "$venv/half-$half.lock" --no-deps) &
     running="$running $!"
-done
+fi
+if [ -e "$venv/part-built.lock" ]; then
+    begin --require-hashes -r "$venv/part-built.lock" --no-deps
+fi
 (AIOREPL_PURE_PYTHON=1 pip --no-deps -e .) &
 running="$running $!"
 for process in $running; do

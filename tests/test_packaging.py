@@ -334,9 +334,9 @@ def test_every_download_is_verified():
     # smoke.sh and make extras install the wheel as a user does.
     known = {"install.sh", "smoke.sh", "smoke.py", "extras.py", "environments.py", "brokers.py"}
     assert known >= {name for name, _ in installs}, installs
-    steps = re.findall(r"^.*\bpip (-.*)\)", (ROOT / "scripts/install.sh").read_text(), re.MULTILINE)
-    assert len(steps) == 3
-    assert all(step.startswith(("--require-hashes -r ", "--no-deps -e .")) for step in steps), steps
+    steps = re.findall(r"\b(?:pip|begin) (-.*)", (ROOT / "scripts/install.sh").read_text())
+    assert len(steps) == 4
+    assert all("--require-hashes -r " in step or "--no-deps -e ." in step for step in steps), steps
 
 
 def test_packages_go_into_the_virtual_environment(tmp_path):
@@ -461,7 +461,7 @@ def test_a_folder_that_starts_no_programs(tmp_path):
 def test_one_installation_at_a_time(tmp_path):
     """A second installation into the same clone waits until the first has ended."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "requirements.lock").write_text("one==1\ntwo==2\n")
+    _write_locks(tmp_path)
     log, gate, python = tmp_path / "log", tmp_path / "gate", tmp_path / "python"
     # "pip" takes until there is a gate.
     python.write_text(
@@ -482,14 +482,14 @@ def test_one_installation_at_a_time(tmp_path):
         )
 
     first = begin("first")
-    assert "1/3" in first.stderr.readline()  # with the lock
+    assert "1/2" in first.stderr.readline()  # with the lock
     with first, begin("second") as second:
         told = second.stderr.readline()
         gate.touch()
         assert (first.wait(), second.wait()) == (0, 0)
     assert "another process installs" in told
     steps = [line.split()[1] for line in log.read_text().splitlines()]
-    assert steps == ["first"] * 8 + ["second"] * 8  # four pips, each of which begins and ends
+    assert steps == ["first"] * 10 + ["second"] * 10  # five pips, each of which begins and ends
 
 
 def test_the_packages_that_are_installed_are_complete():
@@ -500,21 +500,66 @@ def test_the_packages_that_are_installed_are_complete():
     assert (0, "No broken requirements found.") == (checked.returncode, checked.stdout.strip())
 
 
-@pytest.mark.parametrize("failing", ["half-0", "half-1", "-e ."])
+def _write_locks(folder: Path) -> None:
+    (folder / "requirements-build.lock").write_text("# build tools\nhatchling==1\n")
+    (folder / "requirements.lock").write_text(
+        "hatchling==1\none==1 \\\n    --hash=sha256:1\npyspark==4 \\\n    --hash=sha256:4\ntwo==2\n"
+    )
+
+
+def test_each_package_is_installed_by_one_pip(tmp_path):
+    """Two pips at the same time would write the same files. What is built waits for the build tools, and nothing is forgotten."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    _write_locks(tmp_path)
+    read, python = tmp_path / "read", tmp_path / "python"
+    read.mkdir()
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        f'"-m venv"*) for venv; do :; done; mkdir -p "$venv/bin"; cp "{python}" "$venv/bin/python" ;;\n'
+        f'"-m pip"*" -r "*) file=${{*#* -r }}; cat "${{file%% *}}" >"{read}/$$" ;;\n'
+        f'"-m pip"*) ;;\n*) exec "{sys.executable}" "$@" ;;\nesac\n'
+    )
+    python.chmod(0o755)
+    subprocess.run(
+        ["sh", "scripts/install.sh", "venv", "requirements.lock"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": str(python)},
+        check=True,
+    )
+    assert sorted(part.read_text() for part in read.iterdir()) == [
+        "# build tools\nhatchling==1\n",
+        "one==1 \\\n    --hash=sha256:1\n",
+        "pyspark==4 \\\n    --hash=sha256:4\n",
+        "two==2\n",
+    ]
+    assert not list((tmp_path / "venv").glob("*.lock"))
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-demo.lock"])
+def test_the_build_tools_have_the_versions_of_the_other_locks(name):
+    """The installation does not look at a build tool again."""
+    tools, others = (
+        dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE))
+        for lock in ("requirements-build.lock", name)
+    )
+    assert tools == {tool: others.get(tool, version) for tool, version in tools.items()}
+
+
+@pytest.mark.parametrize("failing", ["requirements-build", "wheels-0", "wheels-1", "built", "-e ."])
 def test_an_installation_that_fails(tmp_path, failing):
     """If one of the pips fails, the installation fails; those that still run are ended."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "requirements.lock").write_text("one==1\ntwo==2 \\\n    --hash=sha256:0\n")
+    _write_locks(tmp_path)
     pids, python = tmp_path / "pids", tmp_path / "python"
-    # The others are waited for before a later one fails.
-    first = failing == "half-0"
-    runs = "exec sleep 600" if first else ""
-    begun = f'until [ "$(wc -l <"{pids}")" -eq 2 ]; do sleep 0.05; done; ' if first else ""
+    # How many others run when it fails. Before the ones that are not here can fail, the others have ended.
+    others = {"requirements-build": 2, "wheels-0": 3}.get(failing, 0)
+    runs = "exec sleep 600" if others else ""
+    begun = f'until [ "$(wc -l <"{pids}")" -eq {others} ]; do sleep 0.05; done; ' if others else ""
     pids.touch()
     python.write_text(
         '#!/bin/sh\ncase "$*" in\n'
         f'"-m venv"*) for venv; do :; done; mkdir -p "$venv/bin"; cp "{python}" "$venv/bin/python" ;;\n'
-        f'*"-r requirements-build.lock"*) ;;\n*"{failing}"*) {begun}exit 3 ;;\n'
+        f'*"{failing}"*) {begun}exit 3 ;;\n*"-r requirements-build.lock"*) ;;\n'
         f'"-m pip"*) echo $$ >>"{pids}"; {runs} ;;\n'
         f'*) exec "{sys.executable}" "$@" ;;\nesac\n'
     )
