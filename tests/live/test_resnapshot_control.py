@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -12,6 +14,7 @@ import pytest
 
 from aiorepl import BatchPolicy, ConfigurationError, Pipeline, SlotError, SnapshotOptions
 from aiorepl.errors import AioreplError, PermanentError, TransientError
+from aiorepl.snapshot.incremental.fresh_chunks import FreshChunks
 from aiorepl.snapshot.incremental.table_queue import TableQueue
 from aiorepl.snapshot.incremental.table_reading import TableReading
 from aiorepl.snapshot.ledger.file import LedgerFile
@@ -246,6 +249,27 @@ async def test_lost_connections(filled, small, victim):
         reading = asyncio.create_task(pipeline.resnapshot("t"))
         await kill()
         await reading
+    assert list(range(1, 13)) == keys(sink)
+
+
+async def test_a_snapshot_that_is_lost_before_it_is_imported(filled, small, monkeypatch):
+    """A table without a key is read again if the connection is lost that exported the snapshot of its rows."""
+    await filled.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    sink, exporting, lost = MemorySink(), "SELECT active_pid FROM pg_replication_slots WHERE temporary", []
+    begun = FreshChunks.begun
+
+    @contextlib.asynccontextmanager
+    async def lose_and_begin(chunks: FreshChunks, snapshot: str | None = None) -> AsyncIterator[Any]:
+        if snapshot is not None and not lost:
+            lost.append(await filled.connection.fetchval(exporting))
+            await filled.connection.fetch("SELECT pg_terminate_backend($1, 60000)", lost[0])
+        async with begun(chunks, snapshot) as transaction:
+            yield transaction
+
+    monkeypatch.setattr(FreshChunks, "begun", lose_and_begin)
+    async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline, asyncio.timeout(60):
+        await pipeline.resnapshot("t")
+    assert lost[0] is not None
     assert list(range(1, 13)) == keys(sink)
 
 

@@ -11,12 +11,13 @@ import contextlib
 from dataclasses import replace
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.errors import SlotError
+from aiorepl.errors import ConnectionLost, SlotError
 from aiorepl.lsn import LSN
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.snapshot.incremental.request_check import require_key
 from aiorepl.snapshot.incremental.table_reading import TableReading, delivered
 from aiorepl.snapshot.planning import plan_tables
+from aiorepl.snapshot.reading_transaction import SnapshotGone
 from aiorepl.snapshot.truncates import truncate
 from aiorepl.transactions.transaction import Transaction
 
@@ -28,6 +29,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
 
     :raises Altered, ReadAgain: the table has to be read again.
     :raises ConfigurationError: the table cannot be read; says what to do.
+    :raises ConnectionLost: a connection was lost, also the one that keeps the exported snapshot.
     :raises SlotError: the transactions in progress did not end in time.
     """
     source, table = reading.source, described.table
@@ -42,6 +44,9 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
         try:
             async with asyncio.timeout(source.options.lock_timeout), source.export() as (point, snapshot):
                 transaction = await stack.enter_async_context(reading.chunks.begun(snapshot))
+        except SnapshotGone as error:
+            # Its connection was lost after the server had answered. The next attempt exports another one.
+            raise ConnectionLost(str(error)) from None
         except TimeoutError:
             raise SlotError(
                 f"table {table} is read as a whole, and the transactions in progress did not end within the lock_timeout of "
