@@ -106,8 +106,9 @@ class DirectFanOut(FanOut):
                 delivery,
                 buffer,
                 SnapshotProgress(ledger, name, snapshot, record=None in resumed.values()),
-                after=(resumed[name] or begin).lsn,
-                stored=resumed[name],
+                # The truncate of a snapshot that was not finished comes before the stream.
+                after=unknown if (position := resumed[name]) is None else position.lsn,
+                stored=position,
             )
             for name, delivery in self._sinks.items()
         ]
