@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import apply_changes
 from aiorepl.spark.lake.delta import DeltaTarget
@@ -362,6 +362,65 @@ def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
         **{key + 200: (f"toast {key}", 3) for key in range(3)},
     }
     assert not list(Path(target, "_staging").iterdir())
+
+
+SCHEMA = "id bigint, note string, _op string, _commit_lsn bigint, _ordinal bigint, _unchanged array<string>"
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_move_in_two_files(spark, target, monkeypatch, backwards) -> None:
+    """A row whose delete under the old key is in another staged file than its insert under the new key keeps its unsent value."""
+    from aiorepl.spark.mirroring import reducing
+
+    before = [(key, f"toast {key}", "insert", 1, key, []) for key in range(8)]
+    apply_changes(spark.createDataFrame(before, SCHEMA), target, ["id"])
+    monkeypatch.setattr(reducing, "DRIVER_BYTES", 0)
+    monkeypatch.setattr(reducing, "PART_BYTES", 20)
+    halves = [(1, None, "delete", 2, 0, []), (101, None, "insert", 2, 0, ["note"])]
+    moved = spark.createDataFrame(halves[::-1] if backwards else halves, SCHEMA)
+    assert moved.rdd.getNumPartitions() == 2
+    apply_changes(moved, target, ["id"])
+    assert notes(target) == {key: f"toast {key % 100}" for key in (0, *range(2, 8), 101)}
+
+
+@pytest.mark.parametrize("most", [0, 2**30])
+def test_columns_without_nulls(spark, target, monkeypatch, most) -> None:
+    """Columns that Spark knows to be never null match those of the target."""
+    from aiorepl.spark.mirroring import reducing
+
+    monkeypatch.setattr(reducing, "DRIVER_BYTES", most)
+    for number in (1, 2):
+        changes = spark.range(5).selectExpr(
+            "id", f"'{number}' AS note", "'insert' AS _op", f"{number}L AS _commit_lsn", "id AS _ordinal",
+            "cast(array() AS array<string>) AS _unchanged",
+        )  # fmt: skip
+        assert not changes.schema["id"].nullable
+        apply_changes(changes, target, ["id"], deletion_vectors=True)
+    assert notes(target) == dict.fromkeys(range(5), "2")
+
+
+def test_damaged_staged_rows(spark, target, monkeypatch) -> None:
+    """A staged file that was changed is an error by name, and not damage to the journal; the same batch succeeds after it."""
+    from aiorepl.spark.mirroring import staged_rows
+
+    reduce_staged = staged_rows.reduce_staged
+
+    def damaged(*given: Any) -> Any:
+        for file in Path(target, "_staging").iterdir():
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+        return reduce_staged(*given)
+
+    changes = spark.createDataFrame([(1, "one", "insert", 1, 0, [])], SCHEMA)
+    with monkeypatch.context() as patch:
+        patch.setattr(staged_rows, "reduce_staged", damaged)
+        with pytest.raises(JournalError, match=r"a staged file of the table was lost: .*_staging") as raised:
+            apply_changes(changes, target, ["id"])
+    assert type(raised.value) is JournalError
+    assert not list(Path(target, "_staging").iterdir())
+    apply_changes(changes, target, ["id"])
+    assert notes(target) == {1: "one"}
 
 
 def test_more_than_the_driver_collects(spark, target) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from aiorepl.errors import ConfigurationError, DataError, JournalError
@@ -14,7 +15,9 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import ZERO
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import pickled, unpickled
+from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
@@ -169,3 +172,38 @@ def test_lost_file(journal, store) -> None:
     store.delete(file.file.name)
     with pytest.raises(JournalError, match=r"a staged file of public\.t was lost: .*Start the query again"):
         list(changes(file, store))
+
+
+@pytest.mark.parametrize("change", ["bit", "end", "all"])
+def test_damaged_part(tmp_path, change) -> None:
+    """A part that was changed or deleted can be staged again, so its error does not say that the journal is damaged."""
+    folder = tmp_path / "staging"
+    file = staged_store.write(str(folder), pa.table({"id": pa.array(range(100))}))
+    part = staged_store.part(str(folder), file, 800)
+    assert part.read()["id"].to_pylist() == list(range(100))
+    (path,) = folder.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes({"bit": data, "end": data[:-1], "all": b""}[change])
+    if change == "all":
+        path.unlink()
+    with pytest.raises(JournalError, match=rf"lost: {file.name} in .*Start the query again") as raised:
+        part.read()
+    assert type(raised.value) is JournalError
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.date32()], ids=["local", "utc", "date"]
+)
+def test_routes_of_late_times(kind) -> None:
+    """Moves between keys after year 9999, which Python cannot represent, are joined as well."""
+    wide = pa.int32() if pa.types.is_date(kind) else pa.int64()
+    late = [4_000_000, 4_000_001] if pa.types.is_date(kind) else [2**60, 2**60 + 1]
+    links = pa.table(
+        {"k": pa.array(late, wide).cast(kind), "_commit_lsn": [5, 5], "_ordinal": [0, 0]},
+    )
+    (rows,) = links.to_batches()
+    one, other = Routes.of([links], ["k"]).column(rows, ["k"]).to_pylist()
+    assert one == other
+    assert one is not None

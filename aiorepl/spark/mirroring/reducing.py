@@ -2,13 +2,16 @@
 
 Executors read the staged files twice. First they look for truncates and moved rows, and sample the keys. Then they shuffle the rows
 by ranges of keys; each has all changes of some keys, reduces them, and writes the result to the staging folder: parts for the
-table's merge. If a row moved and lacks a value, the changes of its old and of its new key go to the same executor.
+table's merge. If a row moved and lacks a value, the changes of its old and of its new key go to the same executor. If the delete
+and the insert of such a move are in different files or row groups, executors read the files once more to find the delete.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -16,11 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from aiorepl.spark.lake.table import Mode, Part, Run, Truncate
+from aiorepl.spark.lake.table import Mode, Part, Place, Run, Truncate
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, collected, map_rows, pickled, spread, unpickled
 from aiorepl.spark.mirroring.ranges import Ranges, sample
-from aiorepl.spark.mirroring.reduction import linked_keys, reduce_changes, truncates_of
+from aiorepl.spark.mirroring.reduction import keys_at, linked_keys, places, reduce_changes, truncates_of
 from aiorepl.spark.mirroring.routes import Routes
 from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
 from aiorepl.storage.opening import Location
@@ -124,7 +127,11 @@ def reduce_on_executors(
     if not found:
         # The table has all of these changes already.
         return [], ascending
-    routes = Routes.of((each.linked for each in found if each.linked.num_rows), changes.keys)
+    linked = [each.linked for each in found if each.linked.num_rows]
+    halves = _halves(linked)
+    if halves:
+        linked += collected(spread(spark, files).mapInArrow(partial(_find, changes, halves), PICKLED_DDL))
+    routes = Routes.of(linked, changes.keys)
     count = max(1, -(-sum(file.memory for file in files) // PART_BYTES))
     ranges = Ranges.of([each.sample for each in found], count)
     schema = from_arrow_schema(pa.schema([*changes.schema, *COLUMNS]))
@@ -138,6 +145,23 @@ def _look(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
     for file in unpickled(batches):
         for batch in changes.rows(file):
             yield pickled([Found.of(pa.Table.from_batches([batch]), changes.keys)])
+
+
+def _halves(linked: Iterable[pa.Table]) -> set[Place]:
+    """Return the positions of moves of which only one key was found."""
+    counted = Counter(chain.from_iterable(map(places, linked)))
+    return {place for place, count in counted.items() if count == 1}
+
+
+def _find(
+    changes: Changes, wanted: set[Place], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Return the keys and the positions of the changes at these positions."""
+    for file in unpickled(batches):
+        for batch in changes.rows(file):
+            found = keys_at(pa.Table.from_batches([batch]), changes.keys, wanted)
+            if found.num_rows:
+                yield pickled([found])
 
 
 def _routed(

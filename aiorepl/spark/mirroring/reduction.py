@@ -95,18 +95,25 @@ def reduce_changes(
 
 
 def linked_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the old and the new key of each row that moved and lacks a value, with the position of the move."""
+    """Return the old and the new key of each row that moved and lacks a value, with the position of the move.
+
+    The old key is missing if the move's delete is not among these changes.
+    """
     moves = changes.filter(pc.and_(pc.equal(changes[OP], "insert"), _incomplete(changes)))
-    if not moves.num_rows:
-        return moves.select([*keys, COMMIT_LSN, ORDINAL])
-    wanted = set(places(moves))
+    return keys_at(changes, keys, set(places(moves)))
+
+
+def keys_at(changes: pa.Table, keys: Sequence[str], wanted: set[Place]) -> pa.Table:
+    """Return the keys of the changes at some positions, with the positions."""
+    if not wanted:
+        return changes.slice(0, 0).select([*keys, COMMIT_LSN, ORDINAL])
     mask = pa.array([place in wanted for place in _all_places(changes)], pa.bool_())
     return changes.filter(mask).select([*keys, COMMIT_LSN, ORDINAL])
 
 
-def places(changes: pa.Table) -> set[Place]:
-    """Return the positions of changes."""
-    return set(_all_places(changes))
+def places(changes: Any) -> list[Place]:
+    """Return the position of each change."""
+    return list(_all_places(changes))
 
 
 def truncates_of(changes: Any) -> Iterator[Truncate]:
@@ -286,7 +293,7 @@ class _Timeline:
         moves = rows.filter(pc.and_(pc.equal(rows[OP], "insert"), _incomplete(rows)))
         if not moves.num_rows:
             return None
-        wanted = places(moves)
+        wanted = set(places(moves))
         groups = self._groups.to_pylist()
         at = list(_all_places(rows))
         linked = {group for group, place in zip(groups, at, strict=True) if place in wanted}

@@ -49,4 +49,12 @@ class Routes:
 
 
 def _keys(rows: Any, keys: Sequence[str]) -> Iterable[Key]:
-    return zip(*(rows.column(name).to_pylist() for name in keys), strict=True)
+    return zip(*(_values(rows.column(name)) for name in keys), strict=True)
+
+
+def _values(column: Any) -> list[Any]:
+    # Python has no dates and times before year 1 or after year 9999.
+    if pa.types.is_temporal(column.type) and column.type.bit_width <= 64:
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from aiorepl.history import parquet
 from aiorepl.history.manifest import File
 from aiorepl.spark.lake.table import Mode, Place, Run
 from aiorepl.spark.mirroring import staged_store
@@ -47,7 +46,7 @@ class _Changes:
     mode: Mode
 
     def rows(self, file: _File) -> Iterator[pa.RecordBatch]:
-        return staged_store.batches(parquet.read(open_store(self.staging), file.file))
+        return staged_store.batches(staged_store.read(open_store(self.staging), file.file))
 
 
 def reduce_batch(
@@ -82,10 +81,16 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         waiting += [batch] if batch.num_rows else []
         if sum(each.nbytes for each in waiting) >= PART_BYTES:
-            yield pa.Table.from_batches(waiting)
+            yield _nullable(waiting)
             waiting = []
     if waiting:
-        yield pa.Table.from_batches(waiting)
+        yield _nullable(waiting)
+
+
+def _nullable(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return a table whose columns may be null, like those of a target, even if Spark knows that they are not."""
+    table = pa.Table.from_batches(batches)
+    return table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
 
 
 def _last(rows: pa.Table) -> Place:

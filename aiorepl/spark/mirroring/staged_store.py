@@ -14,13 +14,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.history import parquet
 from aiorepl.history.manifest import File
 from aiorepl.spark.lake.table import Part
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store
+from aiorepl.storage.store import Store, reading
 
 _SUFFIX: Final = ".parquet"
+_AGAIN: Final = "Start the query again: it stages the batch again"
 
 
 def new_name() -> str:
@@ -35,6 +37,22 @@ def write(staging: Location, table: pa.Table) -> File:
     data, name = sink.getvalue(), new_name()
     open_store(staging).write(name, data)
     return File(name, 0, table.num_rows, len(data), (0, 0), (0, 0), 0, parquet.digest_of(data))
+
+
+def read(store: Store, file: File, table: object = "the table") -> bytes:
+    """Read and verify a file.
+
+    :param table: the table's name, for errors.
+    :raises JournalError: the file is missing or damaged, or cannot be read.
+    """
+    with reading(store):
+        try:
+            return parquet.read(store, file)
+        except DamagedJournal:
+            # Another error, because the journal is whole, and the batch can be staged again.
+            raise JournalError(
+                f"a staged file of {table} was lost: {file.name} in {store.url} is missing or damaged. {_AGAIN}"
+            ) from None
 
 
 def batches(data: bytes) -> Iterator[pa.RecordBatch]:
@@ -60,4 +78,4 @@ def clean(store: Store) -> None:
 
 
 def _read(staging: Location, file: File) -> pa.Table:
-    return pq.read_table(pa.BufferReader(parquet.read(open_store(staging), file)))
+    return pq.read_table(pa.BufferReader(read(open_store(staging), file)))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.durable import reason
-from aiorepl.errors import DamagedJournal, JournalError
+from aiorepl.errors import JournalError
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
@@ -32,7 +32,6 @@ from aiorepl.storage.store import Store, reading
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
 """The memory of one task. An executor may run several tasks at a time."""
-_AGAIN: Final = "Start the query again: it stages the batch again"
 _NEVER: Final = LSN(2**63 - 1)
 
 
@@ -124,17 +123,10 @@ def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
 
 
 def _bytes(staged: StagedFile, store: Store) -> bytes:
+    if not staged.compacted:
+        return staged_store.read(store, staged.file, staged.table)
     with reading(store):
-        try:
-            return parquet.read(store, staged.file)
-        except DamagedJournal:
-            if staged.compacted:
-                raise
-            file = staged.file.name
-            # Not DamagedJournal: the batch can be staged again.
-            raise JournalError(
-                f"a staged file of {staged.table} was lost: {file} in {store.url} is missing or damaged. {_AGAIN}"
-            ) from None
+        return parquet.read(store, staged.file)
 
 
 class _Seen:
