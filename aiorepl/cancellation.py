@@ -4,7 +4,7 @@
 ``uninterrupted`` is for cleanup that must finish: its caller is cancelled afterwards.
 ``cancel_and_wait`` ends tasks, and ``run_until_set`` ends a call when an event is set.
 ``cancellable`` is for a call into a library that may swallow the cancellation.
-``requested`` is for a call of a user's code that may end as cancelled although nobody has cancelled it.
+``detect_unexpected_cancellation`` is for a call of user code, which may raise CancelledError although no task has cancelled the call.
 ``require_asyncio`` refuses other event loops.
 """
 
@@ -135,13 +135,15 @@ async def cancellable(call: Awaitable[T]) -> T:
 
 
 class UnexpectedCancellation(Exception):
-    """A call ended as cancelled, although nobody has cancelled the task that made it."""
+    """A call raised CancelledError, although its task was not cancelled."""
 
 
-async def requested(call: Awaitable[T]) -> T:
-    """Await ``call``. A group of tasks would regard a task that ends as cancelled as one that has done its work.
+async def detect_unexpected_cancellation(call: Awaitable[T]) -> T:
+    """Await ``call``, and replace a CancelledError by an error if the current task was not cancelled.
 
-    :raises UnexpectedCancellation: nobody has cancelled the current task; ``call`` has awaited another task that was cancelled.
+    A TaskGroup ignores the CancelledError of a task, so the group would end as if the task had done its work.
+
+    :raises UnexpectedCancellation: the current task was not cancelled; ``call`` has awaited another task that was cancelled.
     """
     try:
         return await call

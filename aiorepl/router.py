@@ -193,7 +193,7 @@ class Router(Sink):
             except PermanentError as error:
                 if not error.rejected:
                     raise
-                # A sink that names changes has accepted the others. Here, no handler has seen the changes that follow.
+                # A sink that names rejected changes has accepted all other changes. A router has not: no handler has seen the later changes.
                 raise PermanentError(str(error), fatal=error.fatal) from error
 
     async def check(self, tables: Sequence[tuple[str, str]]) -> None:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh VENV LOCK [compile]: installs the packages that LOCK pins, hash by hash, and this project as an editable install, into
-# VENV. Several pip processes install a part of the packages each, because one pip uses one core: the build tools and what is built
-# with them, and meanwhile two halves of the wheels. With "compile", the hot path is compiled at the same time.
+# VENV. Several pip processes run at the same time, because one pip process uses one core: two install half of the wheels each, and
+# another installs the build tools and then the packages that need a build. With "compile", the hot path is compiled, too.
 set -eu
 venv=$1
 lock=$2
@@ -34,8 +34,8 @@ except BlockingIOError:
 step "1/2 virtual environment in $venv"
 sh scripts/venv.sh "$venv"
 step "2/2 packages of $lock (PySpark alone is 450 MB), and aiorepl itself${compile:+; the hot path is compiled, if there is a C compiler}"
-# In a lock, each package starts with a line that is not indented. A package is in one part only, so that no two pips write the same
-# files. A part may lack dependencies of its packages, so --no-deps: all parts together have all.
+# In a lock, each package starts with a line that is not indented. Each package is in exactly one part, so that no two pip processes
+# write the same files. The dependencies of a package may be in another part, so pip gets --no-deps.
 awk -v folder="$venv" '
     FNR == NR { if (/^[^ #]/) is_build_tool[$1] = 1; next }
     /^[^ #]/ { part = $1 in is_build_tool ? "" : $1 ~ /^(nkeys|pyspark)==/ ? "built" : "wheels-" number++ % 2 }

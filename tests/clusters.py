@@ -1,4 +1,4 @@
-"""Database clusters that are copied: initdb takes most of what starting a server costs, and six processes use six versions."""
+"""Copies database clusters, because initdb takes most of a server's start: one initdb for each version in a run, shared by its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from aiorepl.testing import EmbeddedServer
 from aiorepl.testing.server.installation import from_folder, reaches, server_user
 
-# Whoever makes the folder `lock` makes the first cluster, the others wait for it; if it does not come, they do without.
+# The process that creates the folder `lock` runs initdb, and the others wait for its cluster. After a minute, they run initdb themselves.
 INITDB = """\
 #!/bin/sh
 set -eu
@@ -36,7 +36,7 @@ until [ -d '{folder}/first' ]; do
 done
 cp -r '{folder}/first' "$data"
 """
-# The processes of a run share it: the first one sets it.
+# The processes of a run share this environment variable, which the first process sets.
 VARIABLE = "PYTEST_AIOREPL_RUN"
 IS_FIRST = VARIABLE not in os.environ
 RUN = os.environ.setdefault(VARIABLE, secrets.token_hex(16))
@@ -45,9 +45,9 @@ RUNNING: Final = pytest.StashKey[IO[bytes]]()
 
 
 def copied(version: int, bin_dir: Path, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
-    """Return a server, not started, whose cluster is a copy of the first one of its version in this run.
+    """Return a server that is not started, whose cluster is a copy of the run's first cluster of the version.
 
-    All of them have one system identifier and one password.
+    All copies have the same system identifier and the same password.
 
     :param bin_dir: the real programs.
     """
@@ -57,12 +57,12 @@ def copied(version: int, bin_dir: Path, settings: Mapping[str, str] | None = Non
 
 
 def _programs(version: int, real: Path) -> Path:
-    """Return a folder with the programs, and an ``initdb`` that copies.
+    """Return a folder with the server's programs, and an ``initdb`` that copies a cluster.
 
-    The programs are links, or copies if the server's user cannot reach them: one for all servers.
+    All servers of a version share the folder. Its programs are links, or copies if the server's user cannot reach the real programs.
     """
     folder = _folder() / str(version)
-    # Several processes may do this at once: what is there is complete.
+    # Several processes may do this at once. The rename is atomic, so an existing folder is complete.
     if not folder.is_dir():
         _folder().mkdir(mode=0o755, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=_folder()))
@@ -104,14 +104,14 @@ def copied_server() -> Callable[..., EmbeddedServer]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remove the clusters of runs that were killed. They are in memory, a few hundred MB for each run."""
+    """Remove the clusters of killed runs, which occupy a few hundred MB of memory for each run."""
     if not IS_FIRST:
         return
     running = session.config.stash[RUNNING] = _folder().with_suffix(".running").open("wb")
     fcntl.flock(running, fcntl.LOCK_EX)
     for left in _folder().parent.glob("aiorepl-clusters-*.running"):
         with contextlib.suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while that run has not ended
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the other run continues
             shutil.rmtree(left.with_suffix(""), ignore_errors=True)
             left.unlink()
 

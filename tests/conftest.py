@@ -1,6 +1,6 @@
-"""What every test may ask for, and what every test is held to: options, temporary files in memory, the order of the tests.
+"""Settings and fixtures for all tests: options, temporary files in memory, the selection of the tests.
 
-The plugins have the rest by topic: ``servers``, ``clusters``, ``loops``, ``forked``, ``forked_python``, ``object_stores``.
+Plugins have the other fixtures, by topic: ``servers``, ``clusters``, ``loops``, ``forked``, ``forked_python``, ``object_stores``.
 """
 
 from __future__ import annotations

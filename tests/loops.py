@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-# What the handlers of the loops below were given, test by test.
+# The exceptions that reached an exception handler during the current test.
 _unhandled: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def nothing_unhandled() -> Iterator[None]:
-    """Fail the test in which a loop's exception handler was called, or a task's exception never retrieved."""
+    """Fail the test if a loop's exception handler was called, or a task's exception was never retrieved."""
     _unhandled.clear()
     yield
-    gc.collect(1)  # a task tells of its exception when it is collected; those of this test are young
+    gc.collect(1)  # a collected task reports its exception; this test's tasks are in the young generations
     if _unhandled:
         pytest.fail("unhandled in the event loop:\n" + "\n".join(_unhandled), pytrace=False)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Under which loops an async test runs."""
+    """Return the loops under which an async test runs."""
     factories = {"asyncio": _watched(asyncio.new_event_loop)}
     if item.get_closest_marker("both_loops") is not None:
         import uvloop

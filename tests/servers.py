@@ -1,6 +1,6 @@
-"""The servers of the tests, and what is a test's own there: a database, a slot name, a role.
+"""The servers of the tests, and the objects that belong to one test: a database, a slot name, a role.
 
-``server`` is one embedded PostgreSQL 18 for each test process, started by the first test that wants it, or the real
+``server`` is one embedded PostgreSQL 18 for each test process, started for the first test that uses it, or the real
 server of ``AIOREPL_TEST_DSN``. ``database`` is a fresh database there. ``servers(16)`` is a server of another version.
 """
 
@@ -31,7 +31,7 @@ RELOCATED = (19,)
 
 
 class Server(Protocol):
-    """What tests may know of a server: an embedded one is one."""
+    """The interface of a server for tests; ``EmbeddedServer`` implements it."""
 
     @property
     def dsn(self) -> str: ...
@@ -43,7 +43,7 @@ class Server(Protocol):
 
 
 class RealServer:
-    """The server that ``AIOREPL_TEST_DSN`` names; its user has to be a superuser."""
+    """The server of ``AIOREPL_TEST_DSN``, whose user must be a superuser."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -60,7 +60,7 @@ class RealServer:
 
 
 class Servers:
-    """One server for each version, started when it is first asked for."""
+    """One server for each version, started at its first use."""
 
     def __init__(self, copied: Callable[..., EmbeddedServer]) -> None:
         self._started: dict[int, EmbeddedServer] = {}
@@ -75,7 +75,7 @@ class Servers:
         return self._started[version]
 
     def new(self, version: int, **settings: str) -> EmbeddedServer:
-        """Another one, not started, from wherever its programs are: a copy of the shared one. Skips where there are none."""
+        """Return another server of a version, not started, with a copied cluster. Skips the test if the version is not installed."""
         try:
             programs = EmbeddedServer(version, bin_dir=_programs(version)).bin_dir
         except ConfigurationError as missing:
@@ -89,14 +89,14 @@ class Servers:
         return self._copied(version, programs, settings)
 
     def stop(self) -> None:
-        """Stop them all."""
+        """Stop all servers."""
         for server in self._started.values():
             server.stop()
 
 
 @pytest.fixture(scope="session")
 def servers(copied_server: Callable[..., EmbeddedServer]) -> Iterator[Callable[[int], EmbeddedServer]]:
-    """``servers(version)``: an embedded server of that version, shared by the tests of this process, none of which leaves a slot."""
+    """``servers(version)``: an embedded server of that version, shared by the tests of this process. Tests must drop their slots."""
     servers = Servers(copied_server)
     yield servers
     servers.stop()
@@ -113,10 +113,10 @@ Work = Callable[[asyncpg.Connection], Coroutine[Any, Any, Any]]
 
 
 class Superuser:
-    """Connections that are kept: to connect costs more than most of what tests ask."""
+    """Keeps connections open, because connecting takes longer than most queries of tests."""
 
     def __init__(self) -> None:
-        # With a factory, the runner does not become the thread's loop.
+        # With a factory, the runner does not set the thread's event loop.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._connections: dict[str, asyncpg.Connection] = {}
 
@@ -133,7 +133,7 @@ class Superuser:
             # The first connection to a database writes its catalog cache to a file, which CREATE DATABASE copies from the template.
             self.run(template, lambda connection: connection.execute("SELECT"))
             self._connections.pop(template).terminate()
-        # Copying files takes half of the time and none of the WAL. Before 15 there is no other way, and no option.
+        # file_copy takes half of the time of wal_log, and writes less WAL. Before 15, it is the only strategy, without an option.
         strategy = " STRATEGY file_copy" if server.version >= 15 else ""
         self.run(server.dsn, lambda connection: connection.execute(f'CREATE DATABASE "{name}"{strategy}'))
         return server.dsn_for(name)
@@ -157,7 +157,7 @@ class Superuser:
             if connection is not None:
                 await connection.execute("SELECT")
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection = None  # it was cut, or the server was started anew
+            connection = None  # the connection was cut, or the server was restarted
         if connection is None:
             connection = self._connections[dsn] = await asyncpg.connect(dsn)
         return await work(connection)
@@ -173,7 +173,7 @@ def superuser(servers: Servers) -> Iterator[Superuser]:
 
 @pytest.fixture
 def new_database(superuser: Superuser, slot_name: str) -> Iterator[Callable[[Server], str]]:
-    """``new_database(server)``: the DSN of a fresh database, dropped afterwards with all that is in it."""
+    """``new_database(server)``: the DSN of a fresh database, which is dropped after the test."""
     made: list[tuple[Server, str]] = []
 
     def create(server: Server) -> str:
@@ -195,7 +195,7 @@ def database(server: Server, new_database: Callable[[Server], str]) -> str:
 
 @pytest.fixture
 def slot_name(request: pytest.FixtureRequest) -> str:
-    """A slot name that no other test has."""
+    """A slot name that is unique to the test."""
     # Slots belong to the whole server, which may be shared with other test processes.
     readable = re.sub(r"[^a-z0-9_]+", "_", request.node.name.lower())
     return f"{readable[:54]}_{zlib.crc32(request.node.nodeid.encode()):08x}"
@@ -213,7 +213,7 @@ class DocumentedRole:
         self._database = f'DATABASE "{parts.path[1:]}"'
 
     async def open(self) -> None:
-        """Take away what PUBLIC has."""
+        """Revoke the privileges of PUBLIC."""
         await _execute(
             self._superuser,
             f"REVOKE ALL ON {self._database} FROM PUBLIC",
@@ -221,13 +221,13 @@ class DocumentedRole:
         )
 
     async def run(self, *blocks: str) -> None:
-        """Run statements of the document, with the names of this test for the document's."""
+        """Run statements of the document, with this test's names instead of the document's."""
         for block in blocks:
             sql = re.sub(rf"\b{self.called}\b", self.name, block.replace("…", "s3cret"))
             await _execute(self._superuser, re.sub(r"DATABASE \w+", self._database, sql))
 
     async def close(self) -> None:
-        """Take away what it was granted, and drop it."""
+        """Revoke the role's privileges, and drop the role."""
         await _execute(
             self._superuser,
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{self.name}'",
@@ -237,26 +237,26 @@ class DocumentedRole:
 
     @staticmethod
     def document() -> str:
-        """The document."""
+        """Return the text of the document."""
         return (Path(__file__).parents[1] / "docs" / "reference" / "privileges.md").read_text(
             encoding="utf-8"
         )
 
     @classmethod
     def blocks(cls, heading: str) -> list[str]:
-        """The statements in a section of it."""
+        """Return the SQL blocks in a section of the document."""
         (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", cls.document(), re.DOTALL | re.MULTILINE)
         return re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture
 def documented_role() -> type[DocumentedRole]:
-    """Makes such roles: give the name that the document calls it by, and a superuser's DSN."""
+    """The class of roles. Its arguments are the role's name in the document, and a superuser's DSN."""
     return DocumentedRole
 
 
 def _programs(version: int) -> Path | None:
-    """Where ``scripts/servers.py`` or Debian's packages have put a version that is not in the wheel."""
+    """Return the folder of a version that is not in the wheel, from Debian's packages or ``scripts/servers.py``."""
     folders = (Path(f"/usr/lib/postgresql/{version}/bin"), Path(sys.prefix, "servers", str(version), "bin"))
     return None if version in (16, 18) else next(filter(Path.is_dir, folders), None)
 
@@ -281,7 +281,7 @@ async def _execute(dsn: str, *statements: str) -> None:
 async def _drop(connection: asyncpg.Connection, dsn: str, name: str) -> None:
     slots = "FROM pg_replication_slots WHERE database = $1"
     await connection.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", name)
-    async with asyncio.timeout(60):  # a slot can be dropped when the process is gone
+    async with asyncio.timeout(60):  # a slot can be dropped once its walsender has ended
         while await connection.fetchval(f"SELECT count(*) {slots} AND active", name):
             await asyncio.sleep(0.01)
     await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
@@ -290,7 +290,7 @@ async def _drop(connection: asyncpg.Connection, dsn: str, name: str) -> None:
         await _execute(dsn, *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
     async with asyncio.timeout(60):
         while True:
-            # The server waits five seconds for those whom it ends, which on a busy machine may not be enough.
+            # FORCE waits five seconds for the terminated backends, which may be too short on a busy machine.
             with contextlib.suppress(asyncpg.ObjectInUseError):
                 await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
                 break

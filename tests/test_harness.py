@@ -95,8 +95,10 @@ async def test_what_a_test_leaves_in_its_database_goes(database: str, slot_name:
     connection.terminate()
 
 
-def test_clusters_of_a_killed_run_go(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The next run removes them, and leaves those of a run that goes on."""
+def test_clusters_of_a_killed_run_are_removed(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run removes the clusters of a killed run, and keeps the clusters of a concurrent run."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv(clusters.VARIABLE)
     for name in ("killed", "beside"):
@@ -154,8 +156,8 @@ def test_no_case_is_chosen_twice() -> None:
     assert [] == [path.name for path in choosing if "by_day" in path.read_text(encoding="utf-8")]
 
 
-def test_no_test_imports_another_one() -> None:
-    """What several test modules need is a fixture, or has a module of its own."""
+def test_no_test_module_imports_another() -> None:
+    """Code for several test modules is in a fixture, or in a module that is no test module."""
     folder = Path(__file__).parent
     imports = re.compile(
         r"^(?:from|import) tests\S*\.test_\w+|^from tests\S* import .*\btest_\w+", re.MULTILINE

@@ -489,7 +489,7 @@ def test_one_installation_at_a_time(tmp_path):
         assert (first.wait(), second.wait()) == (0, 0)
     assert "another process installs" in told
     steps = [line.split()[1] for line in log.read_text().splitlines()]
-    assert steps == ["first"] * 10 + ["second"] * 10  # five pips, each of which begins and ends
+    assert steps == ["first"] * 10 + ["second"] * 10  # five pip processes with two lines each
 
 
 def test_the_packages_that_are_installed_are_complete():
@@ -508,7 +508,7 @@ def _write_locks(folder: Path) -> None:
 
 
 def test_each_package_is_installed_by_one_pip(tmp_path):
-    """Two pips at the same time would write the same files. What is built waits for the build tools, and nothing is forgotten."""
+    """Each package is installed exactly once, because concurrent pip processes must not write the same files."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     _write_locks(tmp_path)
     read, python = tmp_path / "read", tmp_path / "python"

@@ -1,4 +1,4 @@
-"""``until``: waits in a test until something holds."""
+"""``until``: waits in a test for a condition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 Found = TypeVar("Found")
 
 DEADLINE: Final = 240.0
-"""Seconds after which what a test waits for hangs, also on a busy machine."""
+"""Seconds after which a wait has failed, even on a busy machine."""
 
 
 async def until(
@@ -21,9 +21,11 @@ async def until(
     *,
     seconds: float = DEADLINE,
 ) -> Found:
-    """Look again and again until ``good`` accepts what was found, and return that.
+    """Call ``look`` until ``good`` accepts its result, and return this result.
 
-    :param look: a function, or one that returns an awaitable, such as a query's.
+    :param look: returns the result, or an awaitable of it.
+    :param good: returns whether a result is accepted; by default, any true result is.
+    :param seconds: the test fails after this time.
     """
     found, pause = None, 0.002
     try:
@@ -34,6 +36,6 @@ async def until(
                 if good(found):
                     return found
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 0.05)  # asking costs the server as much as what it is asked about
+                pause = min(2 * pause, 0.05)  # frequent queries slow the server down
     except TimeoutError:
         pytest.fail(f"still {found!r} after {seconds} s")

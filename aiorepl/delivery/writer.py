@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from aiorepl.cancellation import requested, uninterrupted
+from aiorepl.cancellation import detect_unexpected_cancellation, uninterrupted
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.partitioning import stages
 from aiorepl.delivery.statistics import SinkStatistics
@@ -286,7 +286,9 @@ class SinkWriter:
                         self._statistics.retries += 1
                     begin = time.perf_counter()
                     try:
-                        result = await requested(require_awaitable(self._name, name, call()))
+                        result = await detect_unexpected_cancellation(
+                            require_awaitable(self._name, name, call())
+                        )
                     except TransientError as error:
                         self._statistics.retrying = str(error)
                         raise

@@ -106,7 +106,7 @@ class DirectFanOut(FanOut):
                 delivery,
                 buffer,
                 SnapshotProgress(ledger, name, snapshot, record=None in resumed.values()),
-                # The truncate of a snapshot that was not finished comes before the stream.
+                # The truncates of an unfinished snapshot have an LSN before the stream. A sink without a position must get them.
                 after=unknown if (position := resumed[name]) is None else position.lsn,
                 stored=position,
             )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aiorepl.cancellation import requested, run_until_set, uninterrupted
+from aiorepl.cancellation import detect_unexpected_cancellation, run_until_set, uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
@@ -211,7 +211,9 @@ class FanOut(ABC):
         try:
             async for attempt in retry.sink(f"sink {context.name}: open"):
                 with attempt:
-                    return await requested(require_awaitable(context.name, "open", sink.open(context)))
+                    return await detect_unexpected_cancellation(
+                        require_awaitable(context.name, "open", sink.open(context))
+                    )
             raise AssertionError("the retries end by returning or raising")
         except AioreplError:
             raise

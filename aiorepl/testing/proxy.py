@@ -45,7 +45,7 @@ class CuttingProxy:
 
     @property
     def open(self) -> int:
-        """The number of open connections. A connection stays open until its server has read what a client that has ended had sent."""
+        """The number of open connections. After its client has ended, a connection stays open until the server has read all its data."""
         return len(self._links)
 
     def dsn_for(self, dsn: str) -> str:

@@ -22,9 +22,10 @@ def is_control(message: m.Message) -> bool:
 
 
 def without_content(message: m.Message) -> m.Message | None:
-    """Return a transactional message with the prefix of a control message, without its content; ``None`` for any other message.
+    """Remove the content of a transactional message with the prefix of a control message; return ``None`` for any other message.
 
-    Such a message has no effect, but it keeps its ordinal. The condition of a signal may have values that no sink or journal may have.
+    Such a message has no effect, but still counts as a change of its transaction. Its content is removed because the ``where`` of a
+    signal may have values that must not reach sinks or journals.
     """
     if not message.transactional or message.prefix not in _PREFIXES or not message.content:
         return None

@@ -37,8 +37,8 @@ class SnapshotChunk:
     :param oid: the table's oid.
     :param schema: the table's schema.
     :param table: the table's name; a table without rows has one chunk without changes.
-    :param number: the chunk's number within the table, from 1. If a table is altered while it is read, it is read again from chunk 1, with
-        the same ``reading``: a reader that appends replaces the rows of the chunks before.
+    :param number: the chunk's number within the table, from 1. If a table is altered while it is read, the table is read again from
+        chunk 1, with the same ``reading``: an append-only consumer must discard the rows of the earlier chunks.
     :param last_of_table: whether the table is complete with this chunk.
     :param last: whether the whole snapshot is complete with this chunk.
     :param partial: whether only rows that a condition selects were read. Such rows do not complete the table.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib import import_module
 
-from aiorepl.cancellation import requested
+from aiorepl.cancellation import detect_unexpected_cancellation
 from aiorepl.errors import ConfigurationError, DataError, SinkError, TransientError, raised
 from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch
@@ -100,7 +100,7 @@ class Transformer:
         try:
             result = self._transform(change)
             if inspect.isawaitable(result):
-                result = await requested(result)
+                result = await detect_unexpected_cancellation(result)
         except SinkError:
             raise
         except DataError as error:

@@ -25,8 +25,8 @@ def check_descriptions(log: Iterable[Entry], verdict: Verdict, *, exactly_once: 
 
     Only the first copy of a row is compared, because a copy may come after a later schema change.
 
-    :param exactly_once: whether the target drops copies, also those of schema changes. A schema change that was not confirmed before a
-        start is sent again, so it may be in the log only once, before the start.
+    :param exactly_once: whether the target drops copies of changes and schema changes. After a start, the stream repeats unconfirmed
+        schema changes, but the target drops the copies. So the log has such a schema change only before the start.
     """
     described: dict[str, Described] = {}
     seen = set[object]()

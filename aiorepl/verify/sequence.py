@@ -44,7 +44,7 @@ class _Judge:
     def __init__(self, promise: Promise, verdict: Verdict) -> None:
         self.changes: list[Delivered] = []
         self.late: dict[tuple[LSN, int], Delivered] = {}
-        """The changes that came only when the changes beside them came again."""
+        """Optional changes that came first in a repetition of the changes around them, by identity."""
         self.restarted = False
         self._promise = promise
         self._verdict = verdict
@@ -108,7 +108,7 @@ class _CommitOrder(_Judge):
             self._next = place + 1
 
     def _optional(self, change: Delivered) -> bool:
-        """Whether a repetition may lack a change: the consumer may have learned meanwhile that its table has a parent."""
+        """Whether a repetition may omit a change, because the consumer has learned meanwhile that the change's table has a parent."""
         return len(change.tables) == 1 and self._promise.optional(Operation(change.kind, change.tables[0]))
 
     def _append_in_order(self, change: Delivered) -> None:

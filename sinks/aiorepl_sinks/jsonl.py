@@ -178,7 +178,7 @@ class JsonLinesSink(Sink):
         with self._lock:
             if self._file is None or self._name is None:
                 return
-            # Until this has succeeded, the next flush must make the file durable.
+            # If this fails, the file stays open, so that the next flush makes it durable.
             self._make_durable(self._file)
             file, self._file = self._file, None
             file.close()

@@ -1,4 +1,4 @@
-"""A user's call that ends as cancelled, although nobody has cancelled the pipeline, is an error and no end of the work."""
+"""A CancelledError from user code, although the pipeline was not cancelled, is an error of the sink and does not end the pipeline silently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def cancelled() -> None:
 
 
 class Target(MemorySink):
-    """One of its calls ends as cancelled."""
+    """A sink with one method that raises CancelledError."""
 
     def __init__(self, at: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def written() -> MemorySource:
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("at", ["open", "write", "flush", "transform"])
 async def test_the_pipeline_fails(tmp_path, at, journal):
-    """The pipeline names the sink and the call, and does not end as if it had delivered everything."""
+    """The pipeline fails with an error that names the sink and the call."""
 
     async def transform(change):
         await cancelled()
@@ -74,7 +74,7 @@ async def test_the_pipeline_fails(tmp_path, at, journal):
 
 
 async def test_the_policy_of_the_sink_applies(tmp_path):
-    """Such a transaction becomes a dead letter, as after any other error."""
+    """With ``on_error="dead_letter"``, the transaction becomes a dead letter, as after any other error."""
     source, sink = written(), Target("write")
     delivery = Delivery(sink, on_error="dead_letter", dead_letters=tmp_path)
     await Pipeline(source, {"s": delivery}, until=source.stream.lsn, batches=BatchPolicy(max_rows=1)).run()

@@ -1,4 +1,4 @@
-"""A router whose pipeline is cancelled at any await: each change is handled, or in a dead letter."""
+"""A pipeline with a router is cancelled at any await: each change is handled, or is in a dead letter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from aiorepl.testing.stream import Stream
 from tests.today import of_today
 
 AT_ONCE = RetryPolicy(timeout=None, wait_initial=0.0001, wait_max=0.0001)
-# The transactions, in the order of their commits. Rows of tens have no note, so they do not fit the model; for 7, a handler fails.
+# The ids of the rows of each transaction, in commit order. The rows of MISFITS have no note, so they do not fit the model; a handler
+# fails for 7.
 TRANSACTIONS = [(1,), (2, 10, 3), (4, 5), (6, 7), (8,), (20,), (9, 11)]
 MISFITS = (10, 20)
 BAD = [(2, 10, 3), (6, 7), (20,)]
@@ -28,7 +29,7 @@ class Item:
 
 
 class Handled:
-    """A router with two handlers of each row; each awaits before and after its work, and the first call for 4 fails for a moment."""
+    """A router with two handlers of each row; each awaits before and after its work, and the first call for 4 raises TransientError."""
 
     def __init__(self) -> None:
         self.router = Router()
@@ -74,7 +75,7 @@ def written() -> Stream:
 
 
 def numbers():
-    """Return the awaits to cancel at: all of the first ones, then fewer and fewer."""
+    """Yield the numbers of the awaits to cancel: first every number, then numbers at growing distances."""
     number = 0
     while True:
         number += 1 if number < 50 else number // 5
@@ -83,7 +84,7 @@ def numbers():
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 async def test_dead_letters(tmp_path, watched, cancelling, journal):
-    """Whole transactions become dead letters, all others are handled in order, and letters are handled once their cause is mended."""
+    """Failed transactions become dead letters as a whole, all others are handled in order, and redelivery handles the dead letters."""
     good = [one for ids in TRANSACTIONS if ids not in BAD for one in ids]
     for number in of_today(numbers()):
         handled, folder = Handled(), tmp_path / f"letters {number}"

@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 from cluster import Cluster
 from processes import Process
-from standstill import standstill
+from stall_timeout import stall_timeout
 from watch import JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch
 
 from aiorepl import LSN, errors
@@ -116,7 +116,7 @@ class Aftermath:
 
     async def _ended(self, process: Process, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with standstill(seconds):
+            async with stall_timeout(seconds):
                 await process.wait()
 
     async def _damage(self, damage: str) -> bool:
@@ -203,7 +203,7 @@ class Aftermath:
         process = await self._start({remedy: True, "create_slot": True})
         following = asyncio.create_task(watch.follow(after))
         try:
-            async with standstill(_GOES_ON, lambda: [one.progress for one in self._watches.values()]):
+            async with stall_timeout(_GOES_ON, lambda: [one.progress for one in self._watches.values()]):
                 marks: list[tuple[int, int]] = []
                 # The first ones may be written before the slot exists.
                 while process.returncode is None and not self._arrived(marks):

@@ -82,8 +82,8 @@ class Broker(ABC):
             await asyncio.sleep(size * _AWAY_SECONDS)
             await self._start()
 
-    async def emptied(self) -> None:  # noqa: B027 - Kafka's records of ended processes are known by their transactions
-        """Wait until the broker has read what ended processes had sent."""
+    async def emptied(self) -> None:  # noqa: B027 - Kafka's transactions show which records of ended processes are complete
+        """Wait until the broker has read all data that ended processes have sent."""
 
     @abstractmethod
     def _cut(self) -> None:

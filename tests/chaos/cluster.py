@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import asyncpg
-from standstill import standstill
+from stall_timeout import stall_timeout
 
 from aiorepl import LSN
 from aiorepl.testing import CuttingProxy, EmbeddedServer
@@ -99,7 +99,7 @@ class Cluster:
         assert self.standby is not None
         async with _connected(self.standby) as standby, _connected(self.server) as primary:
             end = await primary.fetchval("SELECT pg_current_wal_lsn()::text")
-            async with standstill(_PROMOTED):
+            async with stall_timeout(_PROMOTED):
                 while not await standby.fetchval("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", end):
                     await asyncio.sleep(0.02)
 

@@ -22,9 +22,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import KafkaError
 from broker import AWAY, Broker
-from standstill import standstill
+from stall_timeout import stall_timeout
 
-from aiorepl.cancellation import UnexpectedCancellation, cancellable, requested
+from aiorepl.cancellation import UnexpectedCancellation, cancellable, detect_unexpected_cancellation
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from tests.sinks.conftest import write_certificates
@@ -108,7 +108,7 @@ class KafkaBroker(Broker):
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 # The client cancels its own tasks, and calls that await them end as cancelled.
-                return await requested(self._read(stream, json.loads(after or "{}")))
+                return await detect_unexpected_cancellation(self._read(stream, json.loads(after or "{}")))
         except BaseException:
             await self._close()
             raise
@@ -125,7 +125,7 @@ class KafkaBroker(Broker):
             committed.assign([*found])
             for one in found:
                 committed.seek(one, begins[one])
-        # The client may swallow the cancellation of the time-out, and would then read for ever.
+        # If the client swallowed the cancellation by a timeout, this loop would never end.
         while [one for one in found if await cancellable(committed.position(one)) < ends[one]]:
             for one, records in (await cancellable(committed.getmany(timeout_ms=50))).items():
                 found[one] += [record for record in records if record.offset < ends[one]]
@@ -178,7 +178,7 @@ class KafkaBroker(Broker):
 
     async def _administer(self, step: Callable[[AIOKafkaAdminClient], Awaitable[bool]]) -> None:
         """Repeat a step until it returns true, because the broker may just have been started."""
-        async with standstill(_ANSWERS_SECONDS):
+        async with stall_timeout(_ANSWERS_SECONDS):
             while True:
                 admin = AIOKafkaAdminClient(bootstrap_servers=self.server.url)
                 with contextlib.suppress(KafkaError):

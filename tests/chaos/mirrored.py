@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from program import Program
-from standstill import standstill
+from stall_timeout import stall_timeout
 
 from aiorepl import AioreplError
 from aiorepl.journal import JournalReader
@@ -73,7 +73,7 @@ _STARTS = 240.0
 _STRIKES = 40.0
 _RESTARTS = 5.0
 _PUT_BACK = 200.0
-_STANDS_STILL = 300.0
+_STALLED = 300.0
 _MAX_BYTES = (5_000, 100_000, 2**28)
 _STATE = ("_checkpoint", "_aiorepl")
 # Ends with the suite, even if that is killed.
@@ -236,10 +236,10 @@ class MirrorLives:
             return
         process = await self._start(once=True)
         try:
-            async with standstill(_STANDS_STILL, lambda: self.progress):
+            async with stall_timeout(_STALLED, lambda: self.progress):
                 await process.wait()
         except TimeoutError:
-            self.violations.append("it does not reach the end of the journal, and nothing goes on any more")
+            self.violations.append("the mirror stalls before the end of the journal")
         else:
             if process.returncode:
                 self.violations.append(f"it does not reach the end of the journal: {self._last_error()}")
@@ -257,7 +257,7 @@ class MirrorLives:
         started: list[int] = []
         try:
             assert process.stdout is not None
-            async with standstill(_STARTS):
+            async with stall_timeout(_STARTS):
                 with self._load(life.get("load", 0)):
                     line = await process.stdout.readline()
             self._lost = int(line or self._lost)

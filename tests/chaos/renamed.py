@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 from processes import Process
-from standstill import standstill
+from stall_timeout import stall_timeout
 from watch import Watch
 
 from aiorepl.verify import Delivered
@@ -56,7 +56,7 @@ class RenamedColumn:
         if way == "running":
             process = await self._start()
             with contextlib.suppress(TimeoutError):
-                async with standstill(_STARTED):
+                async with stall_timeout(_STARTED):
                     while not self._started() and process.returncode is None:
                         await asyncio.sleep(0.02)
             await self._rename()
@@ -84,7 +84,7 @@ class RenamedColumn:
     async def _require_end(self, process: Process, otherwise: str) -> None:
         """Wait until the process ends with an error that names the column."""
         with contextlib.suppress(TimeoutError):
-            async with standstill(_ENDED):
+            async with stall_timeout(_ENDED):
                 await process.wait()
         process.kill()
         await process.wait()

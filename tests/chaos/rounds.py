@@ -27,33 +27,33 @@ from receiver import Receiver
 from renamed import RenamedColumn
 from report import Outcome
 from sabotage import OF_MIRRORS
-from standstill import standstill
+from stall_timeout import stall_timeout
 from starter import UNAVAILABLE, Starter
 from strikes import SECOND, Striker
 from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
 from aiorepl import LSN, AioreplError
-from aiorepl.cancellation import cancel_and_wait, requested
+from aiorepl.cancellation import cancel_and_wait, detect_unexpected_cancellation
 from aiorepl.journal import JournalReader
 from aiorepl.journal.verification import problems
 from aiorepl.storage.opening import Location
 from aiorepl.verify import Mixture, Workload, tables
 
-# Seconds without progress: while the consumers catch up, and in a whole round; and the rows that take another second.
+# Seconds without progress, while the consumers catch up and in the whole round; the number of rows that extends both by a second.
 CATCHES_UP = 120.0
-STANDS_STILL = 300.0
+STALLED = 300.0
 _ROWS_PER_SECOND = 2_000
-# While a mirror's Java starts, nothing shows its progress.
-STANDS_STILL_WITH_MIRROR = 600.0
-# Seconds for a round, even if something goes on.
+# The start of a mirror's Java shows no progress, so a round with a mirror gets more seconds.
+STALLED_WITH_MIRROR = 600.0
+# Seconds for a round without progress, as the last resort.
 LONGEST = 3600.0
 # Seconds to wait for the start of a stream.
 _STARTED = 10.0
 # Seconds until the first rows of a snapshot are durable.
 _STAYS = 120.0
-# Seconds in which the state of one table of a snapshot must change.
-_TABLE_STANDS_STILL = 60.0
-# Seconds in which a process ends that is asked to.
+# Seconds without progress of a snapshot's tables while clients wait for locks.
+_TABLE_STALLED = 60.0
+# Seconds without progress until a process that was asked to stop is killed.
 _STOPS = 60.0
 # Seconds until a broker that was started again answers.
 _ANSWERS = 120.0
@@ -163,12 +163,15 @@ class Round:
         """Run the program, and drop everything that it created on the server."""
         began = time.monotonic()
         try:
-            most = STANDS_STILL if self._mirror is None else STANDS_STILL_WITH_MIRROR
-            async with standstill(LONGEST + self._longer), standstill(most + self._longer, self._progress):
+            most = STALLED if self._mirror is None else STALLED_WITH_MIRROR
+            async with (
+                stall_timeout(LONGEST + self._longer),
+                stall_timeout(most + self._longer, self._progress),
+            ):
                 await self._run()
         except TimeoutError:
             seconds = time.monotonic() - began
-            self._outcome.violations.append(f"nothing goes on any more, after {seconds:.0f} s")
+            self._outcome.violations.append(f"the round stalls; it was ended after {seconds:.0f} s")
         except (ValueError, AioreplError) as error:
             # The files on disk cannot be read.
             self._outcome.violations.append(f"the round ends with {type(error).__name__}: {error}")
@@ -389,7 +392,7 @@ class Round:
             watch.crashed()
 
     def _progress(self) -> object:
-        """Return a state that changes while anything goes on: what repeats for ever, such as attempts, does not change it."""
+        """Return a state that changes with each progress of the round. Retries, which may repeat for ever, do not change it."""
         return (
             [watch.progress for watch in self._watches.values()],
             None if self._workload is None else self._workload.changes,
@@ -408,14 +411,14 @@ class Round:
         watch.received(lines)
 
     async def _reported(self, watching: Coroutine[Any, Any, None]) -> None:
-        """Run a task that nobody awaits: without it, the consumers would seem to lack everything that follows."""
+        """Report the error of a background task as a violation. Otherwise the consumers would seem to lack all later changes."""
         try:
-            await requested(watching)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is found
+            await detect_unexpected_cancellation(watching)
+        except Exception as error:  # noqa: BLE001 - every error is reported
             with (self._folder / "tracebacks").open("a") as file:
                 traceback.print_exception(error, file=file)
             self._outcome.violations.append(
-                f"the suite sees nothing any more: {type(error).__name__}: {error}"
+                f"a background task of the suite failed: {type(error).__name__}: {error}"
             )
 
     async def _poll(self) -> None:
@@ -508,8 +511,8 @@ class Round:
             watch.restarted()
 
     async def _poll_again(self, watch: BrokerWatch) -> None:
-        """Read all that a broker has stored from processes that have ended; it may just have been started."""
-        async with standstill(_ANSWERS):
+        """Read all data that a broker has stored from ended processes. The broker may just have been started."""
+        async with stall_timeout(_ANSWERS):
             await watch.emptied()
             while True:
                 with contextlib.suppress(*self._away):
@@ -521,15 +524,13 @@ class Round:
         """Wait until all tables of a snapshot were read. Clients wait for locks of them, and must not make the snapshot wait for ever."""
         states = dict[str, str]()
         try:
-            async with standstill(_TABLE_STANDS_STILL, lambda: states):
+            async with stall_timeout(_TABLE_STALLED, lambda: states):
                 while process.returncode is None and not (states and set(states.values()) <= {"complete"}):
-                    # Nothing is told while the file is being written.
+                    # The file has no tables while it is being written.
                     states = self._told().get("tables", states)
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            self._outcome.violations.append(
-                "no table of the snapshot is read any more while clients wait for locks"
-            )
+            self._outcome.violations.append("the snapshot stalls while clients wait for locks")
 
     async def _verify_journal(self) -> None:
         """Verify every file of the journal, as the end of a process has left them."""
@@ -549,7 +550,7 @@ class Round:
         self._outcome.faults["stop under load"] += 1
         process.ask_to_stop()
         with contextlib.suppress(TimeoutError):
-            async with standstill(_STOPS, self._progress):
+            async with stall_timeout(_STOPS, self._progress):
                 await asyncio.wait({ended})
         if not ended.done():
             self._outcome.violations.append("the process does not stop when it is asked to")
@@ -577,7 +578,7 @@ class Round:
         for _ in range(_STARTS):
             process = await self._start(_OVERTAKEN)
             try:
-                async with standstill(CATCHES_UP + self._longer, self._progress):
+                async with stall_timeout(CATCHES_UP + self._longer, self._progress):
                     while not workload.running and process.returncode is None:
                         await asyncio.sleep(0.02)
                     if "late standby" in self._program.aftermath and not self._cluster.held_back:

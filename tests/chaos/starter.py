@@ -20,7 +20,7 @@ from ends import Ends
 from processes import Process, Processes
 from program import Program, Run
 from receiver import Receiver
-from standstill import standstill
+from stall_timeout import stall_timeout
 
 UNAVAILABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The errors of the suite's own connections to a server that faults strike."""
@@ -137,7 +137,7 @@ class Starter:
 
     async def free(self) -> None:
         """Wait until the server answers and has released the slot."""
-        async with standstill(_FREE):
+        async with stall_timeout(_FREE):
             while True:
                 with contextlib.suppress(*UNAVAILABLE):
                     connection = await asyncpg.connect(self._cluster.dsn_for())

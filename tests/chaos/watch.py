@@ -56,7 +56,7 @@ class Watch:
 
     @property
     def progress(self) -> object:
-        """A state that changes with each new change; those that come again do not change it."""
+        """A state that changes with each new change, and not with repeated changes."""
         return self._furthest, len(self.ledger)
 
     def look(self) -> None:
@@ -239,7 +239,7 @@ class BrokerWatch(Watch):
         """Do nothing: ``poll`` reads the log."""
 
     async def emptied(self) -> None:
-        """Wait until nothing that an ended process had sent is on the way to the broker."""
+        """Wait until the broker has read all data that ended processes have sent."""
         await self._broker.emptied()
 
     async def poll(self) -> None:

@@ -207,7 +207,7 @@ def test_a_handler_is_a_coroutine_function():
 
 @pytest.mark.parametrize("names", [True, False])
 async def test_a_handler_that_names_rejected_changes(names):
-    """A handler knows nothing of the other changes of the batch, so its error never says that the batch is accepted without its own."""
+    """The router removes ``rejected`` from a handler's error, because the handler cannot accept the other changes of the batch."""
     router, seen = Router(), []
 
     @router.on("public.orders")
@@ -223,7 +223,7 @@ async def test_a_handler_that_names_rejected_changes(names):
 
 
 async def test_a_cancelled_batch_is_cancelled():
-    """A handler that is cancelled with its batch ends with the cancellation, which is no error of the batch."""
+    """The cancellation of a batch cancels its handler, and is not an error of the batch."""
     router, begun = Router(), asyncio.Event()
 
     @router.on("public.orders", kind="insert")

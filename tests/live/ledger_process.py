@@ -1,12 +1,12 @@
-"""A process that reads a table of several chunks beside the stream, and whose chunk ledger cannot be written at some time.
+"""A process that snapshots a table in several chunks, and in which some writes of the chunk ledger fail.
 
 python ledger_process.py DSN SLOT FOLDER JOURNAL WRITE TIMES STEPS
 
 :param JOURNAL: ``direct``; or ``journal``, or ``beside``, with a slot that exists.
-:param WRITE: the number of the write of the ledger's file that fails first; 0: none fails, and the process ends once every table is
-    complete, and the sink has everything that was committed until then.
-:param TIMES: how many writes fail.
-:param STEPS: the process kills itself by SIGKILL at the step with this number after the first failure: a write of a file, or a flush.
+:param WRITE: the number of the first write of the ledger's file that fails. With 0, no write fails, and the process ends once all
+    tables are complete and the sink has all transactions that were committed until then.
+:param TIMES: the number of writes that fail.
+:param STEPS: the number of steps between the first failure and the SIGKILL. A step is a write of a file, or a flush.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aiorepl_sinks.jsonl import JsonLinesSink
 
 
 def break_ledger(write: int, times: int, steps: int) -> None:
-    """Let writes of the ledger fail, and then kill the process."""
+    """Make writes of the ledger fail, and kill the process after some steps."""
     replace, reached, flush = LocalStore.replace, LocalStore.reached, JsonLinesSink.flush
     writes, left = count(1), iter(range(steps, -1, -1))
     failed: list[int] = []

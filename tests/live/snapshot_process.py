@@ -37,7 +37,7 @@ def main(dsn: str, slot: str, folder: str, end: str) -> None:
     write = LedgerFile._write
 
     async def hold(file: LedgerFile, ledger: ChunkLedger) -> None:
-        """Write no table that was deferred: the process is killed once the journal has it."""
+        """Block a write of deferred tables, so that the kill comes before it."""
         if end == "kill" and file._deferred:
             await asyncio.Event().wait()
         await write(file, ledger)

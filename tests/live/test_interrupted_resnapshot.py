@@ -1,4 +1,4 @@
-"""A start that ended between the creation of its slot and the first write of its ledger: the next start truncates, and reads all tables."""
+"""If a start ends after the creation of its slot, and before the first write of its ledger, the next start truncates and reads all tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.waiting import until
 
 @pytest.mark.parametrize("journal", [False, True])
 async def test_an_interrupted_resnapshot_begins_with_a_truncate(published, tmp_path, journal):
+    """A row that was deleted while there was no slot does not stay in the sink."""
     folder = str(tmp_path / "folder")
     way = {"journal": folder} if journal else {"snapshot": SnapshotOptions(state=folder)}
     sink = MemorySink()
@@ -25,12 +26,12 @@ async def test_an_interrupted_resnapshot_begins_with_a_truncate(published, tmp_p
     await LedgerFile(folder, published.slot).intend(truncates=True)
     await published.create_slot()
     before = len(sink.batches)
-    async with Pipeline(published.source(), [sink], **way) as p:
-        await p.snapshots.completed()
+    async with Pipeline(published.source(), [sink], **way) as pipeline:
+        await pipeline.snapshots.completed()
         await published.execute("INSERT INTO items VALUES (9, 'z')")
 
-        async def seen():
-            return [(c.kind) for b in sink.batches[before:] for c in b.changes]
+        def kinds():
+            return [change.kind for batch in sink.batches[before:] for change in batch.changes]
 
-        found = await until(seen, lambda f: "insert" in f)
+        found = await until(kinds, lambda found: "insert" in found)
     assert "truncate" in found

@@ -159,7 +159,7 @@ async def test_a_pattern_that_matches_nothing(published, tmp_path):
 
 
 async def test_a_transactional_signal(published, tmp_path):
-    """A signal that was written as a transactional message has no effect, and its condition is in no file of the journal."""
+    """A transactional message with the prefix of a signal has no effect, and the journal does not have its content."""
     await published.execute("CREATE TABLE people (id int PRIMARY KEY, email text, password text)")
     sink = MemorySink()
     running = Pipeline(

@@ -1,4 +1,4 @@
-"""The chunk ledger cannot be written while a table is read in several chunks, and then the process is killed."""
+"""Writes of the chunk ledger fail while a table is read in several chunks; then the process is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILL = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 3)"
 
 
 def rows(folder: Path) -> dict[int, tuple[int, str]]:
-    """The table as a reader of the sink's files has it, that knows copies by their identities, and replaces rows by their keys."""
+    """Return the rows that a reader of the sink's files has, if it drops duplicates by LSN and ordinal and upserts rows by key."""
     events: dict[tuple[LSN, int], dict[str, Any]] = {}
     for file in folder.glob("*.jsonl*"):
         for line in file.read_bytes().splitlines():
@@ -42,7 +42,7 @@ def rows(folder: Path) -> dict[int, tuple[int, str]]:
 @pytest.mark.parametrize("journal", ["direct", "journal", "beside"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_failed_write_and_a_kill(published, tmp_path, journal, seed):
-    """Every row ends as it is on the server, whichever write fails, and wherever the process is killed after that."""
+    """The sink's rows equal the table, whichever write fails, and wherever the process is killed afterwards."""
     chance = random.Random(f"{day()}-{seed}-{journal}")
     await published.execute(
         "CREATE TABLE large (id int PRIMARY KEY, version int, fill text)",
@@ -50,7 +50,7 @@ async def test_a_failed_write_and_a_kill(published, tmp_path, journal, seed):
         "ANALYZE large",
     )
     if journal == "beside":
-        # Then the table is read beside the stream from the beginning.
+        # With an existing slot, the pipeline reads the table beside the stream.
         await published.create_slot()
 
     async def start(write: int, times: int, steps: int) -> int:
@@ -65,7 +65,7 @@ async def test_a_failed_write_and_a_kill(published, tmp_path, journal, seed):
         return code
 
     async def write_rows(ended: asyncio.Event) -> None:
-        """Move rows between chunks, delete and change them."""
+        """Move rows between chunks, and insert, update and delete rows."""
         while not ended.is_set():
             key, other = chance.randrange(1, ROWS + 1), chance.randrange(ROWS + 1, 2 * ROWS)
             statement = chance.choice(

@@ -331,7 +331,7 @@ async def test_altered_while_it_is_read(large, small, statement):
     assert await on_server(large, "t") == mirror.catch_up(sink)
     assert 1 == mirror.complete
 
-    # A reader that appends is told by the numbers of the chunks which rows come again.
+    # An append-only reader recognizes repeated rows by the numbers of the chunks.
     chunks = [(part.transaction.snapshot, part) for part in sink_slices(sink) if part.transaction.snapshot]
     begins = [index for index, (chunk, part) in enumerate(chunks) if chunk.number == 1 and part.first]
     assert len(begins) > 1

@@ -253,7 +253,7 @@ async def test_lost_connections(filled, small, victim):
 
 
 async def test_a_snapshot_that_is_lost_before_it_is_imported(filled, small, monkeypatch):
-    """A table without a key is read again if the connection is lost that exported the snapshot of its rows."""
+    """If the connection that exported the snapshot is lost, a table without a key is read again."""
     await filled.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
     sink, exporting, lost = MemorySink(), "SELECT active_pid FROM pg_replication_slots WHERE temporary", []
     begun = FreshChunks.begun

@@ -1,4 +1,4 @@
-"""Two tables swap their names while a snapshot of both is deferred or under way: values stay hidden, and rows stay with their table."""
+"""Two tables swap their names while their snapshot is deferred or in progress: hidden values stay hidden, and rows keep their table's oid."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SINKS = {
 
 
 class Swapped:
-    """Swaps the names on a connection of its own, once.
+    """Swaps the names once, on its own connection.
 
-    :param together: in one transaction.
+    :param together: whether one transaction renames both tables.
     """
 
     def __init__(self, published: Any, *, together: bool) -> None:
@@ -49,7 +49,7 @@ class Swapped:
         self.task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin to swap the names; it may have to wait for a chunk."""
+        """Begin to swap the names. The swap may wait for the lock of a chunk."""
         if self.task is None:
             self.task = asyncio.create_task(self._swap())
 
@@ -83,7 +83,7 @@ def pipeline(
 
 
 def verify(sinks: dict[str, MemorySink], oids: dict[str, int]) -> None:
-    """Compare what arrived with what may arrive: values of ``a`` belong to the oid of ``a``, and never arrive where they are hidden."""
+    """Check that each value has its table's oid, and that no sink has values of ``a`` that its selection hides."""
     for name, sink in sinks.items():
         for change in sink.changes:
             for row in (getattr(change, "new", None), getattr(change, "old", None)):
@@ -99,10 +99,10 @@ def verify(sinks: dict[str, MemorySink], oids: dict[str, int]) -> None:
                     assert change.table != "a", change
 
 
-async def after(
+async def verify_restarts(
     published: Any, sinks: dict[str, MemorySink], folder: Any, oids: dict[str, int], *, journal: bool
 ) -> None:
-    """Change rows, and start twice more: the pipeline is refused, or the values stay hidden."""
+    """Change rows, and start the pipeline twice: each start is refused, or the values stay hidden."""
     await published.execute(*STREAM)
     for _ in range(2):
         with contextlib.suppress(AioreplError):
@@ -111,7 +111,7 @@ async def after(
         verify(sinks, oids)
 
 
-async def tables(published: Any) -> dict[str, int]:
+async def create_tables(published: Any) -> dict[str, int]:
     await published.execute(*CREATE)
     return {
         name: await published.connection.fetchval("SELECT $1::regclass::oid", name) for name in ("a", "b")
@@ -123,7 +123,7 @@ async def tables(published: Any) -> dict[str, int]:
 @pytest.mark.parametrize("requested", [("a", "b"), ("b", "a")], ids="-".join)
 async def test_while_deferred(published, tmp_path, journal, together, requested):
     """Both tables are requested, the snapshots are paused, the names are swapped, and the snapshots are resumed."""
-    oids = await tables(published)
+    oids = await create_tables(published)
     sinks = {name: MemorySink() for name in SINKS}
     running = pipeline(published, sinks, tmp_path, journal=journal)
     with contextlib.suppress(AioreplError):
@@ -143,15 +143,15 @@ async def test_while_deferred(published, tmp_path, journal, together, requested)
             await published.execute(*STREAM)
     await asyncio.gather(*asked, return_exceptions=True)
     verify(sinks, oids)
-    await after(published, sinks, tmp_path, oids, journal=journal)
+    await verify_restarts(published, sinks, tmp_path, oids, journal=journal)
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5])
 @pytest.mark.parametrize("initial", [False, True], ids=["beside", "initial"])
-async def test_under_way(published, tmp_path, monkeypatch, journal, chunk, initial):
-    """The names are swapped at a chunk of a snapshot."""
-    oids = await tables(published)
+async def test_in_progress(published, tmp_path, monkeypatch, journal, chunk, initial):
+    """The names are swapped while the snapshot reads a chunk."""
+    oids = await create_tables(published)
     sinks = {name: MemorySink() for name in SINKS}
     swapped, number, active = Swapped(published, together=True), 0, initial
     kind, name = (ChunkReader, "open") if initial else (FreshTransaction, "copy")
@@ -162,7 +162,7 @@ async def test_under_way(published, tmp_path, monkeypatch, journal, chunk, initi
         number += active
         if active and number == chunk:
             swapped.begin()
-            # While a chunk is read, its table is locked.
+            # The swap may have to wait, because the snapshot locks the table of the chunk.
             await asyncio.wait([swapped.task], timeout=0.2)
         return await read(*arguments, **options)
 
@@ -180,4 +180,4 @@ async def test_under_way(published, tmp_path, monkeypatch, journal, chunk, initi
     await swapped.done()
     assert number >= chunk
     verify(sinks, oids)
-    await after(published, sinks, tmp_path, oids, journal=journal)
+    await verify_restarts(published, sinks, tmp_path, oids, journal=journal)

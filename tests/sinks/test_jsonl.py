@@ -210,7 +210,7 @@ async def test_a_failed_fsync_is_not_tried_again(tmp_path, source, monkeypatch, 
 
 
 async def test_a_file_that_cannot_be_finished_is_synced_later(tmp_path, source, monkeypatch):
-    """A failure before the fsync of a full file is repeated; until the fsync has succeeded, the data is not durable."""
+    """If the end of a full file fails before its fsync, a repeated write fsyncs the file."""
     sink, synced, failures = JsonLinesSink(tmp_path, rotate_bytes=1), [], [OSError(errno.ENOSPC, "no room")]
     make_durable, fsync = JsonLinesSink._make_durable, os.fsync
 
@@ -240,7 +240,7 @@ async def test_a_file_that_cannot_be_finished_is_synced_later(tmp_path, source, 
 
 
 async def test_a_file_that_cannot_be_finished_is_closed(tmp_path, source, monkeypatch):
-    """``close`` leaves no descriptor behind, also if it fails."""
+    """``close`` closes the file even if the fsync fails."""
     sink = JsonLinesSink(tmp_path)
     await sink.open(source.context)
     await sink.write(source.batch([1]))

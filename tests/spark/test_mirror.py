@@ -340,7 +340,7 @@ def test_changed_type(spark, journal, target) -> None:
 
 
 def test_reduced_on_executors(spark, journal, target, monkeypatch) -> None:
-    """A large batch is reduced where its rows are; keys that are linked by moves stay together."""
+    """Executors reduce a large batch; keys that are linked by moves stay in one partition."""
     from aiorepl.spark.mirroring import reducing, staged_rows
 
     table = journal.stream.table("t", ID, NOTE, column("n.`", INT4))

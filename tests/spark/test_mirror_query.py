@@ -69,8 +69,8 @@ def test_reduced_on_executors(spark, journal, tmp_path, monkeypatch) -> None:
     assert {"Some(public.t batch 0)", "Some(public.u batch 0)"} <= described
 
 
-def test_nothing_left_for_executors(spark, journal, tmp_path) -> None:
-    """Executors make no part of changes that a table has already."""
+def test_executors_without_new_changes(spark, journal, tmp_path) -> None:
+    """Executors return no parts if the table already has all changes."""
     t = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(t.insert("1", "a"), t.insert("2", "b"))
     journal.write()

@@ -1,4 +1,4 @@
-"""A journal in an object store, read by Spark, and a table there, written by it."""
+"""Spark reads a journal in an object store, and writes a table there."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_query_and_its_restarts(spark, bucket, layer, fault, tmp_path):
 
 @pytest.mark.parametrize("most", [2**30, 0])
 def test_staged_rows_of_a_table(spark, bucket, monkeypatch, most):
-    """``apply_changes`` stages rows beside a table in an object store, with deltalake's options, and deletes them."""
+    """``apply_changes`` stages rows beside a table in an object store with ``storage_options``, and deletes the staged files."""
     monkeypatch.setattr(reducing, "DRIVER_BYTES", most)
     storage = {f"AWS_{name.upper()}": value for name, value in bucket.location().config.items()}
     storage |= {"aws_allow_http": "true", "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}

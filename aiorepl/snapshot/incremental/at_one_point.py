@@ -29,7 +29,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
 
     :raises Altered, ReadAgain: the table has to be read again.
     :raises ConfigurationError: the table cannot be read; says what to do.
-    :raises ConnectionLost: a connection was lost, also the one that keeps the exported snapshot.
+    :raises ConnectionLost: a connection was lost, such as the connection that exported the snapshot.
     :raises SlotError: the transactions in progress did not end in time.
     """
     source, table = reading.source, described.table
@@ -45,7 +45,7 @@ async def read_at_one_point(reading: TableReading, described: DescribedTable) ->
             async with asyncio.timeout(source.options.lock_timeout), source.export() as (point, snapshot):
                 transaction = await stack.enter_async_context(reading.chunks.begun(snapshot))
         except SnapshotGone as error:
-            # Its connection was lost after the server had answered. The next attempt exports another one.
+            # The exporting connection was lost after it had returned the snapshot's name. The next attempt exports a new snapshot.
             raise ConnectionLost(str(error)) from None
         except TimeoutError:
             raise SlotError(

@@ -186,9 +186,9 @@ class DeltaFolder:
 
 
 def location(url: str, storage: Mapping[str, str] | None) -> Location:
-    """Return a path or URL as a location.
+    """Return the location of a path or URL.
 
-    :param storage: deltalake's options.
+    :param storage: options in deltalake's format, for an object store.
     """
     if urlsplit(url).scheme not in SCHEMES:
         return url

@@ -36,7 +36,7 @@ class Batch:
 
     @classmethod
     def of(cls, rows: Iterable[Head | StagedFile]) -> Self:
-        """Make a batch of what the source returned, in any order."""
+        """Make a batch of the source's rows: one ``Head`` and the files, in any order."""
         given = list(rows)
         (head,) = (row for row in given if isinstance(row, Head))
         return cls(head, [row for row in given if isinstance(row, StagedFile)])

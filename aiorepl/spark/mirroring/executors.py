@@ -1,6 +1,7 @@
 """Passes Python objects and rows between the driver and Spark's executors.
 
-Objects are pickled into a binary column. Both ends are processes of one Spark application, which pickles its functions, too.
+Objects are pickled into a binary column. Unpickling is safe: the driver and the executors belong to one Spark application, and Spark
+pickles its functions in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def pickled(objects: Iterable[Any]) -> pa.RecordBatch:
 
 
 def unpickled(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the objects in the rows of ``pickled``."""
+    """Yield the objects in batches from ``pickled``."""
     for batch in batches:
         yield from map(pickle.loads, batch[_COLUMN].to_pylist())
 
@@ -40,15 +41,17 @@ def collected(frame: DataFrame) -> list[Any]:
 
 
 def spread(spark: SparkSession, objects: Sequence[Any]) -> DataFrame:
-    """Return a DataFrame of objects, with a partition for each."""
+    """Return a DataFrame of pickled objects, with about one object in each partition."""
     rows = [(pickle.dumps(each),) for each in objects]
     return spark.createDataFrame(rows, PICKLED_DDL).repartition(max(1, len(rows)))
 
 
 def map_rows(frame: DataFrame, function: Function, schema: StructType | str) -> DataFrame:
-    """Call ``mapInArrow`` with numbered columns: it reads a name with a dot or a backtick as a path.
+    """Call ``mapInArrow`` on columns whose names may have dots or backticks.
 
-    :param function: gets batches with the columns' own names.
+    ``mapInArrow`` reads a dot or a backtick in a name as a path, so it gets numbered columns.
+
+    :param function: gets batches with the original column names.
     """
     names = frame.columns
     numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))

@@ -1,9 +1,10 @@
-"""Reduces a batch's staged changes of one table: on the driver, or on executors if they are large.
+"""Reduces a batch's staged changes of one table, on the driver or, if the changes are large, on executors.
 
-Executors read the staged files twice. First they look for truncates and moved rows, and sample the keys. Then they shuffle the rows
-by ranges of keys; each has all changes of some keys, reduces them, and writes the result to the staging folder: parts for the
-table's merge. If a row moved and lacks a value, the changes of its old and of its new key go to the same executor. If the delete
-and the insert of such a move are in different files or row groups, executors read the files once more to find the delete.
+Executors work in two steps. The first step looks in the staged files for truncates and moved rows, and samples the keys;
+``apply_changes`` does this while it stages the rows. The second step reads the files, and shuffles the rows by ranges of keys. Then each
+partition has all changes of some keys; its executor reduces them, and writes the parts for the table's merge to the staging folder.
+If a row moved and lacks a value, the changes of its old key and of its new key go to the same partition. If the delete
+and the insert of such a move are in different files or row groups, executors read the files once more, to find the delete.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from aiorepl.storage.opening import Location
 
 _MIB: Final = 1024 * 1024
 DRIVER_BYTES: Final = 64 * _MIB
-"""If a batch has more bytes of changes of a table, executors reduce these changes."""
+"""If the changes of one table in a batch need more bytes than this, executors reduce them."""
 PART_BYTES: Final = 32 * _MIB
-"""The size of a part, and of a shuffled partition. A part with many changes of one key may be larger."""
+"""The target size of a part, and of a shuffled partition. Many changes of one key make a larger part."""
 
 
 class Changes(Protocol):
-    """A batch's changes of one table in staged files; pickled to executors."""
+    """Reads a batch's changes of one table from staged files; is pickled for the executors."""
 
     @property
     def staging(self) -> Location:
-        """The staging folder, which gets the parts."""
+        """The staging folder, to which executors write the parts."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,17 +60,17 @@ class Changes(Protocol):
 
 
 class Staged(Protocol):
-    """The description of a staged file; pickled to executors."""
+    """The description of a staged file; is pickled for the executors."""
 
     @property
     def memory(self) -> int:
-        """The bytes of its rows in memory, perhaps estimated."""
+        """The size of the file's rows in memory, in bytes; may be an estimate."""
 
 
 class Found(NamedTuple):
-    """What some changes contribute to the division of all changes among executors.
+    """The result of the first step for some changes: their truncates, and the data that divides all changes among executors.
 
-    :param linked: the keys between which rows have moved, as from ``linked_keys``.
+    :param linked: the old and the new keys of moved rows, from ``linked_keys``.
     :param sample: a sample of the first key column; ``None`` without keys.
     """
 
@@ -79,7 +80,7 @@ class Found(NamedTuple):
 
     @classmethod
     def of(cls, rows: pa.Table, keys: Sequence[str]) -> Found:
-        """Look at some changes."""
+        """Look for truncates and moved rows in some changes, and sample their keys."""
         samples = [sample(rows[name].combine_chunks()) for name in keys[:1]]
         return cls(tuple(truncates_of(rows)), linked_keys(rows, keys), samples[0] if samples else None)
 
@@ -87,7 +88,7 @@ class Found(NamedTuple):
 ReduceLarge = Callable[
     [Changes, Sequence[Any], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
 ]
-"""Reduces changes on executors, and returns the parts and all truncates, ascending."""
+"""Reduces changes on executors. Returns the parts, and all truncates in ascending order."""
 
 
 def reduce_staged(
@@ -96,13 +97,15 @@ def reduce_staged(
     """Reduce the changes in some files.
 
     :param truncates: truncates that are not in the files.
-    :param large: reduces them if they are large.
+    :param large: reduces the changes if they need more than ``DRIVER_BYTES``.
     :raises ConfigurationError: a key is null or NaN.
     """
     if sum(file.memory for file in files) > DRIVER_BYTES:
         if changes.mode == "changelog":
             # A changelog keeps every change, so no shuffle is needed.
-            return Run(changes.keys, [Part(each.memory, partial(_as_it_is, changes, each)) for each in files])
+            return Run(
+                changes.keys, [Part(each.memory, partial(_unreduced, changes, each)) for each in files]
+            )
         return Run(changes.keys, *large(changes, files, truncates))
     rows = pa.Table.from_batches(
         (batch for file in files for batch in changes.rows(file)), schema=changes.schema
@@ -118,14 +121,14 @@ def reduce_on_executors(
     truncates: Sequence[Truncate],
     found: Sequence[Found] = (),
 ) -> tuple[list[Part], list[Truncate]]:
-    """Reduce changes on executors; the result is that of ``ReduceLarge``.
+    """Reduce changes on executors; a ``ReduceLarge`` with the session bound.
 
-    :param found: what is known of the files; without it, executors look.
+    :param found: the result of the first step for each file; if empty, executors do the first step.
     """
     found = found or collected(spread(spark, files).mapInArrow(partial(_look, changes), PICKLED_DDL))
     ascending = sorted({*truncates, *(truncate for each in found for truncate in each.truncates)})
     if not found:
-        # The table has all of these changes already.
+        # The files have no changes that are new to the table.
         return [], ascending
     linked = [each.linked for each in found if each.linked.num_rows]
     halves = _halves(linked)
@@ -167,7 +170,7 @@ def _find(
 def _routed(
     changes: Changes, routes: Routes, ranges: Ranges, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read files, and append the columns of ``shuffle``."""
+    """Read files, and append ``shuffle.COLUMNS``, by which ``divide`` partitions the rows."""
     schema = pa.schema([*changes.schema, *COLUMNS])
     for file in unpickled(batches):
         for batch in changes.rows(file):
@@ -189,6 +192,6 @@ def _reduced(
         yield pickled([(staged_store.write(changes.staging, part.read()), part.size)])
 
 
-def _as_it_is(changes: Changes, file: Staged) -> pa.Table:
+def _unreduced(changes: Changes, file: Staged) -> pa.Table:
     table = pa.Table.from_batches(changes.rows(file), schema=changes.schema)
     return reduce_changes(table, changes.keys, changes.mode).table

@@ -1,4 +1,7 @@
-"""Stages the rows of a DataFrame's micro-batch, which is read once: executors write the rows to files, and the driver gets descriptions."""
+"""Stages the rows of a micro-batch of ``apply_changes``, and reduces them.
+
+The micro-batch is read once: executors write its rows to files, and return a description of each file to the driver.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ class _File(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """A file, and what its rows have.
+    """The description of a file, which the executor returns to the driver.
 
-    :param last: the position of the last change.
+    :param schema: the columns of the file's rows.
+    :param last: the position of the file's last change.
+    :param found: see ``Found``.
     """
 
     file: _File
@@ -38,7 +43,7 @@ class _Staged(NamedTuple):
 
 @dataclass(frozen=True)
 class _Changes:
-    """The staged changes of a batch, as ``reducing.Changes``."""
+    """The staged changes of a batch; implements ``reducing.Changes``."""
 
     staging: Location
     schema: pa.Schema
@@ -52,8 +57,9 @@ class _Changes:
 def reduce_batch(
     batch: DataFrame, staging: Location, keys: tuple[str, ...], mode: Mode
 ) -> tuple[Run, Place | None]:
-    """Read a batch once, and reduce it; return the position of the last change, too, or ``None`` if there are no changes.
+    """Stage a batch, and reduce its changes.
 
+    :returns: the reduced changes, and the position of the last change, or ``None`` without changes.
     :raises ConfigurationError: a key is null or NaN.
     """
     staged: list[_Staged] = collected(map_rows(batch, partial(_stage, staging, keys), PICKLED_DDL))
@@ -76,7 +82,7 @@ def _stage(
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Collect rows into tables of about the size of a part."""
+    """Combine batches into tables of at least the size of a part, except for the last table."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting += [batch] if batch.num_rows else []

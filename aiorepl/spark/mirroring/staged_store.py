@@ -1,4 +1,4 @@
-"""The staging folder: temporary files with rows of a batch, which the driver and executors share.
+"""The staging folder: temporary Parquet files with the rows of a batch, for the driver and the executors.
 
 Each attempt at a task uses new file names, so files of failed attempts are never read.
 """
@@ -56,14 +56,14 @@ def read(store: Store, file: File, table: object = "the table") -> bytes:
 
 
 def batches(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Decode the contents of a file, about a row group in memory at a time."""
+    """Decode the contents of a file, one row group at a time."""
     opened = pq.ParquetFile(pa.BufferReader(data))
     for group in range(opened.num_row_groups):
         yield from opened.read_row_group(group).combine_chunks().to_batches()
 
 
 def part(staging: Location, file: File, memory: int) -> Part:
-    """Return a file as a part.
+    """Return a part whose rows are read from a file.
 
     :param memory: the bytes of its rows in memory.
     """
@@ -71,7 +71,10 @@ def part(staging: Location, file: File, memory: int) -> Part:
 
 
 def clean(store: Store) -> None:
-    """Delete all files. Their batches were applied, or will be staged again. Raises OSError."""
+    """Delete all staged files. Call it when no batch is in progress: later batches write new files.
+
+    :raises OSError: a file cannot be deleted.
+    """
     for name in store.names():
         if name.endswith(_SUFFIX):
             store.delete(name)

@@ -14,7 +14,7 @@ from aiorepl.formats.arrow.constants import texts
 from aiorepl.values.registry import Types
 
 GONE: Final = texts(("delete", "truncate"))
-"""The operations of rows that have values only in the key's columns."""
+"""The operations whose rows have no values outside of the key's columns."""
 
 
 def column(name: str, oid: int, types: Types, wanted: pa.DataType, *, null: bool) -> Convert:
@@ -53,9 +53,10 @@ def with_missing(value: pa.Array, operations: pa.Array) -> pa.Array:
 
 
 def renamed(lists: Any, names: Mapping[str, str]) -> Any:
-    """Return ``_unchanged`` with the columns' present names.
+    """Return the column ``_unchanged`` with the current names of columns.
 
-    :param names: by a column's name in the rows, its present name; other columns keep their names.
+    :param lists: the column ``_unchanged``: for each row, a list of column names.
+    :param names: the current names of renamed columns, by their names in ``lists``; other columns keep their names.
     """
     if not names or not len(lists.values):
         return lists

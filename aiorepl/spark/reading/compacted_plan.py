@@ -32,7 +32,7 @@ def covering(
 
 
 def reaches(start: LSN, end: LSN, chain: Chain, lsn: LSN) -> bool:
-    """Whether a history from ``start`` to ``end`` has what follows ``lsn``."""
+    """Whether a history from ``start`` to ``end`` has the changes that follow ``lsn``."""
     # LSN 0 stands for the journal's start.
     return start <= max(lsn, chain.identity.start_lsn) < end
 
@@ -87,12 +87,12 @@ def latest_compacted(files: Iterable[HistoryFile | File], start: LSN, max_bytes:
     """Return the LSN after about ``max_bytes`` of files, and after at least one whole transaction.
 
     :param files: the files with changes after ``start``, in any order.
-    :param end: the end of their changes; the result is not after it.
+    :param end: the LSN at which the files' changes end; the result is not later.
     """
     size = 0
     for file in sorted(files, key=lambda each: each.last):
         size += file.size
-        # A transaction ends after its commit LSN. The next file may have its last rows, and is read again for later ones.
+        # A transaction ends after its commit LSN. If the next file has the transaction's last rows, the next batch reads that file again.
         after = LSN(file.last[0] + 1)
         if size >= max_bytes and start < after < end:
             return after

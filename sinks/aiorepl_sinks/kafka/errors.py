@@ -83,7 +83,7 @@ def translate(error: BaseException, topic: str | None = None) -> PermanentError 
         return PermanentError(
             f"kafka: topic {topic!r} does not exist, and the brokers do not create it (auto.create.topics.enable): create it"
         )
-    # The client says of this error that it cannot be retried: it has spent its own time for the call.
+    # The client marks a KafkaTimeoutError as not retriable, because the client's own time-out for the call has passed.
     if isinstance(error, (TimeoutError, kafka.KafkaTimeoutError)):
         return TransientError("kafka: no answer in time")
     if isinstance(error, OSError) and error.errno:

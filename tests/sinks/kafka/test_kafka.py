@@ -270,7 +270,7 @@ async def test_a_wrong_password(source, broker, name):
     "error", [kafka.KafkaTimeoutError, kafka.KafkaUnavailableError, kafka.QuotaViolationError]
 )
 def test_errors_of_a_busy_broker(error):
-    """A broker that does not answer in time, or not at all, may answer later, whatever the client says of the error."""
+    """Errors of a busy or unavailable broker are transient, although the client marks them as not retriable."""
     assert not error.retriable
     assert isinstance(translate(error(), "orders"), TransientError)
 
