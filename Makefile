@@ -38,7 +38,7 @@ SEGMENTS = tests/journal/test_journal.py tests/journal/test_parts.py tests/journ
 demo: $(DEMO_STAMP)
 	@$(BIN)/aiorepl demo $(ARGS)
 
-# First what compiles, in plain Python, unless ARGS choose: every fourth test, chosen by the day. Then everything, as it is installed.
+# First what compiles, in plain Python, unless ARGS choose: every sixth test, chosen by the day. Then everything, as it is installed.
 test: $(STAMP)
 	@plain=plain; test -z "$(ARGS)" || plain=; $(MAKE) -j4 lint servers compiled $$plain PLAIN_ARGS=--by-day
 	$(BIN)/$(PYTEST) $(ARGS)

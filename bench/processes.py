@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,16 +38,35 @@ class Measured:
         return f"{rows:,} rows, {rows / self.wall:,.0f} rows/s, {self.cpu / rows * 1e6:.1f} CPU seconds per million; {self}"
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Measured:
-    """Run a program to its end; its standard error is ours."""
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    pause: Callable[[], None] | None = None,
+) -> Measured:
+    """Run a program to its end; its standard error is ours.
+
+    :param pause: called after the first line of the program's output. Then the program's input ends. The pause's time is not counted.
+    """
     began = time.monotonic()
     process = subprocess.Popen(
-        command, env=ENVIRONMENT | dict(environment or {}), stdout=subprocess.PIPE, text=True
+        command,
+        env=ENVIRONMENT | dict(environment or {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert process.stdout is not None
     watch = _Watch(process.pid)
     watch.start()
-    output, _ = process.communicate()
-    wall = time.monotonic() - began
+    first, paused = "", 0.0
+    if pause is not None:
+        first, stopped = process.stdout.readline(), time.monotonic()
+        if first:
+            pause()
+        paused = time.monotonic() - stopped
+    output = first + process.communicate()[0]
+    wall = time.monotonic() - began - paused
     watch.ended.set()
     watch.join()
     if process.returncode:

@@ -90,7 +90,7 @@ def pytest_report_header() -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this suite."""
     parser.addoption(
-        "--by-day", action="store_true", help="take every fourth of the selected tests, chosen by the day"
+        "--by-day", action="store_true", help="take every sixth of the selected tests, chosen by the day"
     )
 
 

@@ -214,7 +214,7 @@ class DocumentedRole:
 
     async def open(self) -> None:
         """Revoke the privileges of PUBLIC."""
-        await _execute(
+        await execute(
             self._superuser,
             f"REVOKE ALL ON {self._database} FROM PUBLIC",
             "REVOKE ALL ON SCHEMA public FROM PUBLIC",
@@ -224,11 +224,11 @@ class DocumentedRole:
         """Run statements of the document, with this test's names instead of the document's."""
         for block in blocks:
             sql = re.sub(rf"\b{self.called}\b", self.name, block.replace("…", "s3cret"))
-            await _execute(self._superuser, re.sub(r"DATABASE \w+", self._database, sql))
+            await execute(self._superuser, re.sub(r"DATABASE \w+", self._database, sql))
 
     async def close(self) -> None:
         """Revoke the role's privileges, and drop the role."""
-        await _execute(
+        await execute(
             self._superuser,
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{self.name}'",
             f"DROP OWNED BY {self.name} CASCADE",
@@ -269,7 +269,8 @@ async def _row(dsn: str, query: str) -> tuple[Any, ...]:
         await connection.close()
 
 
-async def _execute(dsn: str, *statements: str) -> None:
+async def execute(dsn: str, *statements: str) -> None:
+    """Run statements, each in a transaction of its own."""
     connection = await asyncpg.connect(dsn)
     try:
         for statement in statements:
@@ -287,7 +288,7 @@ async def _drop(connection: asyncpg.Connection, dsn: str, name: str) -> None:
     await connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", name)
     prepared = await connection.fetch("SELECT gid FROM pg_prepared_xacts WHERE database = $1", name)
     if prepared:
-        await _execute(dsn, *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
+        await execute(dsn, *(f"ROLLBACK PREPARED '{gid}'" for (gid,) in prepared))
     async with asyncio.timeout(60):
         while True:
             # FORCE waits five seconds for the terminated backends, which may be too short on a busy machine.

@@ -1,7 +1,7 @@
 """Chooses the cases of a day, where all of them take too long for each run.
 
-A test with cases at the steps 1, 2, 3 and so on takes every fourth of them, beginning with one chosen by the day: each case runs at
-least once in seven days. In the same way, a run of the whole suite takes every fourth of the tests with the marker ``by_day``. A
+A test with cases at the steps 1, 2, 3 and so on takes every sixth of them, beginning with one chosen by the day: each case runs at
+least once in seven days. In the same way, a run of the whole suite takes every sixth of the tests with the marker ``by_day``. A
 run of chosen tests takes all of them, unless it has the option ``--by-day``. ``AIOREPL_TEST_DAY`` repeats the cases of another day;
 pytest's header shows the day.
 """
@@ -18,7 +18,7 @@ VARIABLE: Final = "AIOREPL_TEST_DAY"
 # Whether this is a run of the whole suite; workers do not see how pytest was called.
 WHOLE: Final = "AIOREPL_TEST_WHOLE_SUITE"
 # Less than the 7 days of a week, so that each part has a day in every week.
-PARTS: Final = 4
+PARTS: Final = 6
 
 T = TypeVar("T")
 
@@ -30,5 +30,5 @@ def day() -> int:
 
 
 def of_today(cases: Iterable[T]) -> Iterator[T]:
-    """Return every fourth case, in order."""
+    """Return every sixth case, in order."""
     return islice(cases, day() % PARTS, None, PARTS)

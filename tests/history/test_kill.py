@@ -1,4 +1,4 @@
-"""A compaction is killed before each operation on a file, each day before every fourth: the next one finishes, and every row is in
+"""A compaction is killed before each operation on a file, each day before every sixth one: the next one finishes, and every row is in
 the history once.
 """
 

@@ -25,6 +25,8 @@ from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.testing.faults import MemorySink
 from tests.waiting import until
 
+pytestmark = pytest.mark.by_day
+
 EVERY_SERVER = pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
 SOME_SERVERS = pytest.mark.parametrize("server", [16, 18], indirect=True)
 TABLES = (

@@ -15,6 +15,8 @@ from aiorepl.snapshot.incremental.fresh_chunks import FreshTransaction
 from aiorepl.testing.faults import MemorySink
 from tests.waiting import until
 
+pytestmark = pytest.mark.by_day
+
 SECRET, PLAIN = "ada@example", "plain"
 ROWS = 300
 CREATE = (

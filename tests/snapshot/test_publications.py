@@ -6,6 +6,8 @@ import pytest
 
 from aiorepl.snapshot.tables import published_tables
 
+pytestmark = pytest.mark.by_day
+
 VERSIONS = [15, 16, 18]
 
 

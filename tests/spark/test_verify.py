@@ -37,6 +37,7 @@ from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import TableResult
 from aiorepl.spark.verifying.verification import Verification
 from aiorepl.storage.local import LocalStore
+from tests import servers
 
 from .batches import Lake
 from .test_types import SETUP, columns, create
@@ -67,15 +68,7 @@ class Mirrored:
 
 
 def execute(dsn: str, *statements: str) -> None:
-    async def run() -> None:
-        connection = await asyncpg.connect(dsn)
-        try:
-            for each in statements:
-                await connection.execute(each)
-        finally:
-            await connection.close()
-
-    asyncio.run(run())
+    asyncio.run(servers.execute(dsn, *statements))
 
 
 def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:

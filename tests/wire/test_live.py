@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote, urlsplit
 
-import asyncpg
 import pytest
 
 from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, Source
@@ -18,16 +17,7 @@ from aiorepl.testing import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import connect_sql
 from aiorepl.wire.sql import SqlConnection
-
-
-async def execute(dsn: str, *statements: str) -> None:
-    """Run statements."""
-    connection = await asyncpg.connect(dsn)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+from tests.servers import execute
 
 
 async def refused(dsn: str, *, slot: str = "missing", publication: str = "everything") -> AioreplError:
