@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -28,9 +27,10 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.pipeline.ephemeral import NO_TABLES, require_resync
+from aiorepl.pipeline.ephemeral import NO_TABLES
 from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.options import PipelineOptions
 from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, PublicationPolicy
 from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.pipeline.publication_watch import PublicationWatch
@@ -42,7 +42,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.tables import PublishedTable
+from aiorepl.snapshot.planning import hides_no_key
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
     from aiorepl.storage.opening import Location
     from aiorepl.storage.store import Store
-    from aiorepl.transforms.memory import SelectionMemory
 
 _log = logger("aiorepl.pipeline")
 
@@ -138,101 +137,51 @@ class Pipeline:
         on_partition_change: OnPartitionChange = "warn",
         buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
-        if not isinstance(source, Source):
-            raise ConfigurationError(
-                f"source must be an aiorepl.Source(dsn, slot=…, publication=…), not {type(source).__name__}"
-            )
         shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
         buffer_bytes = size_of("buffer_bytes", buffer_bytes)
-        if not sinks and journal is None:
-            raise ConfigurationError("a pipeline needs at least one sink, or a journal")
-        options = snapshot if isinstance(snapshot, SnapshotOptions) else SnapshotOptions()
-        folder = journal or options.state or state_dir
-        if (snapshot or resnapshot) and folder is None:
-            raise ConfigurationError(
-                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…), in a file state in "
-                "[snapshot]"
-            )
-        if journal is not None and (options.state is not None or state_dir is not None):
-            raise ConfigurationError(
-                "the plan of a snapshot is in the journal's folder: leave out state and state_dir"
-            )
-        if retention is not None and journal is None:
-            raise ConfigurationError("retention needs a journal")
-        if compact and journal is None:
-            raise ConfigurationError("compact needs a journal")
-        if journal_selection is not None:
-            _require_for_journal(journal_selection, journal)
-        if compact and find_spec("pyarrow") is None:
-            raise ConfigurationError("compact needs pyarrow: pip install 'aiorepl[parquet]'")
-        if resnapshot and accept_gap:
-            raise ConfigurationError(
-                "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
-            )
         if publication_interval is not None:
             publication_interval = seconds_of("publication_interval", publication_interval)
+        policy = PublicationPolicy(publication_interval, on_new_table, on_partition_change)
+        options = PipelineOptions(
+            source=source,
+            journal=journal,
+            snapshot=snapshot,
+            retention=retention,
+            compact=compact,
+            journal_selection=journal_selection,
+            resnapshot=resnapshot,
+            accept_gap=accept_gap,
+            on_slot_lost=on_slot_lost,
+            state_dir=state_dir,
+            policy=policy,
+        )
+        folder = options.folder
         self._losses: SlotLosses | None = None
-        if on_slot_lost == "resnapshot":
-            if folder is None or source.temporary or not source.has_catalog:
-                raise ConfigurationError(
-                    "on_slot_lost needs a permanent slot, and a journal or a folder for the plan of the snapshot: state in the options of the "
-                    "snapshot ([snapshot] in a file), or state_dir"
-                )
+        if on_slot_lost == "resnapshot" and folder is not None:
             self._losses = SlotLosses(folder, source.slot, max_resnapshots_per_day)
         self._accept_gap = accept_gap
         self.recovers = False
         """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
-        policy = PublicationPolicy(publication_interval, on_new_table, on_partition_change)
         self._source = source
         self._wait_for_slot = wait_for_slot
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
-        if policy.interval is None and any(each.publication_changes for each in deliveries.values()):
-            raise ConfigurationError("publication_changes needs publication_interval")
-        announces = journal is not None or any(delivery.schema_changes for delivery in deliveries.values())
-        journaled = journal is not None
-        selections = (
-            SelectionState(
-                {JOURNAL: journal_selection} | {name: each.selection for name, each in deliveries.items()},
-                {JOURNAL: retry} | {name: each.retry for name, each in deliveries.items()},
-                folder,
-                source.slot,
-                journaled=journaled,
-            )
-            if source.has_catalog
-            else None
-        )
+        selections = _selection_state(options, deliveries, retry)
         memories = {} if selections is None else selections.memories
-        # The numbers of columns show whether a renamed column is one that a selection hides.
-        numbered = (
-            announces or bool(memories) or any(each.sink.needs_attributes for each in deliveries.values())
-        )
-        self._capture = Capture(
-            source,
-            retry=reconnect,
-            until=until,
-            tables=_table_lookups(source, deliveries, selections),
-            columns=ColumnLookups(source, reconnects=reconnect is not None)
-            if numbered and source.has_catalog
-            else None,
-        )
-        if self._capture.resyncs:
-            reads = bool(snapshot) or resnapshot or policy.reads
-            require_resync(
-                {name: each.sink for name, each in deliveries.items()}, journal=journaled, reads=reads
-            )
-        elif source.has_catalog:
+        self._capture = _capture(options, deliveries, selections, reconnect, until)
+        options.require_compatible(deliveries, resyncs=self._capture.resyncs)
+        if source.has_catalog and not self._capture.resyncs:
             self._capture.request_control_messages()
         gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
         phase = self._phase = InitialPhase(
             self._capture,
             folder,
-            options,
+            options.reading,
             wanted=bool(snapshot),
             resnapshot=resnapshot,
-            hides_key=partial(_hides_key, journal_selection, memories.get(JOURNAL)),
+            hides_key=hides_no_key if selections is None else partial(selections.may_hide_key, JOURNAL),
         )
         self._fan_out: FanOut
         self._journal: Store | None = None
@@ -262,7 +211,7 @@ class Pipeline:
                 selection=journal_selection,
             )
         self._monitor = SnapshotMonitor(
-            source, phase, self._snapshots, options.max_wal_bytes, lambda: self._flushed
+            source, phase, self._snapshots, options.reading.max_wal_bytes, lambda: self._flushed
         )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._watch: PublicationWatch | None = None
@@ -569,41 +518,43 @@ class Pipeline:
         await self._watch.run(self._capture.position, fresh=self._capture.created is not None)
 
 
-def _hides_key(selection: Selection | None, memory: SelectionMemory | None, table: PublishedTable) -> bool:
-    """Whether the journal's selection may hide a column of the table's key. Then no plan in the journal's folder may have keys.
-
-    A plan is written before the selection checks the first row, so a column that was hidden before a rename counts as hidden.
-    """
-    if selection is None:
-        return False
-    if any(selection.rules.may_hide(column.name) for column in table.key):
-        return True
-    columns = {column.name: column.number for column in table.columns}
-    return memory is not None and memory.may_disclose(table.oid, (table.schema, table.name), columns)
-
-
-def _require_for_journal(selection: Selection, journal: Location | Store | None) -> None:
-    """Check that a selection only drops and masks columns, because a journal has whole transactions.
-
-    :raises ConfigurationError: there is no journal, or the selection has ``tables`` or ``kinds``.
-    """
-    if journal is None:
-        raise ConfigurationError(
-            "journal_selection needs a journal; a sink without one has its own selection"
-        )
-    if selection.tables or selection.kinds:
-        raise ConfigurationError(
-            "a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave tables out of the "
-            "publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the selections of the sinks"
-        )
+def _selection_state(
+    options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery], retry: RetryPolicy
+) -> SelectionState | None:
+    """Create the memories of all selections; ``None`` if there is no catalog, whose names they could remember."""
+    if not options.source.has_catalog:
+        return None
+    return SelectionState(
+        {JOURNAL: options.journal_selection} | {name: each.selection for name, each in sinks.items()},
+        {JOURNAL: retry} | {name: each.retry for name, each in sinks.items()},
+        options.folder,
+        options.source.slot,
+        journaled=options.journal is not None,
+    )
 
 
-def _table_lookups(
-    source: Source, sinks: Mapping[str, ResolvedDelivery], selections: SelectionState | None
-) -> TableLookups | None:
-    """Create the look-ups of tables for ``sinks``; ``None`` if no sink needs them, or if there is no catalog."""
+def _capture(
+    options: PipelineOptions,
+    sinks: Mapping[str, ResolvedDelivery],
+    selections: SelectionState | None,
+    reconnect: RetryPolicy | None,
+    until: LSN | Literal["now"] | None,
+) -> Capture:
+    """Create the capture of the source, with the look-ups in the catalog that the journal or the sinks need."""
     if selections is None:
-        return None
-    if not (selections.memories or any(delivery.needs_catalog for delivery in sinks.values())):
-        return None
-    return TableLookups(source, selections.begin if selections.memories else None)
+        return Capture(options.source, retry=reconnect, until=until)
+    hides = bool(selections.memories)
+    # The numbers of columns show whether a renamed column is one that a selection hides.
+    numbered = (
+        hides
+        or options.journal is not None
+        or any(each.schema_changes or each.sink.needs_attributes for each in sinks.values())
+    )
+    tables = hides or any(each.needs_catalog for each in sinks.values())
+    return Capture(
+        options.source,
+        retry=reconnect,
+        until=until,
+        tables=TableLookups(options.source, selections.begin if hides else None) if tables else None,
+        columns=ColumnLookups(options.source, reconnects=reconnect is not None) if numbered else None,
+    )

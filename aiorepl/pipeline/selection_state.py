@@ -13,6 +13,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.journal.cursors import Cursor, Cursors
 from aiorepl.pipeline.fan_out import JOURNAL
 from aiorepl.retry import RetryPolicy
+from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.storage.checked_json import (
     integer,
@@ -92,6 +93,20 @@ class SelectionState:
                 )
             write = None if self._document is None else partial(self._persist, name)
             self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
+
+    def may_hide_key(self, name: str, table: PublishedTable) -> bool:
+        """Whether a selection may hide a column of the table's key. Then no plan in the folder may have keys.
+
+        A plan is written before the selection checks the first row, so a column that was hidden before a rename counts as hidden.
+
+        :param name: of the sink, or ``JOURNAL``.
+        """
+        if name not in self.memories:
+            return False
+        if any(self._selections[name].rules.may_hide(column.name) for column in table.key):
+            return True
+        columns = {column.name: column.number for column in table.columns}
+        return self.memories[name].may_disclose(table.oid, (table.schema, table.name), columns)
 
     async def begin(self, catalog: TableCatalog, source: str, read: bool) -> set[int]:
         """Check the selections against the published tables, and against their own earlier results.

@@ -1,0 +1,121 @@
+"""The options of a pipeline that depend on each other, checked against each other. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from aiorepl.delivery.config import ResolvedDelivery
+from aiorepl.errors import ConfigurationError
+from aiorepl.pipeline.ephemeral import require_resync
+from aiorepl.pipeline.publication_policy import PublicationPolicy
+from aiorepl.pipeline.slot_losses import OnSlotLost
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.source.source import Source
+from aiorepl.transforms.selection import Selection
+
+if TYPE_CHECKING:
+    from aiorepl.journal.retention import Retention
+    from aiorepl.storage.opening import Location
+    from aiorepl.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """Options of a ``Pipeline``, which describes them.
+
+    :param policy: the options about publications.
+    :raises ConfigurationError: the options contradict each other.
+    """
+
+    source: Source
+    journal: Location | Store | None
+    snapshot: bool | SnapshotOptions
+    retention: Retention | str | None
+    compact: bool
+    journal_selection: Selection | None
+    resnapshot: bool
+    accept_gap: bool
+    on_slot_lost: OnSlotLost
+    state_dir: str | os.PathLike[str] | None
+    policy: PublicationPolicy
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Source):
+            raise ConfigurationError(
+                f"source must be an aiorepl.Source(dsn, slot=…, publication=…), not {type(self.source).__name__}"
+            )
+        if self.journal is None:
+            self._require_no_journal()
+        else:
+            self._require_journal()
+        if (self.snapshot or self.resnapshot) and self.folder is None:
+            raise ConfigurationError(
+                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…), in a file state in "
+                "[snapshot]"
+            )
+        if self.resnapshot and self.accept_gap:
+            raise ConfigurationError(
+                "resnapshot and accept_gap exclude each other: a new snapshot has no gap"
+            )
+        if self.on_slot_lost == "resnapshot" and (
+            self.folder is None or self.source.temporary or not self.source.has_catalog
+        ):
+            raise ConfigurationError(
+                "on_slot_lost needs a permanent slot, and a journal or a folder for the plan of the snapshot: state in the options of the "
+                "snapshot ([snapshot] in a file), or state_dir"
+            )
+
+    @property
+    def reading(self) -> SnapshotOptions:
+        """How tables are read."""
+        return self.snapshot if isinstance(self.snapshot, SnapshotOptions) else SnapshotOptions()
+
+    @property
+    def folder(self) -> Location | Store | None:
+        """Where the pipeline stores what a restart must not forget: the journal, or a folder."""
+        return self.journal or self.reading.state or self.state_dir
+
+    def require_compatible(self, deliveries: Mapping[str, ResolvedDelivery], *, resyncs: bool) -> None:
+        """Check the options against those of the sinks.
+
+        :param resyncs: whether a lost connection leaves a gap in the stream.
+        :raises ConfigurationError: a delivery needs what the pipeline does not do.
+        """
+        if not deliveries and self.journal is None:
+            raise ConfigurationError("a pipeline needs at least one sink, or a journal")
+        if self.policy.interval is None and any(each.publication_changes for each in deliveries.values()):
+            raise ConfigurationError("publication_changes needs publication_interval")
+        if resyncs:
+            require_resync(
+                {name: each.sink for name, each in deliveries.items()},
+                journal=self.journal is not None,
+                reads=bool(self.snapshot) or self.resnapshot or self.policy.reads,
+            )
+
+    def _require_no_journal(self) -> None:
+        if self.retention is not None:
+            raise ConfigurationError("retention needs a journal")
+        if self.compact:
+            raise ConfigurationError("compact needs a journal")
+        if self.journal_selection is not None:
+            raise ConfigurationError(
+                "journal_selection needs a journal; a sink without one has its own selection"
+            )
+
+    def _require_journal(self) -> None:
+        if self.reading.state is not None or self.state_dir is not None:
+            raise ConfigurationError(
+                "the plan of a snapshot is in the journal's folder: leave out state and state_dir"
+            )
+        if self.compact and find_spec("pyarrow") is None:
+            raise ConfigurationError("compact needs pyarrow: pip install 'aiorepl[parquet]'")
+        selection = self.journal_selection
+        if selection is not None and (selection.tables or selection.kinds):
+            raise ConfigurationError(
+                "a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave tables out of the "
+                "publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the selections of the sinks"
+            )
