@@ -2,6 +2,7 @@
 
 - ``pipeline`` is the object that programs use. It runs one of the two ways to the sinks, ``direct`` and ``journaled``, which share
   their base ``fan_out``.
+- ``options`` checks the options that depend on each other.
 - ``journal_follower`` reads the journal for a sink; ``progress`` stores what a sink has made durable.
 - ``initial_snapshot``, ``snapshot_source`` and ``snapshot_monitor`` connect the pipeline with ``aiorepl.snapshot``.
 - ``registry`` finds sinks by name; ``statistics`` is what a program can observe.

@@ -30,7 +30,7 @@ from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl.sizes import Size, size_of
 from aiorepl_sinks.kafka.auth import Login
-from aiorepl_sinks.kafka.cluster import Cluster, Record
+from aiorepl_sinks.kafka.connection import Cluster, Record
 from aiorepl_sinks.kafka.topics import topic_name
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]

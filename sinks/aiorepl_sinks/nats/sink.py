@@ -25,7 +25,7 @@ from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.nats.auth import Login
-from aiorepl_sinks.nats.stream import Message, Stream
+from aiorepl_sinks.nats.connection import Message, Stream
 
 
 @checked("nats")

@@ -9,9 +9,9 @@ from typing import Final
 import asyncpg
 
 from aiorepl import PermanentError, TransientError
+from aiorepl_sinks.postgres.connection import SEARCH_PATH, ConnectionOptions
 from aiorepl_sinks.postgres.errors import ERRORS, translate
 from aiorepl_sinks.postgres.identifiers import Name, qualified, quoted
-from aiorepl_sinks.postgres.session import SEARCH_PATH, ConnectionOptions
 
 _SHOWN: Final = 5
 _ROLE: Final = """

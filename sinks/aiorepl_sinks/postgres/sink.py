@@ -25,9 +25,9 @@ from aiorepl.durations import Duration, seconds_of
 from aiorepl_sinks.postgres.alterer import Alterer
 from aiorepl_sinks.postgres.applier import StepFailed
 from aiorepl_sinks.postgres.check import check
+from aiorepl_sinks.postgres.connection import ConnectionOptions, Session, reserved
 from aiorepl_sinks.postgres.errors import ERRORS, translate
 from aiorepl_sinks.postgres.identifiers import TableMapping
-from aiorepl_sinks.postgres.session import ConnectionOptions, Session, reserved
 from aiorepl_sinks.postgres.step_errors import describe, reason
 from aiorepl_sinks.postgres.writer import ApplyOptions, Writer
 

@@ -28,8 +28,8 @@ from aiorepl.formats.type_names import catalog_names
 from aiorepl_sinks.postgres.alterations import Refused, Types
 from aiorepl_sinks.postgres.alterer import Alterer
 from aiorepl_sinks.postgres.applier import Applier
+from aiorepl_sinks.postgres.connection import Session
 from aiorepl_sinks.postgres.identifiers import Name, TableMapping
-from aiorepl_sinks.postgres.session import Session
 from aiorepl_sinks.postgres.step_builder import StepBuilder
 from aiorepl_sinks.postgres.target import Target, find
 

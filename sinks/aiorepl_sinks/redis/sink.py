@@ -7,18 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 import orjson
-from redis import asyncio as client
 from redis import exceptions as errors
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from aiorepl import (
     Batch,
     Change,
-    ConfigurationError,
     PermanentError,
     Position,
     RowChange,
@@ -37,8 +32,7 @@ from aiorepl.formats.routing import Routing
 from aiorepl.loggers import logger
 from aiorepl.sink import RoutingKey
 from aiorepl.sizes import Size, size_of
-from aiorepl_sinks import tls
-from aiorepl_sinks.redis.errors import translate
+from aiorepl_sinks.redis.connection import Connection
 from aiorepl_sinks.redis.scripts import APPEND, REPLAY
 
 _log = logger("aiorepl.sinks.redis")
@@ -46,7 +40,6 @@ _log = logger("aiorepl.sinks.redis")
 # Redis serves no other client while a script runs: a few milliseconds at this size.
 _SCRIPT_CHANGES: Final = 1000
 _SCRIPT_BYTES: Final = 1024 * 1024
-_URL_OPTIONS: Final = {"client_name", "db", "password", "username"}
 
 Entry = tuple[str, str, list[bytes]]
 """The stream's key, the entry's ID, and its fields: names and values in turn."""
@@ -97,33 +90,17 @@ class RedisSink(Sink):
         position_key: str = "aiorepl:{slot}:{name}",
     ) -> None:
         timeout = seconds_of("redis: timeout", timeout)
-        options: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-        if username is not None:
-            options["username"] = username
-        if password is not None:
-            options["password"] = password
-        self._encrypted = url.startswith("rediss://")
-        self._server = (
-            url.partition("?")[0].partition("//")[2].rpartition("@")[2].partition("/")[0] or "the server"
+        self._connection = Connection(
+            url,
+            timeout=timeout,
+            username=username,
+            password=password,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            key_password=key_password,
         )
-        if ca is not None or certificate is not None or key is not None:
-            if not self._encrypted:
-                raise ConfigurationError("redis: ca, certificate and key need a rediss:// URL")
-            # Only reports errors in the files at once. The client reads the files when it connects.
-            tls.context("redis", ca, certificate, key, key_password)
-            files = {"ca_certs": ca, "certfile": certificate, "keyfile": key, "password": key_password}
-            options |= {f"ssl_{name}": value for name, value in files.items() if value is not None}
-        _check_query(url)
-        if self._encrypted:
-            options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
-        try:
-            # No retries by the client, which would be silent. The engine retries, and logs each attempt.
-            pool = client.ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
-        except ValueError:
-            raise ConfigurationError(
-                "redis: url is not of the form redis://host:6379/0, rediss:// or unix://"
-            ) from None
-        self._redis = client.Redis.from_pool(pool)
+        self._redis = self._connection.client
         self._append_script = self._redis.register_script(APPEND)
         self._replay_script = self._redis.register_script(REPLAY)
         self._route: RoutingKey = Routing(stream)
@@ -153,7 +130,7 @@ class RedisSink(Sink):
             persistence = await cancellable(self._redis.info("persistence"))
             memory = await cancellable(self._redis.info("memory"))
         except errors.RedisError as error:
-            raise self._connect_error(error) from None
+            raise self._connection.connect_error(error) from None
         if not persistence.get("aof_enabled"):
             _log.warning("redis: appendonly is off: entries that a restart of Redis loses are not sent again")
         if memory.get("maxmemory") and str(memory.get("maxmemory_policy")).startswith("allkeys"):
@@ -182,7 +159,7 @@ class RedisSink(Sink):
         try:
             await cancellable(self._redis.info("persistence"))
         except errors.RedisError as error:
-            raise self._connect_error(error) from None
+            raise self._connection.connect_error(error) from None
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not in Redis yet, and move the position."""
@@ -200,7 +177,7 @@ class RedisSink(Sink):
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise translate(error, self._server) from None
+            raise self._connection.error(error) from None
         self._schema_events = schema_events
         if end_lsn is not None:
             self._position_lsn = end_lsn
@@ -215,20 +192,11 @@ class RedisSink(Sink):
             if self._replicas:
                 await self._wait()
         except errors.RedisError as error:
-            raise translate(error, self._server) from None
+            raise self._connection.error(error) from None
 
     async def close(self) -> None:
         """Disconnect."""
         await self._redis.aclose()
-
-    def _connect_error(self, error: errors.RedisError) -> PermanentError | TransientError:
-        translated = translate(error, self._server)
-        if self._encrypted and type(translated) is TransientError and type(error) is errors.ConnectionError:
-            return TransientError(
-                f"{translated}: no server listens there, or it requires a client certificate that it trusts: see the options "
-                "certificate and key"
-            )
-        return translated
 
     def _entries(
         self, batch: Batch, stored: str
@@ -338,7 +306,7 @@ class RedisSink(Sink):
             await self._append((), b"")
             await self._wait()
         except errors.RedisError as error:
-            raise translate(error, self._server) from None
+            raise self._connection.error(error) from None
 
     async def _wait(self) -> None:
         """Wait until the replicas have this connection's writes. There always is one: the position."""
@@ -346,23 +314,6 @@ class RedisSink(Sink):
         acknowledged = await cancellable(self._redis.wait(self._replicas, milliseconds))
         if acknowledged < self._replicas:
             raise TransientError(f"redis: {acknowledged} of {self._replicas} replicas have the batch")
-
-
-def _check_query(url: str) -> None:
-    """Require that the URL has only the allowed options.
-
-    The client accepts any option in the URL, ``ssl_cert_reqs=none`` included, and prefers it to its keyword arguments.
-    """
-    try:
-        options = set(parse_qs(urlsplit(url).query, keep_blank_values=True))
-    except ValueError:
-        options = set()
-    if options - _URL_OPTIONS:
-        # The option is not named: it may be the rest of a password that contains a question mark.
-        raise ConfigurationError(
-            f"redis: url has other options than {', '.join(sorted(_URL_OPTIONS))}: remove them; certificates are always "
-            "verified, see the options ca, certificate and key"
-        )
 
 
 def _stream_indexes(entries: Sequence[Entry]) -> dict[str, int]:

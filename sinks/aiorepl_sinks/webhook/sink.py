@@ -30,7 +30,7 @@ from aiorepl.durations import Duration, seconds_of
 from aiorepl.formats import Values
 from aiorepl.formats.events import Events
 from aiorepl.sizes import Size, size_of
-from aiorepl_sinks.webhook.network import (
+from aiorepl_sinks.webhook.connection import (
     PrivateAddressError,
     parse_url,
     pool,

@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl import PermanentError, TransientError
 from aiorepl_sinks.webhook import WebhookSink
-from aiorepl_sinks.webhook.network import Network, PrivateAddressError, is_public
+from aiorepl_sinks.webhook.connection import Network, PrivateAddressError, is_public
 
 
 @pytest.mark.parametrize(("http2", "version"), [(False, "1.1"), (True, "2")])
