@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aiorepl.journal.completeness import Completeness, Gap, Incomplete, TableSnapshot
 from aiorepl.journal.manifest import Manifest, ManifestRef
-from aiorepl.journal.metadata import Identity, Start, State
+from aiorepl.journal.metadata import Identity, JournalState, Start
 from aiorepl.journal.segments import Segment, Table
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
@@ -25,10 +25,10 @@ class Files(Protocol):
     def manifest(self, ref: ManifestRef) -> Manifest:
         """Load the manifest ``ref``. If it was merged meanwhile, load the merged manifest, which has more segments."""
 
-    def completeness(self, state: State) -> Completeness:
+    def completeness(self, state: JournalState) -> Completeness:
         """Load the gaps and snapshots of this state, or of a later one."""
 
-    def start(self, state: State) -> Start:
+    def start(self, state: JournalState) -> Start:
         """Load the journal's start, which retention moves."""
 
 
@@ -37,7 +37,7 @@ class Chain:
     """A journal at one moment."""
 
     identity: Identity
-    state: State
+    state: JournalState
     files: Files
 
     @property

@@ -1,7 +1,7 @@
 """The contents of a journal's small files. Pure.
 
 ``journal.json`` (Identity) is written when a journal is first opened for writing and never changes once the journal has
-content. ``position.json`` (State) is the only commit point: what it does not name does not exist. It is replaced whenever
+content. ``position.json`` (JournalState) is the only commit point: what it does not name does not exist. It is replaced whenever
 something becomes durable: segments, a prepared transaction or its outcome, or the end of WAL without published changes,
 which is confirmed to the slot as well. ``start.json`` (Start) is where retention has moved the journal's start.
 """
@@ -78,7 +78,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class JournalState:
     """The durable state of a journal.
 
     :param journal: the identity's random text.
@@ -110,7 +110,7 @@ class State:
     chunks: tuple[PublishedChunk, ...] = ()
 
     @classmethod
-    def empty(cls, identity: Identity) -> State:
+    def empty(cls, identity: Identity) -> JournalState:
         """The state of a new journal."""
         return cls(identity.journal, identity.source, identity.source)
 
@@ -174,7 +174,7 @@ def _start(fields: Mapping[str, Any]) -> Start:
     return start
 
 
-def dump_state(state: State) -> bytes:
+def dump_state(state: JournalState) -> bytes:
     """Make the bytes of ``position.json``."""
     tables: dict[Table, int] = {}
     return seal(
@@ -218,7 +218,7 @@ def dump_state(state: State) -> bytes:
     )
 
 
-def load_state(data: bytes, location: str) -> State:
+def load_state(data: bytes, location: str) -> JournalState:
     """Parse the output of ``dump_state``; parameters and errors as ``load_identity``."""
     return unseal(data, location, _state)
 
@@ -236,9 +236,9 @@ def load_prepared(fields: Mapping[str, Any]) -> PreparedTransaction:
     return PreparedTransaction(lsn(fields, "lsn"), integer(fields, "xid", _UINT32), text(fields, "gid"))
 
 
-def _state(fields: Mapping[str, Any]) -> State:
+def _state(fields: Mapping[str, Any]) -> JournalState:
     tables = [_table(each) for each in fields["tables"]]
-    state = State(
+    state = JournalState(
         journal=text(fields, "journal"),
         position=Position.from_json(fields["position"]),
         end=Position.from_json(fields["end"]),
@@ -257,7 +257,7 @@ def _state(fields: Mapping[str, Any]) -> State:
     return state
 
 
-def _require_consistent(state: State) -> None:
+def _require_consistent(state: JournalState) -> None:
     """Check that the segments join.
 
     :raises ValueError: the segments do not join.

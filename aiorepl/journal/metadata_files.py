@@ -21,7 +21,7 @@ from aiorepl.journal.completeness import (
 )
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.manifest import Manifest, ManifestRef
-from aiorepl.journal.metadata import Identity, Start, State, load_identity, load_start, load_state
+from aiorepl.journal.metadata import Identity, JournalState, Start, load_identity, load_start, load_state
 from aiorepl.journal.segments import FOLDER as SEGMENTS
 from aiorepl.journal.segments import Segment
 from aiorepl.position import Position
@@ -43,7 +43,7 @@ class MetadataFiles:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._identity: Identity | None = None
-        self._position: tuple[bytes, State] | None = None
+        self._position: tuple[bytes, JournalState] | None = None
         self._manifests: dict[str, Manifest] = {}
         # The completeness file that was loaded last, and its contents with the chunks of a state.
         self._completeness: tuple[str | None, Completeness] = None, Completeness()
@@ -63,7 +63,7 @@ class MetadataFiles:
                 found = self._store.names(SEGMENTS) or self._store.names(PREPARED)
             if found and self.state() is None:
                 raise self._missing(missing)
-            return None if identity is None else Chain(identity, State.empty(identity), self)
+            return None if identity is None else Chain(identity, JournalState.empty(identity), self)
         identity = self._identity
         if identity is None:
             identity = self.identity()
@@ -82,7 +82,7 @@ class MetadataFiles:
         """
         return self._read(IDENTITY, load_identity)
 
-    def state(self) -> State | None:
+    def state(self) -> JournalState | None:
         """Read ``position.json``; ``None`` if there is none yet.
 
         :raises JournalError: the file is damaged, has another format, or is older than at the last read.
@@ -95,7 +95,7 @@ class MetadataFiles:
                 return None
         return self._parsed(data)
 
-    def versioned_state(self) -> tuple[State | None, str | None]:
+    def versioned_state(self) -> tuple[JournalState | None, str | None]:
         """As ``state``, with the file's version."""
         with reading(self._store):
             try:
@@ -109,7 +109,7 @@ class MetadataFiles:
         if self._position is not None:
             raise self._missing(POSITION) from None
 
-    def _parsed(self, data: bytes) -> State:
+    def _parsed(self, data: bytes) -> JournalState:
         before = self._position
         if before is not None and before[0] == data:
             return before[1]
@@ -119,7 +119,7 @@ class MetadataFiles:
         self._position = data, state
         return state
 
-    def start(self, state: State) -> Start:
+    def start(self, state: JournalState) -> Start:
         """Read ``start.json``: where retention has moved the start.
 
         :raises JournalError: the file is damaged, or the start is after the journal's end.
@@ -147,7 +147,7 @@ class MetadataFiles:
             raise self._foreign(START)
         return start, version
 
-    def completeness(self, state: State) -> Completeness:
+    def completeness(self, state: JournalState) -> Completeness:
         """Load the gaps and snapshots of this state, or of a later one."""
         while (name := state.completeness) is not None and self._completeness[0] != name:
             loaded = self._read(completeness_file(name), partial(load_completeness, name))
@@ -188,7 +188,7 @@ class MetadataFiles:
                 del self._manifests[next(iter(self._manifests))]
         return manifest
 
-    def _present(self, file: str) -> State:
+    def _present(self, file: str) -> JournalState:
         """Return the present state, because ``file`` was not found: a later state may name another file in its place."""
         state = self.state()
         if state is None:

@@ -29,7 +29,7 @@ from aiorepl.journal.completeness import (
 )
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_name
-from aiorepl.journal.metadata import Identity, PreparedTransaction, State, dump_identity, dump_state
+from aiorepl.journal.metadata import Identity, JournalState, PreparedTransaction, dump_identity, dump_state
 from aiorepl.journal.metadata_files import IDENTITY, POSITION, MetadataFiles, older_copy
 from aiorepl.journal.segments import Entry
 from aiorepl.lsn import LSN, ZERO
@@ -54,7 +54,7 @@ class _Pending:
     :param obsolete: the files that only the former state names; they are deleted after the commit.
     """
 
-    state: State
+    state: JournalState
     data: bytes
     files: list[tuple[str, bytes]]
     obsolete: tuple[str, ...]
@@ -76,7 +76,7 @@ class Publisher:
         self._obsolete: list[str] = []
         # Unpublished uploads of earlier writers, by the ``after`` in their names.
         self._orphans: list[tuple[LSN, str]] = []
-        self.state: State | None = None
+        self.state: JournalState | None = None
         """The state on disk; ``None`` before ``open``."""
         # The contents of the completeness file: first as in the file, then with the chunks of the state. Both are set on first
         # use.
@@ -110,7 +110,7 @@ class Publisher:
             journal = secrets.token_hex(8) if chain is None else chain.identity.journal
             identity = self._identify(Identity(source.at(ZERO), source.lsn, journal), holder)
         if state is None:
-            state = State.empty(identity)
+            state = JournalState.empty(identity)
         self._recorded = self._files.completeness(replace(state, chunks=()))
         self._completeness = None
         self.state = state
@@ -162,7 +162,7 @@ class Publisher:
         self._pending = _Pending(claimed, dump_state(claimed), [], (), self._recorded)
         self.finish()
 
-    def _look_around(self, state: State) -> None:
+    def _look_around(self, state: JournalState) -> None:
         """Find the files that earlier writers left.
 
         A file newer than ``position.json`` is an error, because ``position.json`` must be an older copy then.
@@ -311,7 +311,7 @@ class Publisher:
                 raise
             self._pending = None
 
-    def _compacted(self, state: State) -> _Pending | None:
+    def _compacted(self, state: JournalState) -> _Pending | None:
         """Return the commit that compacts the manifests; ``None`` if there is nothing to do."""
         deleted = self._files.start(state).deleted
         refs = tuple(ref for ref in state.manifests if ref.end > deleted)
@@ -344,7 +344,7 @@ class Publisher:
             "nothing that this one had not made durable was confirmed to the server"
         )
 
-    def _require_state(self) -> State:
+    def _require_state(self) -> JournalState:
         if self.state is None:
             raise RuntimeError("call open first")
         return self.state

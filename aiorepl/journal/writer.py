@@ -21,7 +21,7 @@ from aiorepl.errors import JournalError, PermanentError
 from aiorepl.journal import notifier
 from aiorepl.journal.completeness import Completeness, Gap, PublishedChunk
 from aiorepl.journal.index import SegmentIndex, dump
-from aiorepl.journal.metadata import State
+from aiorepl.journal.metadata import JournalState
 from aiorepl.journal.prepared import PreparedStore
 from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
@@ -304,7 +304,7 @@ class JournalWriter:
             raise RuntimeError("call open first")
         return self._source
 
-    def _require_state(self) -> State:
+    def _require_state(self) -> JournalState:
         if self._publisher.state is None:
             raise RuntimeError("call open first")
         return self._publisher.state

@@ -8,7 +8,7 @@ from typing import Literal
 
 from aiorepl.sizes import format_size
 
-State = Literal["queued", "reading", "delivered", "complete", "cancelled", "failed"]
+TableState = Literal["queued", "reading", "delivered", "complete", "cancelled", "failed"]
 """A table is delivered once all of its rows were passed on to the sinks, and complete once they are durable."""
 
 
@@ -45,7 +45,7 @@ class TableStatistics:
     """
 
     table: str
-    state: State
+    state: TableState
     rows: int = 0
     bytes: int = 0
     estimated_rows: int | None = None
@@ -147,10 +147,10 @@ class TableCounters:
         estimated_rows: int | None = None,
         chunks: int | None = None,
         chunks_done: int = 0,
-        state: State = "queued",
+        state: TableState = "queued",
     ) -> None:
         self.table = table
-        self.state: State = state
+        self.state: TableState = state
         self.estimated_rows = estimated_rows
         self.chunks = self._planned = chunks
         self.chunks_done = chunks_done

@@ -38,7 +38,7 @@ _PAUSE_SECONDS: Final = 0.0004
 _FRAME_OVERHEAD: Final = 200
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """The state of the connection in PostgreSQL's protocol."""
 
     READY = "ready"
@@ -51,10 +51,10 @@ class State(enum.Enum):
 # CopyDone, or an error in CopyBoth, CommandComplete and ReadyForQuery end the command.
 _ANY_TIME: Final = frozenset("ENSA")
 _EXPECTED: Final = {
-    State.READY: _ANY_TIME,
-    State.BUSY: _ANY_TIME | frozenset("TDCIWZ"),
-    State.COPY: _ANY_TIME | frozenset("cCZ"),
-    State.CLOSED: frozenset[str](),
+    ConnectionState.READY: _ANY_TIME,
+    ConnectionState.BUSY: _ANY_TIME | frozenset("TDCIWZ"),
+    ConnectionState.COPY: _ANY_TIME | frozenset("cCZ"),
+    ConnectionState.CLOSED: frozenset[str](),
 }
 
 
@@ -68,7 +68,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self.on_reply_request: Callable[[], None] | None = None
         self.on_notice: Callable[[ServerNotice], None] | None = None
-        self.state = State.READY
+        self.state = ConnectionState.READY
         self.bytes_received = 0
         self._transport = transport
         self._loop = loop
@@ -187,7 +187,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         pending, received, before = buffer.pending, buffer.received, len(inbox)
         others = buffer.advance(nbytes, inbox)
         # The inbox is empty until CopyBoth begins. After CopyBoth has ended, it can only have data of this read.
-        copying = self.state is State.COPY
+        copying = self.state is ConnectionState.COPY
         try:
             for index, frame in others:
                 try:
@@ -219,12 +219,12 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         """Fail the pending calls."""
         if self._timer is not None:
             self._timer.close()
-        if self.state is not State.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             pending = self._buffer.pending
             cut = f" in the middle of a frame, {pending} bytes into it" if pending else ""
             reason = f": {exc}" if exc is not None else ""
             self._fail(self._error or ConnectionLost(f"the server closed the connection{cut}{reason}"))
-            self.state = State.CLOSED
+            self.state = ConnectionState.CLOSED
         if not self._closed.done():
             self._closed.set_result(None)
         self.resume_writing()
@@ -248,11 +248,11 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         :raises ServerError: the command failed; the connection can be used again.
         :raises ConnectionLost: the connection is gone.
         """
-        self._require(State.READY)
+        self._require(ConnectionState.READY)
         self._names, self._rows, self._rows_size = [], [], 0
         self._copy_ended = False
         self._take_error()
-        self.state, self._answered = State.BUSY, False
+        self.state, self._answered = ConnectionState.BUSY, False
         self._transport.write(frames.query(sql))
         while not self._answered:
             await self._wait()
@@ -265,7 +265,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
         :raises ProtocolError: the query has ended without CopyBoth.
         """
-        if self.state is State.READY and not self._copy_ended and self._failure is None:
+        if self.state is ConnectionState.READY and not self._copy_ended and self._failure is None:
             raise ProtocolError("ended without CopyBoth", message="START_REPLICATION")
 
     async def receive(self) -> list[Received]:
@@ -283,7 +283,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Write without waiting. On a closed connection this does nothing."""
-        if self.state is not State.CLOSED and not self._transport.is_closing():
+        if self.state is not ConnectionState.CLOSED and not self._transport.is_closing():
             self._transport.write(data)
 
     async def end_copy(self) -> None:
@@ -293,13 +293,13 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         """
         self.send(frames.COPY_DONE)
         self._take_inbox()
-        while not self._in(State.READY):
+        while not self._in(ConnectionState.READY):
             await self._wait()
             self._take_inbox()
 
     async def close(self) -> None:
         """Terminate the session, and wait until the socket is closed."""
-        if self.state is not State.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             self.send(frames.TERMINATE)
             self._end()
         # Up to Python 3.11.3, abort() fails on a TLS transport that was closed again after its end.
@@ -329,7 +329,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         return self._paused
 
     def _end(self) -> None:
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         # Pending calls would wait for ever.
         self._fail(ConnectionLost("the connection was closed on this side"))
 
@@ -341,7 +341,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 raise ProtocolError(f"unexpected in state {self.state.value}", message=f"frame {kind}")
             case "E":
                 error = ServerError(frames.error_fields(frame.body))
-                if self.state is State.COPY:
+                if self.state is ConnectionState.COPY:
                     # After an error in CopyBoth the server sends ReadyForQuery or closes the connection.
                     self._fail(error)
                 else:
@@ -362,16 +362,16 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                     raise ProtocolError("does not have the columns of its RowDescription", message="DataRow")
                 self._rows.append(dict(zip(self._names, row, strict=True)))
             case "W":
-                self.state, self._answered = State.COPY, True
+                self.state, self._answered = ConnectionState.COPY, True
                 self._copy_ended = False
                 self._wake()
             case "c":
                 self._copy_ended = True
                 self._wake()
             case "Z":
-                if self.state is State.COPY and not self._copy_ended and self._failure is None:
+                if self.state is ConnectionState.COPY and not self._copy_ended and self._failure is None:
                     raise ProtocolError("ends CopyBoth without CopyDone", message="ReadyForQuery")
-                self.state, self._answered = State.READY, True
+                self.state, self._answered = ConnectionState.READY, True
                 self._wake()
         self._aligned = True
 
@@ -387,10 +387,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
         return inbox
 
-    def _in(self, *states: State) -> bool:
+    def _in(self, *states: ConnectionState) -> bool:
         return self.state in states
 
-    def _require(self, state: State) -> None:
+    def _require(self, state: ConnectionState) -> None:
         if self._failure is not None:
             raise self._failure
         if self.state is not state:

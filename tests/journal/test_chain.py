@@ -13,7 +13,7 @@ from aiorepl.errors import DamagedJournal
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.completeness import Completeness, Gap
 from aiorepl.journal.manifest import Manifest, ManifestRef
-from aiorepl.journal.metadata import Identity, Start, State, dump_state, load_state
+from aiorepl.journal.metadata import Identity, JournalState, Start, dump_state, load_state
 from aiorepl.journal.segments import Entry, Segment, groups, parse_name
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -35,10 +35,10 @@ class Files:
     def manifest(self, ref: ManifestRef) -> Manifest:
         return Manifest.load(ref, self.manifests[ref.name], ref.file)
 
-    def completeness(self, state: State) -> Completeness:
+    def completeness(self, state: JournalState) -> Completeness:
         return self._completeness
 
-    def start(self, state: State) -> Start:
+    def start(self, state: JournalState) -> Start:
         return Start("j", LSN(self._start), LSN(self._start))
 
     def add(self, entries: list[Entry]) -> ManifestRef:
@@ -78,7 +78,7 @@ def chain_of(parts: list[list[Entry]], files: Files, cuts: list[int]) -> Chain:
             start = cut
     tail = tuple(entry for group in parts[start:] for entry in group)
     end = SOURCE.at(parts[-1][-1].segment.last_end_lsn)
-    state = State("j", end, end, 3, 9, begins=LSN(1), manifests=tuple(refs), tail=tail)
+    state = JournalState("j", end, end, 3, 9, begins=LSN(1), manifests=tuple(refs), tail=tail)
     assert state == load_state(dump_state(state), "position.json")
     return Chain(IDENTITY, state, files)
 
@@ -164,7 +164,9 @@ def test_gaps() -> None:
     """No position is valid inside a gap; at its edges, and in a history that the slot has left, positions are valid."""
     gap = Gap(LSN(80), LSN(120), LSN(100))
     end = SOURCE.at(LSN(120))
-    chain = Chain(IDENTITY, replace(State.empty(IDENTITY), position=end), Files(Completeness(gaps=(gap,))))
+    chain = Chain(
+        IDENTITY, replace(JournalState.empty(IDENTITY), position=end), Files(Completeness(gaps=(gap,)))
+    )
     assert [lsn for lsn in range(150) if chain.hole(LSN(lsn))] == list(range(101, 120))
     assert chain.gaps_between(LSN(0), LSN(120)) == chain.gaps_between(LSN(100), LSN(130)) == [gap]
     assert chain.gaps_between(LSN(0), LSN(119)) == chain.gaps_between(LSN(120), LSN(130)) == []
@@ -181,7 +183,7 @@ def test_the_ends_of_a_chain() -> None:
     pruned = chain_of(entries, Files(start=20), [2])
     assert (pruned.start_lsn, [20, 30]) == (20, [segment.after for segment in pruned.walk()])
     assert [10] == [segment.after for segment in pruned.named(LSN(0), LSN(20))]
-    empty = Chain(IDENTITY, State.empty(IDENTITY), Files())
+    empty = Chain(IDENTITY, JournalState.empty(IDENTITY), Files())
     assert (empty.start_lsn, empty.last_segment_end, empty.end_lsn, empty.first_readable) == (0, 0, 1, 1)
     assert empty.segments() == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerError
 from aiorepl.wire.frames import COPY_DONE, TERMINATE, Keepalive, XLogData
-from aiorepl.wire.protocol import State
+from aiorepl.wire.protocol import ConnectionState
 
 MIB = 1024 * 1024
 
@@ -216,5 +216,5 @@ async def test_our_close(copying, way):
         await waiting
     await copying.protocol.close()
 
-    assert State.CLOSED is copying.protocol.state
+    assert ConnectionState.CLOSED is copying.protocol.state
     assert ([TERMINATE] if way == "close" else []) == copying.transport.written

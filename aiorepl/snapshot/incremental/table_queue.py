@@ -14,7 +14,7 @@ from aiorepl.snapshot.incremental.completion import Completion
 from aiorepl.snapshot.incremental.table_names import Name
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, TableChange, TableProgress
 from aiorepl.snapshot.ledger.store import LedgerStore, persisted
-from aiorepl.snapshot.statistics import State, TableCounters, TableStatistics
+from aiorepl.snapshot.statistics import TableCounters, TableState, TableStatistics
 from aiorepl.snapshot.tables import PublishedTable
 
 _log = logger("aiorepl.snapshot")
@@ -279,7 +279,7 @@ class TableQueue:
         self.counters.pop(self._ended.pop(counters.table, 0), None)
         self.counters[number] = counters
 
-    def _end(self, number: int, state: State, error: BaseException | None = None) -> None:
+    def _end(self, number: int, state: TableState, error: BaseException | None = None) -> None:
         self.completion.finish(number, error)
         if (counters := self.counters.get(number)) is None:
             return
