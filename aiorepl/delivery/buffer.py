@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiorepl.transactions.slices import Slice
 
@@ -33,6 +33,58 @@ class BufferStatistics:
     slowest: str | None
 
 
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """The progress of one reader, in slices since the first one was added.
+
+    :param taken: the number of slices that the reader has taken.
+    :param released: the number of slices that it has released.
+    :param skipping: whether each slice is released as soon as it is added.
+    :param changed: set when a slice may be available.
+    """
+
+    name: str
+    taken: int
+    released: int
+    skipping: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """The stored slices, which a buffer and its cursors share.
+
+    :param low: the size in bytes at which the writer continues after backpressure.
+    :param base: the number of slices that all readers have released: the index of the first stored slice.
+    :param between: whether the last slice ends a transaction.
+    :param held: whether the writer has to stop at the next end of a transaction.
+    """
+
+    low: int
+    slices: deque[Slice] = field(default_factory=deque)
+    base: int = 0
+    bytes: int = 0
+    readers: list[_Reader] = field(default_factory=list)
+    closed: bool = False
+    between: bool = True
+    held: bool = False
+    has_room: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def end(self) -> int:
+        """The number of slices that were added."""
+        return self.base + len(self.slices)
+
+    def release(self) -> None:
+        """Drop the slices that all readers have released."""
+        released = min((reader.released for reader in self.readers), default=self.base)
+        while self.base < released:
+            self.bytes -= self.slices.popleft().size
+            self.base += 1
+        if self.bytes <= self.low and not (self.held and self.between):
+            self.has_room.set()
+
+
 class SliceBuffer:
     """Slices between one writer and its readers. All cursors must be created before the first slice is added.
 
@@ -41,19 +93,9 @@ class SliceBuffer:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._low = limit // 2
-        self._slices: deque[Slice] = deque()
-        # The number of slices that were released by all cursors: the index of the first stored slice.
-        self._base = 0
-        self._bytes = 0
-        self._cursors: list[Cursor] = []
-        self._closed = False
-        self._has_room = asyncio.Event()
-        self._has_room.set()
-        # Whether the last slice ends a transaction.
-        self._between = True
-        # Whether the writer has to stop at the next end of a transaction, and whether the writer has stopped.
-        self._held = False
+        self._state = _State(limit // 2)
+        self._state.has_room.set()
+        # Set once the writer has stopped because of ``hold``.
         self._stopped = asyncio.Event()
 
     def cursor(self, reader: str = "") -> Cursor:
@@ -61,152 +103,157 @@ class SliceBuffer:
 
         :param reader: the name of the reader, for statistics.
         """
-        cursor = Cursor(self, reader)
-        self._cursors.append(cursor)
-        return cursor
+        state = self._state
+        added = _Reader(reader, state.base, state.base)
+        state.readers.append(added)
+        return Cursor(state, added)
 
     def extend(self, slices: Iterable[Slice]) -> None:
         """Append slices, even if this exceeds the limit. Call ``wait_for_room`` before reading more."""
+        state = self._state
         for part in slices:
-            self._slices.append(part)
-            self._bytes += part.size
-            self._between = part.last
-        if self._bytes > self.limit:
-            self._has_room.clear()
-        for cursor in self._cursors:
-            if cursor.skipping:
-                cursor.skip_all()
-        if self._held and self._between:
-            self._has_room.clear()
+            state.slices.append(part)
+            state.bytes += part.size
+            state.between = part.last
+        if state.bytes > self.limit:
+            state.has_room.clear()
+        if skipping := [reader for reader in state.readers if reader.skipping]:
+            for reader in skipping:
+                reader.released = reader.taken = state.end
+            state.release()
+        if state.held and state.between:
+            state.has_room.clear()
             self._stopped.set()
         self._notify()
 
     @property
     def backpressured(self) -> bool:
         """Whether the writer has to wait for room."""
-        return not self._has_room.is_set()
+        return not self._state.has_room.is_set()
 
     @property
     def slowest(self) -> str | None:
         """The name of the reader that is furthest behind; ``None`` if the buffer is empty."""
-        if not self._slices or not self._cursors:
+        if not self._state.slices or not self._state.readers:
             return None
-        return min(self._cursors, key=lambda cursor: cursor._released).reader
+        return min(self._state.readers, key=lambda reader: reader.released).name
 
     async def wait_for_room(self) -> None:
         """Wait until the writer may add more slices."""
-        await self._has_room.wait()
+        await self._state.has_room.wait()
 
     async def hold(self) -> None:
         """Stop the writer at the end of its transaction. Wait until the writer has reached that end, or closed the buffer."""
-        self._held = True
-        if not (self._between or self._closed):
+        self._state.held = True
+        if not (self._state.between or self._state.closed):
             self._stopped.clear()
             await self._stopped.wait()
 
     @property
     def shared(self) -> bool:
         """Whether the buffer has more than one reader."""
-        return len(self._cursors) > 1
+        return len(self._state.readers) > 1
 
     def open(self) -> None:
         """Allow more slices after ``close`` and ``hold``."""
-        self._closed = self._held = False
-        self._between = True
-        self._release()
+        self._state.closed = self._state.held = False
+        self._state.between = True
+        self._state.release()
 
     def close(self) -> None:
         """Mark the end of the stream. Readers get the stored slices, and then the end."""
-        self._closed = True
+        self._state.closed = True
         self._stopped.set()
         self._notify()
 
     def clear(self) -> None:
         """Drop all slices, once no reader is left."""
-        self._base += len(self._slices)
-        self._slices.clear()
-        self._bytes = 0
-        self._has_room.set()
+        state = self._state
+        state.base = state.end
+        state.slices.clear()
+        state.bytes = 0
+        state.has_room.set()
 
     def statistics(self) -> BufferStatistics:
         """Return the current state."""
-        return BufferStatistics(self._bytes, len(self._slices), self.limit, self.backpressured, self.slowest)
+        state = self._state
+        return BufferStatistics(state.bytes, len(state.slices), self.limit, self.backpressured, self.slowest)
 
     def _notify(self) -> None:
-        for cursor in self._cursors:
-            cursor._changed.set()
-
-    def _release(self) -> None:
-        released = min((cursor._released for cursor in self._cursors), default=self._base)
-        while self._base < released:
-            self._bytes -= self._slices.popleft().size
-            self._base += 1
-        if self._bytes <= self._low and not (self._held and self._between):
-            self._has_room.set()
+        for reader in self._state.readers:
+            reader.changed.set()
 
 
 class Cursor:
     """The position of one reader. Slices that it has taken stay in the buffer until it releases them."""
 
-    def __init__(self, buffer: SliceBuffer, reader: str) -> None:
-        self.reader = reader
-        self.skipping = False
-        """Whether each slice is released as soon as it is added, because the reader will get all slices again."""
-        self._buffer = buffer
-        # The number of slices that this reader has taken and released, since the first slice was added.
-        self._released = buffer._base
-        self._next = buffer._base
-        self._changed = asyncio.Event()
+    def __init__(self, state: _State, reader: _Reader) -> None:
+        self._state = state
+        self._reader = reader
+
+    @property
+    def reader(self) -> str:
+        """The name of the reader."""
+        return self._reader.name
 
     @property
     def ended(self) -> bool:
         """Whether the buffer is closed and this reader has taken everything."""
-        return self._buffer._closed and self._next - self._buffer._base >= len(self._buffer._slices)
+        return self._state.closed and self.waiting == 0
 
     @property
     def waiting(self) -> int:
         """The number of slices that can be taken now."""
-        return len(self._buffer._slices) - (self._next - self._buffer._base)
+        return self._state.end - self._reader.taken
 
     @property
     def blocks_writer(self) -> bool:
         """Whether the writer waits for room although this reader has taken every slice: it must release slices."""
-        return not self._buffer._has_room.is_set() and self.waiting == 0
+        return not self._state.has_room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:
         """Return the next slice, or ``None`` if there is none now."""
-        buffer = self._buffer
-        index = self._next - buffer._base
-        if index >= len(buffer._slices):
-            self._changed.clear()
+        state, reader = self._state, self._reader
+        index = reader.taken - state.base
+        if index >= len(state.slices):
+            reader.changed.clear()
             return None
-        self._next += 1
-        return buffer._slices[index]
+        reader.taken += 1
+        return state.slices[index]
 
     async def wait(self) -> None:
         """Wait until a slice may be available, or the buffer is closed."""
-        if self.waiting == 0 and not self._buffer._closed:
-            self._changed.clear()
-            await self._changed.wait()
+        if self.waiting == 0 and not self._state.closed:
+            self._reader.changed.clear()
+            await self._reader.changed.wait()
 
     def wake(self) -> None:
         """End ``wait``."""
-        self._changed.set()
+        self._reader.changed.set()
 
     def release(self, count: int) -> None:
         """Release the oldest ``count`` slices that were taken and not yet released."""
-        self._released += count
-        self._buffer._release()
+        self._reader.released += count
+        self._state.release()
+
+    @property
+    def skipping(self) -> bool:
+        """Whether each slice is released as soon as it is added, because the reader will get all slices again."""
+        return self._reader.skipping
+
+    @skipping.setter
+    def skipping(self, value: bool) -> None:
+        self._reader.skipping = value
 
     def skip_all(self) -> None:
         """Release everything in the buffer, taken or not."""
-        self._released = self._next = self._buffer._base + len(self._buffer._slices)
-        self._buffer._release()
+        self._reader.released = self._reader.taken = self._state.end
+        self._state.release()
 
     def close(self) -> None:
         """Stop reading, so that the buffer no longer keeps slices for this reader."""
-        self._buffer._cursors.remove(self)
-        if self._buffer._cursors:
-            self._buffer._release()
+        self._state.readers.remove(self._reader)
+        if self._state.readers:
+            self._state.release()
         else:
-            self._buffer._has_room.set()
+            self._state.has_room.set()
