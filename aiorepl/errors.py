@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 
 
 def printable(text: str) -> str:
@@ -236,7 +236,17 @@ class SlotLost(SlotError):
     """The slot no longer has changes that were not delivered: it was dropped, invalidated or advanced, or the server has lost its last WAL.
 
     ``Pipeline(on_slot_lost="resnapshot")`` lets the next start read all tables again.
+
+    :param catalog_xmin: if the server has invalidated the slot, its ``catalog_xmin``; else ``None``.
+    :param confirmed: if the server has invalidated the slot, its ``confirmed_flush_lsn``.
     """
+
+    def __init__(
+        self, message: str, *, catalog_xmin: int | None = None, confirmed: LSN = ZERO, busy: bool = False
+    ) -> None:
+        super().__init__(message, busy=busy)
+        self.catalog_xmin = catalog_xmin
+        self.confirmed = confirmed
 
 
 class ProtocolError(AioreplError):

@@ -78,6 +78,7 @@ class DirectFanOut(FanOut):
         await snapshot.write_plan()
         for name, delivery in self._sinks.items():
             self._stored[name] = await self._open(name, delivery, begin, cleanup)
+        snapshot.require_before_gap(self._stored.values())
         resumed = {
             name: self._resumed(f"sink {name}", position, begin, result)
             for name, position in self._stored.items()

@@ -8,7 +8,7 @@ stream runs: the exported snapshot is gone. It recognizes consumers whose positi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.published import everything, truncation_of_all
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
-from aiorepl.snapshot.chunks import TablePlan
+from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+from aiorepl.snapshot.gap import Gap
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot, SnapshotFailed
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
@@ -79,6 +80,8 @@ class InitialPhase:
         # The number of the chunk that ``read`` delivers next; None once all chunks are delivered.
         self._next: int | None = None
         self._truncate = False
+        # What the consumers had when the slot was lost. After ``begin`` set only if it is enough for some tables.
+        self._gap: Gap | None = None
         # The end of the last chunk that was delivered as a whole, and whether a part of the next chunk was delivered.
         self._delivered = ZERO
         self._partial = False
@@ -107,7 +110,12 @@ class InitialPhase:
     @property
     def truncates(self) -> bool:
         """Whether this start begins with a truncate of all tables."""
-        return self.loads and self._resnapshot
+        return self.loads and self._resnapshot and self._gap is None
+
+    @property
+    def plan(self) -> SnapshotPlan | None:
+        """The tables that this start reads before the stream; ``None`` if it reads none."""
+        return None if self._ledger is None or not self.loads else self._ledger.plan
 
     @property
     def reading(self) -> bool:
@@ -156,8 +164,13 @@ class InitialPhase:
         intend = partial(self._file.intend, truncates=self._resnapshot)
         return {"snapshot": "export", "replace": self._resnapshot, "creating": intend, **known}
 
-    def replace_slot(self) -> None:
-        """Let this start create the slot again, and read all tables after a truncate."""
+    def replace_slot(self, gap: Gap | None) -> None:
+        """Let this start create the slot again, and read all tables after a truncate.
+
+        :param gap: what the consumers had when the slot was lost, if that may be enough for some tables.
+        """
+        if not self._resnapshot:
+            self._gap = gap
         self._wanted = self._resnapshot = True
 
     async def begin(
@@ -170,6 +183,7 @@ class InitialPhase:
         :raises AioreplError: the tables cannot be read; the message names each.
         """
         self._source_position = result.position.at(ZERO)
+        gap, self._gap = self._gap, None
         if self._file is None:
             return result.position
         created = result.created
@@ -215,6 +229,8 @@ class InitialPhase:
             try:
                 await self._initial.begin(created.snapshot_name, self._capture)
                 plan = await self._initial.plan(self.hides_key)
+                if gap is not None and known is not None:
+                    plan = gap.narrowed(plan, known, await self._initial.appended())
             except TableLocked as error:
                 # Nothing of the snapshot has been delivered.
                 _log.warning("all tables are read while the stream runs: %s", error)
@@ -224,7 +240,36 @@ class InitialPhase:
                     result.position, plan, point, previous=previous, truncates=self._resnapshot
                 )
                 self.loads = True
+                if any(table.since is not None for table in plan.tables):
+                    self._gap = gap
         return result.position if self.start is None else result.position.at(self.start)
+
+    def require_before_gap(self, stored: Iterable[Position | None]) -> None:
+        """Read all tables as a whole unless every consumer has what precedes the gap: one may be empty, or restored from a copy.
+
+        :param stored: the positions of the consumers; ``None`` for one that keeps none.
+        """
+        gap, ledger, current = self._gap, self._ledger, self._source_position
+        if gap is None or ledger is None or ledger.initial is None:
+            return
+        start, tables = ledger.initial.start, ledger.plan.tables
+        for position in stored:
+            if position is not None and (
+                position.timeline != current.timeline or not gap.lsn <= position.lsn < start
+            ):
+                self._gap = None
+                _log.warning(
+                    "all tables are read as a whole: a consumer may lack rows from before the slot was lost"
+                )
+                self._ledger = replace(
+                    ledger, plan=SnapshotPlan(tuple(replace(table, since=None) for table in tables))
+                )
+                return
+        narrowed = sum(table.since is not None for table in tables)
+        _log.warning(
+            "%d of %d tables are not truncated: only rows written since the slot was lost are read of them",
+            *(narrowed, len(tables)),
+        )
 
     async def write_plan(self) -> None:
         """Write the ledger of a snapshot that begins now, before ``opened`` does.

@@ -128,6 +128,8 @@ class JournaledFanOut(FanOut):
         self._preflight, slot = preflight_result, preflight_result.position
         begin = await snapshot.begin(preflight_result, cleanup, previous)
         stored = await self._open(JOURNAL, self._journal, begin, cleanup)
+        # An empty journal is where the snapshot begins.
+        snapshot.require_before_gap([begin if stored is None else stored])
         if preflight_result.created is not None:
             await self._sink.void_prepared()
         claims: list[Claim] = []

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from anyio import CancelScope
 
@@ -42,7 +42,7 @@ from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import hides_no_key
+from aiorepl.snapshot.planning import OLDEST_XID, hides_no_key
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -53,6 +53,7 @@ from aiorepl.source.takeover import wait_for_slot as wait_until_free
 
 # Imported at run time, because ``checked`` reads the annotations.
 from aiorepl.transforms.selection import Selection
+from aiorepl.wire.opening import ASYNCPG_ERRORS
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.pipeline")
+
+# No server has two billion transactions in this time.
+_XID_SECONDS: Final = 3600.0
 
 FOR_EVER = RetryPolicy(timeout=None)
 
@@ -87,7 +91,7 @@ class Pipeline:
         recorded in the journal, and in the statistics.
     :param on_slot_lost: what to do when the slot no longer has changes that were not delivered: ``"stop"``: end with ``SlotLost``;
         ``"resnapshot"``: also record that the next pipeline with these options starts as with ``resnapshot=True``. ``recovers`` says whether
-        the next pipeline will do that.
+        the next pipeline will do that. Of tables to which the stream only appends, it reads only rows of the gap.
     :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
     :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
         error. A server notices a lost machine after ``wal_sender_timeout``.
@@ -167,6 +171,7 @@ class Pipeline:
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
+        self._consumers = frozenset(deliveries)
         selections = _selection_state(options, deliveries, retry)
         memories = {} if selections is None else selections.memories
         self._capture = _capture(options, deliveries, selections, reconnect, until)
@@ -250,7 +255,7 @@ class Pipeline:
         except BaseException as error:
             self._error = error
             if isinstance(error, SlotLost) and self._losses is not None:
-                await self._record_loss(self._losses)
+                await self._record_loss(self._losses, error)
             if isinstance(error, Exception):
                 # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
                 _log.error(
@@ -456,8 +461,8 @@ class Pipeline:
                 # With accept_gap the user has chosen to continue without the missing changes.
                 self._phase.known = self._losses.known and not self._accept_gap
                 if self._losses.pending and not self._accept_gap:
-                    _log.warning("slot %s was lost: all tables are read again", self.name)
-                    self._phase.replace_slot()
+                    _log.warning("slot %s was lost: the tables are read again", self.name)
+                    self._phase.replace_slot(self._losses.gap(self._consumers))
                 task = asyncio.create_task(
                     self._record_start(self._losses), name=f"aiorepl losses {self._source.slot}"
                 )
@@ -473,16 +478,16 @@ class Pipeline:
             cleanup.push_async_callback(cancel_and_wait, snapshots)
             await self._fan_out.run(cleanup)
 
-    async def _record_loss(self, losses: SlotLosses) -> None:
+    async def _record_loss(self, losses: SlotLosses, lost: SlotLost) -> None:
         try:
-            self.recovers = await losses.record(time.time())
+            self.recovers = await losses.record(time.time(), lost)
         except AioreplError as error:
             _log.error("the loss of slot %s cannot be recorded: %s", self.name, error)
             return
         count = losses.recent(time.time())
         if self.recovers:
             _log.warning(
-                "slot %s is lost: the next start creates it again, and reads all tables again (number of losses within 24 hours: %d)",
+                "slot %s is lost: the next start creates it again, and reads the tables again (number of losses within 24 hours: %d)",
                 *(self.name, count),
             )
         else:
@@ -503,9 +508,18 @@ class Pipeline:
     async def _record_start(self, losses: SlotLosses) -> None:
         await self.started()
         try:
-            await losses.started()
+            await losses.started(self._consumers, self._phase.plan, self._capture.xid)
         except AioreplError as error:
             _log.error("the start of slot %s cannot be recorded: %s", self.name, error)
+            return
+        while True:
+            await asyncio.sleep(_XID_SECONDS)
+            try:
+                await losses.reached(await _current_xid(self._source))
+            except (AioreplError, *ASYNCPG_ERRORS) as error:
+                _log.warning(
+                    "the transaction id for slot %s cannot be recorded: %s", self.name, loggable(error)
+                )
 
     async def _run_heartbeat(self) -> None:
         await self.started()
@@ -531,6 +545,14 @@ def _selection_state(
         options.source.slot,
         journaled=options.journal is not None,
     )
+
+
+async def _current_xid(source: Source) -> int:
+    connection = await source.connect_sql()
+    try:
+        return int(await connection.fetchval(OLDEST_XID))
+    finally:
+        connection.terminate()
 
 
 def _capture(

@@ -7,12 +7,16 @@ because its sinks have to be opened again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from aiorepl.cancellation import uninterrupted
-from aiorepl.storage.checked_json import boolean, seal, unseal
+from aiorepl.errors import SlotLost
+from aiorepl.lsn import LSN, ZERO
+from aiorepl.snapshot.chunks import SnapshotPlan
+from aiorepl.snapshot.gap import Gap, with_epoch
+from aiorepl.storage.checked_json import boolean, integer, lsn, seal, unseal
 from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
@@ -30,11 +34,21 @@ class _Contents:
     :param pending: whether the next start reads all tables again.
     :param times: when the slot was lost and the tables were read again, as Unix time.
     :param known: whether the slot existed.
+    :param states: the state of each table, by oid, when all tables were last read.
+    :param consumers: the names of the sinks at the last start.
+    :param xid: an xid, with its epoch, from the last hour in which the pipeline ran; ``None``: none was recorded.
+    :param lost_xid: as in ``Gap``, while a loss is pending; ``None`` if all tables have to be read as a whole.
+    :param lost_lsn: as in ``Gap``.
     """
 
     pending: bool = False
     times: tuple[float, ...] = ()
     known: bool = False
+    states: Mapping[int, str] = field(default_factory=dict)
+    consumers: frozenset[str] = frozenset()
+    xid: int | None = None
+    lost_xid: int | None = None
+    lost_lsn: LSN = ZERO
 
 
 class SlotLosses:
@@ -75,7 +89,17 @@ class SlotLosses:
         """
         return sum(time > now - _DAY for time in self._stored.times)
 
-    async def record(self, now: float) -> bool:
+    def gap(self, consumers: Collection[str]) -> Gap | None:
+        """Return what the consumers had when the slot was lost; ``None`` if that is not known.
+
+        :param consumers: the names of the sinks. A sink that is new may have nothing.
+        """
+        stored = self._stored
+        if not stored.pending or stored.lost_xid is None or not stored.consumers.issuperset(consumers):
+            return None
+        return Gap(stored.lost_xid, stored.lost_lsn, stored.states)
+
+    async def record(self, now: float, error: SlotLost) -> bool:
         """Record a loss, durably. Return whether the next start reads all tables again.
 
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
@@ -83,16 +107,51 @@ class SlotLosses:
         if self.recent(now) >= self._limit:
             return False
         times = tuple(time for time in self._stored.times if time > now - _DAY)
-        await self._write(_Contents(pending=True, times=(*times, now), known=True))
+        stored, lost_xid = self._stored, None
+        # A slot that was lost while a loss was pending has nothing from before it was created.
+        if not stored.pending and stored.xid is not None and error.catalog_xmin is not None:
+            lost_xid = with_epoch(error.catalog_xmin, stored.xid)
+        await self._write(
+            replace(
+                stored,
+                pending=True,
+                times=(*times, now),
+                known=True,
+                lost_xid=lost_xid,
+                lost_lsn=error.confirmed,
+            )
+        )
         return True
 
-    async def started(self) -> None:
+    async def started(self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int) -> None:
         """Record that the stream has started, so the slot exists and no loss is pending.
+
+        :param consumers: the names of the sinks.
+        :param plan: the tables that this start reads before the stream; ``None`` if it reads none.
+        :param xid: a current xid, with its epoch.
+        :raises PermanentError, TransientError, JournalError: the file cannot be written.
+        """
+        stored = self._stored
+        states = stored.states if plan is None else {table.oid: table.state for table in plan.tables}
+        await self._write_new(
+            replace(
+                stored,
+                pending=False,
+                known=True,
+                states=states,
+                consumers=frozenset(consumers),
+                xid=xid,
+                lost_xid=None,
+                lost_lsn=ZERO,
+            )
+        )
+
+    async def reached(self, xid: int) -> None:
+        """Record a current xid, with its epoch.
 
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
-        if self.pending or not self.known:
-            await self._write(replace(self._stored, pending=False, known=True))
+        await self._write_new(replace(self._stored, xid=xid))
 
     async def dropped(self) -> None:
         """Record that this start has dropped the slot that it had created: that is no loss, and nothing was delivered.
@@ -101,6 +160,10 @@ class SlotLosses:
         """
         before = self._loaded
         await self._write(replace(before, pending=before.known))
+
+    async def _write_new(self, contents: _Contents) -> None:
+        if contents != self._stored:
+            await self._write(contents)
 
     async def _write(self, contents: _Contents) -> None:
         await uninterrupted(self._replace(contents))
@@ -111,7 +174,18 @@ class SlotLosses:
 
 
 def _dump(contents: _Contents) -> bytes:
-    return seal({"pending": contents.pending, "times": list(contents.times), "known": contents.known})
+    return seal(
+        {
+            "pending": contents.pending,
+            "times": list(contents.times),
+            "known": contents.known,
+            "states": {str(oid): state for oid, state in contents.states.items()},
+            "consumers": sorted(contents.consumers),
+            "xid": contents.xid,
+            "lost_xid": contents.lost_xid,
+            "lost_lsn": str(contents.lost_lsn),
+        }
+    )
 
 
 def _load(data: bytes, location: str) -> _Contents:
@@ -119,4 +193,17 @@ def _load(data: bytes, location: str) -> _Contents:
 
 
 def _contents(fields: Mapping[str, Any]) -> _Contents:
-    return _Contents(boolean(fields, "pending"), tuple(map(float, fields["times"])), boolean(fields, "known"))
+    known = _Contents(
+        boolean(fields, "pending"), tuple(map(float, fields["times"])), boolean(fields, "known")
+    )
+    if "states" not in fields:
+        # Earlier versions have nothing of the rest.
+        return known
+    return replace(
+        known,
+        states={int(oid): str(state) for oid, state in fields["states"].items()},
+        consumers=frozenset(map(str, fields["consumers"])),
+        xid=None if fields["xid"] is None else integer(fields, "xid"),
+        lost_xid=None if fields["lost_xid"] is None else int(fields["lost_xid"]),
+        lost_lsn=lsn(fields, "lost_lsn"),
+    )

@@ -109,11 +109,11 @@ def _conditions(rows: Range, key: Iterable[str]) -> list[str]:
             lower = [] if after is None else [f"{names} > {_row(after)}"]
             return lower if until is None else [*lower, f"{names} <= {_row(until)}"]
         case Sweep(int(xmin)):
-            return [_written_since(xmin)]
+            return [written_since(xmin)]
     return []
 
 
-def _written_since(xmin: int) -> str:
+def written_since(xmin: int) -> str:
     """Return the condition that selects the rows which a transaction wrote with this xid or a later one.
 
     :param xmin: with its epoch; at most two billion transactions ago.

@@ -67,6 +67,8 @@ class TablePlan:
     :param ranges: the chunks, in order; there is at least one.
     :param state: a digest of the table's files, columns and publications at the time of planning.
     :param xmin: every transaction before this xid had ended at the time of planning.
+    :param since: the lowest xid, with its epoch, of a transaction that may have written a row which the consumers lack; ``None``: they may
+        lack all rows.
     """
 
     oid: int
@@ -78,6 +80,7 @@ class TablePlan:
     key: tuple[str, ...] = ()
     state: str = ""
     xmin: int = 0
+    since: int | None = None
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -130,7 +133,14 @@ class Chunk:
         """
         table, last = self.table, self.last and complete
         return SnapshotChunk(
-            snapshot_lsn, table.oid, table.schema, table.name, self.part, self.last_of_table, last
+            snapshot_lsn,
+            table.oid,
+            table.schema,
+            table.name,
+            self.part,
+            self.last_of_table,
+            last,
+            partial=table.since is not None,
         )
 
 
@@ -209,6 +219,7 @@ def _table_to_json(table: TablePlan) -> dict[str, Any]:
         "key": list(table.key),
         "state": table.state,
         "xmin": table.xmin,
+        "since": table.since,
         "chunks": [_range_to_json(each) for each in table.ranges],
     }
 
@@ -243,6 +254,8 @@ def _table_from_json(fields: Any) -> TablePlan:
         key,
         _typed(fields["state"], str),
         _number(fields["xmin"]),
+        # Earlier versions have none.
+        None if fields.get("since") is None else _number(fields["since"]),
     )
 
 

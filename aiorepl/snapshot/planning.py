@@ -48,7 +48,17 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
 # All versions have functions of these names; those that begin with pg_ exist since PostgreSQL 13.
-_XMIN: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
+OLDEST_XID: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
+
+# Other access methods may have no xmin. A condition on it needs SELECT on the whole table.
+_APPENDED: Final = """
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY ($1) AND c.relkind = 'r' AND c.relam = 2 AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+   AND (n.nspname, c.relname) NOT IN (
+     SELECT t.schemaname, t.tablename FROM pg_catalog.pg_publication_tables t
+       JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname
+      WHERE t.pubname = ANY ($2) AND (p.pubupdate OR p.pubdelete))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,7 @@ async def plan_tables(
     :raises TableAltered: a table was dropped.
     :raises asyncpg.PostgresError: the server failed.
     """
-    xmin = await connection.fetchval(_XMIN)
+    xmin = await connection.fetchval(OLDEST_XID)
     by_oid = {
         row["oid"]: row
         for row in await connection.fetch(_FILES, [table.oid for table in tables], list(publications))
@@ -112,6 +122,18 @@ async def table_files(
     """
     row = await connection.fetchrow(_FILES, [table.oid], list(publications))
     return None if row is None else TableFiles(_state(table, row["state"]), row["has_toast"])
+
+
+async def appended(
+    connection: Any, tables: Sequence[PublishedTable], publications: Sequence[str]
+) -> set[int]:
+    """Return the oids of the tables, other than partitioned ones, whose updates and deletes are not published.
+
+    :param connection: an asyncpg connection.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    oids = [table.oid for table in tables]
+    return {row["oid"] for row in await connection.fetch(_APPENDED, oids, list(publications))}
 
 
 def _state(table: PublishedTable, found: str) -> str:

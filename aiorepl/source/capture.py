@@ -385,6 +385,12 @@ class Capture:
         return result.position
 
     @property
+    def xid(self) -> int:
+        """The oldest transaction, with its epoch, that was in progress at the last connection."""
+        assert self._preflight is not None
+        return self._preflight.xid
+
+    @property
     def created(self) -> CreatedSlot | None:
         """The slot that ``connect`` created; ``None`` for an existing slot or a temporary one."""
         return None if self._preflight is None or self.source.temporary else self._preflight.created

@@ -49,6 +49,7 @@ class PreflightResult:
     :param make_failover: whether the slot has to be made a failover slot, once it is known to belong to this pipeline.
     :param catalog_xmin: the first transaction that may have altered a table after the slot's confirmed position; ``None`` if
         unknown.
+    :param xid: the oldest transaction that was in progress, with its epoch.
     :param deliver_prepared: whether prepared transactions are delivered when they are prepared.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     :param cents: whether the binary form of money, if the stream is binary, has two decimals.
@@ -67,6 +68,7 @@ class PreflightResult:
     deliver_prepared: bool = False
     holds_prepared: bool = False
     catalog_xmin: int | None = None
+    xid: int = 0
     cents: bool = True
     server_timeline: int = 1
     upgrade: Upgrade | None = None
@@ -171,7 +173,8 @@ async def preflight(
         # A slot with two_phase sends prepared transactions to every consumer, whatever its options are.
         holds_prepared=not deliver_prepared and (source.two_phase or (slot is not None and slot.two_phase)),
         deliver_prepared=deliver_prepared,
-        catalog_xmin=process.xmin if slot is None else slot.catalog_xmin,
+        catalog_xmin=process.xmin & 0xFFFF_FFFF if slot is None else slot.catalog_xmin,
+        xid=process.xmin,
         cents=cents,
         server_timeline=system.timeline,
         upgrade=identity.upgrade,

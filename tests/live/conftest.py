@@ -30,7 +30,7 @@ class Published:
 
     def source(self, dsn: str | None = None, **options: Any) -> Source:
         """A source with the test's slot, created if it is missing."""
-        return Source(dsn or self.dsn, slot=self.slot, publication="p", **{"create_slot": True} | options)
+        return Source(dsn or self.dsn, slot=self.slot, **{"publication": "p", "create_slot": True} | options)
 
     async def execute(self, *statements: str) -> None:
         """Run each statement in a transaction of its own."""

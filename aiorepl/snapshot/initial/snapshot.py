@@ -24,6 +24,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.altered import Queried
+from aiorepl.snapshot.chunk_query import written_since
 from aiorepl.snapshot.chunk_reader import ChunkReader, Connect, RateLimit
 from aiorepl.snapshot.chunks import Chunk, SnapshotPlan, TablePlan
 from aiorepl.snapshot.copy_rows import CopiedRows
@@ -124,6 +125,14 @@ class InitialSnapshot:
         """
         return await self._begun().plan(hides_key)
 
+    async def appended(self) -> set[int]:
+        """Return the oids of the tables whose updates and deletes are not published.
+
+        :raises TableLocked: the snapshot has ended, because another session waits for its locks.
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        return await self._begun().appended()
+
     @property
     def name(self) -> str:
         """The exported snapshot, which other connections can import until ``close``."""
@@ -144,7 +153,7 @@ class InitialSnapshot:
         :param emit: called with the slices; returns once there is room for more.
         :param base: the position before the first chunk; by default ``plan.base``.
         :param from_chunk: the number of the first chunk that is delivered.
-        :param truncates: whether to start with a truncate of all tables, in a transaction of its own.
+        :param truncates: whether to start with a truncate of all tables that are read as a whole, in a transaction of its own.
         :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember the
             table, because later positions say nothing about it. Without ``skip``, the first such table ends the run.
         :returns: the number of rows.
@@ -156,8 +165,9 @@ class InitialSnapshot:
         base = plan.base(self._consistent_point) if base is None else base
         self.counters = counters(plan, from_chunk)
         self._locked_until_read = set()
-        if truncates and self._tables:
-            relations = [described.layout.relation for described in self._tables.values()]
+        kept = {table.oid for table in plan.tables if table.since is not None}
+        relations = [described.layout.relation for oid, described in self._tables.items() if oid not in kept]
+        if truncates and relations:
             await emit([truncation(relations, base, self._begun().time)])
         if self._locked is not None:
             # Raised only now: the truncate has to precede the rows that are read while the stream runs, too.
@@ -259,7 +269,10 @@ class InitialSnapshot:
         self, reader: ChunkReader, chunk: Chunk, order: ChunkOrder, limit: RateLimit
     ) -> None:
         described = self._tables[chunk.table.oid]
-        statement = described.copy_statement(chunk.range, chunk.table.key)
+        since = chunk.table.since
+        statement = described.copy_statement(
+            chunk.range, chunk.table.key, () if since is None else (written_since(since),)
+        )
         number = chunk.number
         counters, clock = self.counters[chunk.table.oid], asyncio.get_running_loop().time
         async for attempt in _RETRY.connection():

@@ -84,7 +84,7 @@ class Process:
     :param pid: the process that serves this connection.
     :param started: when the server was started; it changes with every restart.
     :param in_recovery: whether the server is a standby.
-    :param xmin: the oldest transaction that was in progress.
+    :param xmin: the oldest transaction that was in progress, with its epoch.
     """
 
     pid: int
@@ -156,7 +156,7 @@ async def read_process(connection: Connection) -> Process:
             int(row["pid"] or 0),
             row["started"] or "",
             row["in_recovery"] == "true",
-            int(row["xmin"] or 0) & 0xFFFF_FFFF,
+            int(row["xmin"] or 0),
         )
 
 

@@ -102,6 +102,8 @@ def require_usable(slot: Slot, source: Source, database: str) -> LSN:
         raise SlotLost(
             f"slot {slot.name!r} is lost ({reason}): changes are missing for good; with a journal, start again with "
             "resnapshot=True (--resnapshot); or drop the slot, and start again with create_slot (--create-slot) and "
-            "accept_gap=True (--accept-gap)"
+            "accept_gap=True (--accept-gap)",
+            catalog_xmin=slot.catalog_xmin,
+            confirmed=slot.confirmed_flush_lsn,
         )
     return slot.confirmed_flush_lsn

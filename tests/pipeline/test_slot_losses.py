@@ -1,0 +1,83 @@
+"""The record of a slot's losses: what the consumers had, and what the next start may rely on."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+from aiorepl import LSN, SlotLost
+from aiorepl.pipeline.slot_losses import SlotLosses
+from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
+from aiorepl.snapshot.gap import Gap
+from aiorepl.storage.checked_json import seal
+
+PLAN = SnapshotPlan((TablePlan(7, "public", "a", None, 0, (None,), state="abc"),))
+LOST = SlotLost("lost", catalog_xmin=990, confirmed=LSN(50))
+
+
+async def losses(folder: Path) -> SlotLosses:
+    found = SlotLosses(folder, "s", 5)
+    await found.load()
+    return found
+
+
+async def running(folder: Path) -> SlotLosses:
+    """A pipeline that has read its tables."""
+    found = await losses(folder)
+    await found.started({"sink"}, PLAN, 2**32 + 1000)
+    return found
+
+
+async def test_an_invalidated_slot_tells_what_was_delivered(tmp_path):
+    """Over restarts, until the stream has started again. Later starts keep the states of the tables."""
+    await (await running(tmp_path)).record(1.0, LOST)
+    found = await losses(tmp_path)
+    assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
+    assert found.gap({"sink", "new"}) is None
+    await found.started({"sink"}, None, 2**32 + 1000)
+    assert (await losses(tmp_path)).gap({"sink"}) is None
+    await found.record(2.0, LOST)
+    assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
+
+
+async def test_the_epoch_of_a_slot_that_is_lost_much_later(tmp_path):
+    """The pipeline has recorded later xids meanwhile."""
+    found = await running(tmp_path)
+    await found.reached(2**33 + 5)
+    await found.record(1.0, LOST)
+    gap = found.gap({"sink"})
+    assert gap is not None
+    assert 2**33 + 990 == gap.xid
+
+
+async def test_other_losses_tell_nothing(tmp_path):
+    found = await running(tmp_path)
+    await found.record(1.0, SlotLost("dropped"))
+    assert found.gap({"sink"}) is None
+
+
+async def test_a_second_loss_tells_nothing(tmp_path):
+    """The slot that a start has created and lost before its stream began has nothing from before it was created."""
+    found = await running(tmp_path)
+    await found.record(1.0, LOST)
+    await found.record(2.0, SlotLost("lost", catalog_xmin=1500, confirmed=LSN(90)))
+    assert found.gap({"sink"}) is None
+
+
+async def test_a_start_that_drops_its_slot_keeps_the_loss(tmp_path):
+    await (await running(tmp_path)).record(1.0, LOST)
+    found = await losses(tmp_path)
+    await found.started({"sink"}, PLAN, 2**32 + 1200)
+    await found.dropped()
+    assert (await losses(tmp_path)).gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
+
+
+async def test_a_file_of_an_earlier_version(tmp_path):
+    (tmp_path / "s.losses.json").write_bytes(seal({"pending": True, "times": [1.0], "known": True}))
+    found = await losses(tmp_path)
+    assert (found.pending, found.known, found.gap(set())) == (True, True, None)
+
+
+def test_the_error_can_be_pickled():
+    found = pickle.loads(pickle.dumps(LOST))
+    assert (990, LSN(50), False, "lost") == (found.catalog_xmin, found.confirmed, found.busy, str(found))
