@@ -39,6 +39,11 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # partition_by = ["region"]
 # cluster_by = ["customer"]
 
+# [mirror.selection]                    # columns that do not enter the lake, as in the selection of a sink
+# drop = ["*.*.password"]
+# mask = ["public.customers.email"]
+# secret = "file:/run/secrets/mask"
+
 # [iceberg]                             # Iceberg tables instead of Delta; target then has only the mirror's state
 # catalog = "lake"                      # a pyiceberg catalog; its properties are below, in ~/.pyiceberg.yaml or in the environment
 # prefix = "mirror_"                    # each schema has a namespace with its name after this prefix

@@ -230,7 +230,8 @@ def verify(
         keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
-        selection=selection,
+        selection=mirror.settings.selection,
+        journal_selection=selection,
         session=loaded.session,
         lake=mirror.lake,
     )

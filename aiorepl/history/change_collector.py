@@ -11,6 +11,7 @@ from aiorepl.errors import ProtocolError
 from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import CollectedRows, truncate_row
 from aiorepl.formats.arrow.header import Header
+from aiorepl.formats.arrow.hidden import Hidden
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.formats.arrow.table import MESSAGES, MessageRow, message_rows
 from aiorepl.history.buffers import Buffers, TableBuffer
@@ -36,6 +37,7 @@ class ChangeCollector:
 
     :param known: returns the versions of a table that the history has.
     :param wanted: the tables whose changes are collected, without messages; ``None``: all tables, and messages.
+    :param hide: returns the dropped and masked columns of a description; ``None``: it has none.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class ChangeCollector:
         buffers: Buffers,
         known: Known,
         wanted: Callable[[Table], bool] | None = None,
+        hide: Callable[[Relation], Hidden | None] = lambda relation: None,
     ) -> None:
         self._reader = reader
         self._buffers = buffers
         self._known = known
         self._wanted = wanted
+        self._hide = hide
         self._versions: dict[tuple[Table, object], Version] = {}
         # Keyed by everything that a conversion depends on, not by Relation objects: each segment has its own.
         self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
@@ -107,15 +111,12 @@ class ChangeCollector:
             return
         buffer = self._buffers.get(table)
         version = None if buffer is None else buffer.version
-        if version is None or version.description[:1] != (relation.payload,):
+        hidden = self._hide(relation)
+        described = (relation if hidden is None else hidden.target).payload
+        if version is None or version.description[:1] != (described,):
             # A truncate comes without the types of columns. So use a known version with the same Relation message, if there is one.
             version = next(
-                (
-                    each
-                    for each in reversed(self._known(table))
-                    if each.description[:1] == (relation.payload,)
-                ),
-                None,
+                (each for each in reversed(self._known(table)) if each.description[:1] == (described,)), None
             )
             if version is None:
                 version, _ = self._conversion(relation, table, index)
@@ -142,8 +143,10 @@ class ChangeCollector:
             key = (relation.payload, index.types, frozenset(relation.attributes.items()))
             found = self._conversions.get(key)
             if found is None:
-                rows = CollectedRows(Layout(relation, Types(index.types), binary=index.binary))
-                description = (relation.payload, *(each.payload for each in relation.types))
+                hidden = self._hide(relation)
+                rows = CollectedRows(Layout(relation, Types(index.types), binary=index.binary), hidden)
+                target = relation if hidden is None else hidden.target
+                description = (target.payload, *(each.payload for each in target.types))
                 found = self._same(table, Version(relation.oid, description, rows.schema)), rows
                 self._conversions[key] = found
             self._of_segment[relation] = found

@@ -9,13 +9,12 @@ from typing import Any, overload
 
 from aiorepl.errors import PermanentError
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
-from aiorepl.transforms.masking import Rewriting, truncation
+from aiorepl.transforms.masking import Rewriting, secret_of, truncation
 from aiorepl.transforms.memory import Remembered, SelectionMemory
 from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
 from aiorepl.transforms.rules import ColumnAction, HiddenColumn, TableSelection, select_table
@@ -48,7 +47,7 @@ class StreamFilter:
 
     Use a new one for each reading of a stream, because it compares each description with the previous one.
 
-    :param sink: the name of the sink, for errors.
+    :param sink: the name of the sink, for errors; the empty name is not in them.
     :param catalog: the catalog's information about the tables.
     :param memory: the descriptions that the selection was applied to before; by default none.
     """
@@ -64,7 +63,7 @@ class StreamFilter:
         self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
         self._kinds = selection.selected_kinds
-        self._secret = Secret.of(selection.secret or "").reveal().encode()
+        self._secret = secret_of(selection)
         # By oid, so that the dictionary does not grow when tables are described again. Valid for one version of the catalog.
         self._version = self._catalog.version
         self._current: dict[int, _Table] = {}
@@ -152,6 +151,13 @@ class StreamFilter:
             return Truncate(change.transaction, change.ordinal, message) if targets else None
         return change
 
+    def judge(self, relation: Relation) -> None:
+        """Apply the rules to a description, and remember it.
+
+        :raises PermanentError: after a rename, the selection may mean something else.
+        """
+        self._table(relation)
+
     def _judge(self, changes: LazyChanges) -> None:
         """Apply the rules to each description that is new and that has rows.
 
@@ -225,7 +231,8 @@ class StreamFilter:
             # publish_via_partition_root was set: rows of the partitions now arrive under this table.
             conflict = conflict or rename_conflict(rules, self._from_catalog(table), selection)
         if conflict is not None:
-            raise PermanentError(f"sink {self._sink}: {conflict}", fatal=True)
+            owner = f"sink {self._sink}: " if self._sink else ""
+            raise PermanentError(f"{owner}{conflict}", fatal=True)
         selection = replace(selection, missing=missing)
         described = Remembered(oid, own, tuple(columns.items()), missing, catalog.ancestor_names(oid))
         self._memory.add(described, selection)

@@ -6,20 +6,22 @@ and the journal need not know about selections.
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
+from aiorepl.secret import Secret
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
 from aiorepl.transforms.rules import ColumnAction
+from aiorepl.transforms.selection import Selection
 from aiorepl.values.registry import Types
 
 _TEXT_OID: Final = 25
@@ -34,15 +36,16 @@ class Rewriting:
     :param secret: the HMAC key of the masks.
     """
 
-    __slots__ = ("_head", "_kept", "_layout", "_masked", "_secret", "relation", "target")
+    __slots__ = ("_head", "_layout", "kept", "mask", "masked", "relation", "target")
 
     def __init__(self, relation: Relation, actions: Sequence[ColumnAction], secret: bytes) -> None:
         self.relation = relation
         self.target = _without(relation, actions)
-        self._secret = secret
+        self.mask = mask_of(secret)
+        """Returns the digest of a value's text."""
         self._head = len(self.target.columns).to_bytes(2, "big")
-        self._kept = [action is not ColumnAction.DROPPED for action in actions]
-        self._masked = [index for index, action in enumerate(actions) if action is ColumnAction.MASKED]
+        self.kept = [action is not ColumnAction.DROPPED for action in actions]
+        self.masked = [index for index, action in enumerate(actions) if action is ColumnAction.MASKED]
         self._layout: Layout | None = None
 
     def change(self, change: RowChange) -> RowChange:
@@ -77,15 +80,15 @@ class Rewriting:
     def _tuple(self, payload: bytes, at: int, types: Types) -> bytes:
         """Return the TupleData at offset ``at`` rewritten."""
         columns = encoded_columns(payload, at)
-        if len(columns) != len(self._kept):
-            raise ValueError(f"a row has {len(columns)} columns, and its description {len(self._kept)}")
-        for index in self._masked:
+        if len(columns) != len(self.kept):
+            raise ValueError(f"a row has {len(columns)} columns, and its description {len(self.kept)}")
+        for index in self.masked:
             column = columns[index]
             kind = column[0]
             # NULL and unchanged TOAST values are not masked: they stay recognizable.
             if kind == TEXT or kind == BINARY:
                 columns[index] = self._mask(index, column[5:], kind, types)
-        return self._head + b"".join(compress(columns, self._kept))
+        return self._head + b"".join(compress(columns, self.kept))
 
     def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
         column = self.relation.columns[index]
@@ -94,7 +97,28 @@ class Rewriting:
             text = types.text(column.type_oid, kind)(raw)
         except ValueError as error:
             raise self.relation.column_error(index, error) from None
-        return _MASK_HEAD + hmac.digest(self._secret, text.encode(), "sha256").hex().encode()
+        return _MASK_HEAD + self.mask(text.encode()).hex().encode()
+
+
+def secret_of(selection: Selection) -> bytes:
+    """Return the key of a selection's masks."""
+    return Secret.of(selection.secret or "").reveal().encode()
+
+
+def mask_of(secret: bytes) -> Callable[[Any], bytes]:
+    """Return the function that makes a value's text the digest that masks it."""
+    # HMAC-SHA-256 with a prepared key: half the time of ``hmac.digest``.
+    block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+    outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def mask(text: Any) -> bytes:
+        digest, found = inner.copy(), outer.copy()
+        digest.update(text)
+        found.update(digest.digest())
+        return found.digest()
+
+    return mask
 
 
 def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Truncate:

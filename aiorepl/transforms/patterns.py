@@ -39,6 +39,7 @@ class Pattern:
     :param excludes: whether the text began with ``!``.
     :param optional: whether the text ended with ``?``.
     :param exact: whether the pattern matches one name only.
+    :param table: schema and table, if the pattern matches one table only.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Pattern:
     optional: bool
     expression: re.Pattern[str]
     exact: bool
+    table: Names | None
 
     def match(self, names: Names) -> bool:
         """Whether the pattern matches this table or column; an exclusion matches the names that it excludes."""
@@ -112,16 +114,18 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
         )
     text = source[1:] if excludes else source
     optional = text.endswith("?")
-    expressions, exact = [], True
+    expressions: list[str] = []
+    names: list[str | None] = []
     at, end = 0, len(text) - optional
     while (part := _PART.match(text, at, end)) is not None:
         quoted, bare = part.groups()
         if bare is None:
+            names.append(quoted.replace('""', '"'))
             expressions.append(re.escape(quoted.replace('""', '"')))
         else:
             # Replace several stars by one, which matches the same names. Several stars would make matching slow.
             pieces = re.split(r"\*+", bare)
-            exact = exact and len(pieces) == 1
+            names.append(bare if len(pieces) == 1 else None)
             # A star cannot match a separator: name and pattern have the same number of parts.
             expressions.append(".*".join(re.escape(piece) for piece in pieces))
         at = part.end()
@@ -133,4 +137,8 @@ def _parse(option: str, source: str, parts: int, *, exclusions: bool) -> Pattern
             f"{option}: {source!r} is not a valid pattern: write {_FORMS[parts]}; put a name with dots, quotes or spaces in "
             'double quotes, as in "my.schema".orders'
         )
-    return Pattern(source, excludes, optional, re.compile(_SEPARATOR.join(expressions), re.DOTALL), exact)
+    expression = re.compile(_SEPARATOR.join(expressions), re.DOTALL)
+    table = tuple(name for name in names[:2] if name is not None)
+    return Pattern(
+        source, excludes, optional, expression, None not in names, table if len(table) == 2 else None
+    )

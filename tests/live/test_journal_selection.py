@@ -25,6 +25,7 @@ from aiorepl import (
 )
 from aiorepl.history.opening import open_compaction
 from aiorepl.testing.faults import MemorySink
+from tests.leaks import leaks
 
 EVERY_SERVER = pytest.mark.parametrize("server", [14, 16, 18], indirect=True)
 SECRET = "ada@example"
@@ -66,18 +67,6 @@ def history_rows(journal: Path) -> list[dict[str, Any]]:
     ]
 
 
-def leaks(folder: Path, secret: str = SECRET) -> list[str]:
-    """Return the files that contain the secret; Parquet files are decompressed first."""
-    found = []
-    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-        data = file.read_bytes()
-        if file.suffix == ".parquet":
-            data += str(pq.read_table(file).to_pylist()).encode() + str(pq.read_metadata(file)).encode()
-        if secret.encode() in data:
-            found.append(str(file.relative_to(folder)))
-    return found
-
-
 @EVERY_SERVER
 async def test_no_byte_of_hidden_values(published, tmp_path):
     """Snapshot, stream, spools, history: no file below the journal has a hidden value; everything else is there."""
@@ -97,7 +86,7 @@ async def test_no_byte_of_hidden_values(published, tmp_path):
         for each in (sink, narrow):
             await each.wait_for_changes(CHANGES)
     open_compaction(tmp_path / "journal").run()
-    assert [] == leaks(tmp_path)
+    assert [] == leaks(tmp_path, SECRET)
 
     rows = [change.new for change in sink.changes if change.kind in ("insert", "read", "update")]
     assert CHANGES - 10 == len(rows)
@@ -130,7 +119,7 @@ async def test_no_plan_of_a_renamed_key(published, tmp_path):
             with pytest.raises(AioreplError, match=r"parts\.email, .* was renamed to public\.parts\.mail"):
                 async with asyncio.timeout(90):
                     await running.wait()
-    assert [] == leaks(tmp_path)
+    assert [] == leaks(tmp_path, SECRET)
 
 
 def refusals() -> Iterator[tuple[dict[str, Any], str]]:
@@ -180,4 +169,4 @@ async def test_a_transactional_signal(published, tmp_path):
         await sink.wait_for_changes(3)
 
     assert [("message", b""), ("message", b"")] == [(each.kind, each.content) for each in sink.changes[:2]]
-    assert [] == leaks(tmp_path)
+    assert [] == leaks(tmp_path, SECRET)

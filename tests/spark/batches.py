@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class Lake:
         head = head or Head(
             Offset.initial(self.reader.end(), None), Offset.initial(self.reader.end(), None), LSN(0)
         )
-        return Batch.of([head, *files])
+        return Batch.of([replace(head, remembered=planner.remembered), *files])
 
     def stage(self, most: int = 2**62, end: Position | None = None) -> Batch | None:
         """Stage about ``most`` bytes of the journal after the last batch; ``None`` if there are none.

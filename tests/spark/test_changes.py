@@ -16,9 +16,7 @@ from aiorepl import ConfigurationError, DataError
 from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.formats.arrow import collected
 from aiorepl.formats.arrow.types import arrow_type
-from aiorepl.history.compaction import Compaction
-from aiorepl.history.planning import Limits
-from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.journal import Cursors, JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
@@ -29,9 +27,10 @@ from aiorepl.spark.reading.planner import FilesPartition
 from aiorepl.spark.reading.schema import META
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.spark.reading.stream_reader import StreamReader
-from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
+
+from .histories import compact, pruned
 
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]
 
@@ -68,19 +67,6 @@ def evolved(journal) -> Any:
     journal.write(numbers)
     journal.table = t
     return journal
-
-
-def compact(journal: Any, publish_after: float = 86_400.0, keep: float = 86_400.0) -> None:
-    """Compact what the journal has."""
-    store = LocalStore(journal.folder)
-    limits = Limits(publish_after=publish_after, keep_replaced=keep)
-    Compaction(JournalReader(store), store.within("history"), Cursors(store), limits=limits).run()
-
-
-def pruned(journal: Any, segments: int) -> None:
-    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[segments - 1]))
-    prune(journal.folder)
-    Cursors(journal.folder).remove("all")
 
 
 def source(journal: Any, schema: StructType | None = None, **options: str) -> Any:

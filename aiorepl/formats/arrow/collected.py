@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from aiorepl.formats.arrow.binary_columns import Column, Skipped
 from aiorepl.formats.arrow.constants import texts
-from aiorepl.formats.arrow.filled import FilledColumn, filled_columns
+from aiorepl.formats.arrow.filled import FilledColumn
 from aiorepl.formats.arrow.header import Header
+from aiorepl.formats.arrow.hidden import DROPPED, Hidden, masked, without_dropped
 from aiorepl.formats.arrow.row_collector import OPERATIONS, RowCollector, fill, fill_before
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE, arrow_type
 from aiorepl.pgoutput.relations import Attribute
@@ -43,31 +44,41 @@ class CollectedRows:
     A column with the name of a metadata column gets underscores at its end.
 
     :param layout: the table's columns.
+    :param hidden: the columns that are dropped or masked; ``None``: no column is.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, hidden: Hidden | None = None) -> None:
         relation, types = layout.relation, layout.types
         self.layout = layout
+        self._hidden = hidden
         self.key = bytes(index in relation.key for index in range(len(relation.columns)))
+        target = relation if hidden is None else hidden.target
         taken = {*META.names, UNREPRESENTABLE.name, BEFORE}
-        self._fields: list[pa.Field] = []
-        for each in relation.columns:
+        fields: list[pa.Field] = []
+        for each in target.columns:
             name = each.name
-            while name in taken or (name != each.name and name in relation.names):
+            while name in taken or (name != each.name and name in target.names):
                 name += "_"
             taken.add(name)
-            metadata = _metadata_of(relation.attributes.get(each.name))
+            metadata = _metadata_of(target.attributes.get(each.name))
             kind = arrow_type(each.type_oid, each.type_modifier, types)
-            self._fields.append(pa.field(name, kind, metadata=metadata))
-        self._names = texts(field.name for field in self._fields)
-        self._columns = filled_columns(layout, self._fields)
-        self._before = relation.replica_identity == "f" and bool(self._fields)
+            fields.append(pa.field(name, kind, metadata=metadata))
+        left = iter(fields)
+        kept = [True] * len(relation.columns) if hidden is None else hidden.kept
+        # In the order of the source's columns; ``None`` for a dropped column.
+        self._fields = [next(left) if each else None for each in kept]
+        self._names = texts(DROPPED if field is None else field.name for field in self._fields)
+        self._columns = [
+            None if field is None else FilledColumn(layout, index, field.type)
+            for index, field in enumerate(self._fields)
+        ]
+        self._before = relation.replica_identity == "f" and bool(fields)
         extra = (
-            [pa.field(BEFORE, pa.struct([field.remove_metadata() for field in self._fields]))]
+            [pa.field(BEFORE, pa.struct([field.remove_metadata() for field in fields]))]
             if self._before
             else []
         )
-        self.schema = pa.schema([*self._fields, *META, UNREPRESENTABLE, *extra])
+        self.schema = pa.schema([*fields, *META, UNREPRESENTABLE, *extra])
 
     def collector(self) -> RowCollector:
         """Return an empty collector for rows of this description."""
@@ -81,9 +92,13 @@ class CollectedRows:
         refused: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
 
         def refuse(prefix: str, index: int, row: int, text: str) -> None:
-            refused[row].append((prefix + self._fields[index].name, text))
+            field = self._fields[index]
+            assert field is not None  # a dropped column refuses nothing
+            refused[row].append((prefix + field.name, text))
 
-        arrays, metadata = collected_arrays(rows, self._columns, self._names, partial(refuse, ""))
+        filled, metadata = collected_arrays(rows, self._columns, self._names, partial(refuse, ""))
+        arrays = self._selected(filled)
+        metadata["_unchanged"] = without_dropped(metadata["_unchanged"], self._fields)
         before = self._before_struct(rows, partial(refuse, f"{BEFORE}.")) if self._before else None
         maps = [refused.get(row) for row in range(rows.count)] if refused else None
         kind = UNREPRESENTABLE.type
@@ -98,9 +113,20 @@ class CollectedRows:
         kinds, valid = rows.kinds(), bytearray()
         filled = _made(self._columns, kinds, rows.count)
         fill_before(filled, kinds, rows, valid)
-        arrays = _arrays(self._columns, filled, rows, refuse)
+        arrays = self._selected(_arrays(self._columns, filled, rows, refuse))
         missing = pa.Array.from_buffers(pa.uint8(), rows.count, [None, pa.py_buffer(valid)])
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.equal(missing, 0))
+
+    def _selected(self, arrays: Sequence[Any]) -> list[Any]:
+        """Mask columns, and leave out the dropped ones."""
+        hidden = self._hidden
+        if hidden is None:
+            return list(arrays)
+        return [
+            masked(values, hidden.mask) if index in hidden.masked else values
+            for index, values in enumerate(arrays)
+            if hidden.kept[index]
+        ]
 
 
 def _metadata_of(attribute: Attribute | None) -> dict[bytes, bytes] | None:

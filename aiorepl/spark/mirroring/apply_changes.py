@@ -37,8 +37,9 @@ from aiorepl.spark.lake.table import (
 )
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.defaults import default
+from aiorepl.spark.mirroring.selected import require_text
 from aiorepl.spark.mirroring.staged_rows import reduce_batch
-from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, META, MISSING, OP, ORDINAL, UNCHANGED
+from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, MASKED, META, MISSING, OP, ORDINAL, UNCHANGED
 from aiorepl.storage.opening import Location, open_store
 
 _BATCH: Final = "aiorepl-batch"
@@ -145,6 +146,7 @@ class _Batches:
             for field in schema.fields
             if MISSING in (field.metadata or {})
         }
+        self._masked = {field.name for field in schema.fields if MASKED in (field.metadata or {})}
         self._application: str | None = None
 
     def __call__(self, batch: DataFrame, number: int) -> None:
@@ -169,6 +171,8 @@ class _Batches:
             run, last = reduce_batch(batch, self._staging, self._keys, self._table.mode)
             if last is None:
                 return
+            if self._masked and (columns := self._table.schema()) is not None:
+                require_text(self._masked, columns)
             application = _BATCH if number is None else str(self._application)
             commit = Commit(application, last[0] if number is None else number, LSN(last[0]), last)
             self._table.apply(commit, [run], self._schema, self._defaults)

@@ -208,7 +208,9 @@ class Applying:
         )
         written = {table: Written(oid, number) for table, oid in oids.items()}
         saved = self._file.save(
-            state.after(number, head.end.place, settings.patterns, {**kept, **written}, aside)
+            state.after(
+                number, head.end.place, settings.patterns, {**kept, **written}, aside, head.remembered
+            )
         )
         for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
@@ -20,11 +20,13 @@ class Head:
     :param end: the offset where it ends.
     :param lsn: the end of the segment in which the batch ends. If the batch ends within the segment, the tables reach this
         LSN only with the rest of the segment.
+    :param remembered: the memory of the mirror's selection after the batch; ``None`` without a selection.
     """
 
     start: Offset
     end: Offset
     lsn: LSN
+    remembered: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

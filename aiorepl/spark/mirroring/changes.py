@@ -11,10 +11,13 @@ from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.opening import open_history
 from aiorepl.spark.lake.table import Mode, Place
 from aiorepl.spark.mirroring.reduction import is_after
+from aiorepl.spark.mirroring.selected import hidden_file
 from aiorepl.spark.mirroring.staging import StagedFile, changes
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.moved_keys import split_moves
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.storage.store import Store
+from aiorepl.transforms.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class MirrorChanges:
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
     :param after: leave out the changes up to this position, because the table has these changes already.
+    :param selection: the mirror's selection; files of the history have columns that it hides.
     """
 
     journal: Location
@@ -33,6 +37,7 @@ class MirrorChanges:
     mode: Mode
     null: bool
     after: Place | None = None
+    selection: Selection | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -44,12 +49,21 @@ class MirrorChanges:
         common, version = self.common, file.version
         store = open_history(self.journal) if file.compacted else open_store(self.staging)
         if file.only_truncates:
-            yield from map(common.truncates, self._new(changes(file, store)))
+            yield from map(common.truncates, self._new(self._selected(file, store)))
             return
         names = common.names_in(version, self.keys)
-        for batch in self._new(changes(file, store)):
+        for batch in self._new(self._selected(file, store)):
             whole = split_moves(batch, names) if names and BEFORE in batch.schema.names else batch
             yield common.conform(whole, version, null=self.null)
+
+    def _selected(self, file: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
+        hidden = (
+            None
+            if self.selection is None or file.source is None
+            else hidden_file(self.selection, file.source)
+        )
+        rows = changes(file, store)
+        return rows if hidden is None else map(hidden.convert, rows)
 
     def _new(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

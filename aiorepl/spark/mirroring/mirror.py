@@ -57,6 +57,7 @@ from aiorepl.spark.reading.options import Options
 from aiorepl.storage.objects.location import SCHEMES, ObjectStore
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.suggestions import require_options
+from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.spark")
 
@@ -145,6 +146,8 @@ class Mirror:
     :param upkeep: when tables are compacted and vacuumed.
     :param deletion_vectors: whether rows of a Delta table that change are marked in deletion vectors, or their files are written
         again; ``auto`` marks them from the first commit that would write more than 64 MiB again.
+    :param selection: the columns that do not enter the lake: ``drop``, ``mask``, ``keep`` and ``secret`` mean what they mean in the
+        selection of a sink, and a value has the same mask. ``tables`` and ``kinds`` are not for a mirror.
     :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
     :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
         set_aside continues without the table, and tries again at the next start, from the table's last position.
@@ -167,6 +170,7 @@ class Mirror:
     mode: Mode | Mapping[str, Mode] = "current"
     keys: Mapping[str, list[str] | tuple[str, ...]] = field(default_factory=dict)
     layout: Layout | Mapping[str, Layout] = field(default_factory=Layout)
+    selection: Selection = field(default_factory=Selection)
     upkeep: Upkeep = field(default_factory=Upkeep)
     deletion_vectors: DeletionVectors = "auto"
     unrepresentable: Unrepresentable = "error"
@@ -188,7 +192,13 @@ class Mirror:
     def settings(self) -> Settings:
         """The checked settings of tables."""
         return Settings.of(
-            self.tables, self.mode, self.keys, self.layout, self.unrepresentable, self.on_error
+            self.tables,
+            self.mode,
+            self.keys,
+            self.layout,
+            self.unrepresentable,
+            self.on_error,
+            self.selection,
         )
 
     @cached_property
@@ -279,6 +289,7 @@ class MirrorOptions(TypedDict, total=False):
     mode: Mode | Mapping[str, Mode]
     keys: Mapping[str, list[str] | tuple[str, ...]]
     layout: Layout | Mapping[str, Layout]
+    selection: Selection
     upkeep: Upkeep
     deletion_vectors: DeletionVectors
     unrepresentable: Unrepresentable

@@ -10,6 +10,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.spark.lake.table import Layout, Mode
 from aiorepl.transforms.patterns import Patterns
+from aiorepl.transforms.selection import Selection
 
 OnError = Literal["halt", "set_aside"]
 
@@ -26,6 +27,7 @@ class Settings:
     :param layouts: the layout by pattern.
     :param null: whether a value that its column's type cannot represent becomes null instead of an error.
     :param on_error: ``halt`` or ``set_aside``: the reaction to a table that cannot be written.
+    :param selection: the columns that are dropped or masked; ``None`` if no column is.
     """
 
     tables: Patterns
@@ -34,6 +36,7 @@ class Settings:
     layouts: tuple[tuple[Patterns, Layout], ...]
     null: bool
     on_error: OnError
+    selection: Selection | None = None
 
     @classmethod
     def of(
@@ -44,6 +47,7 @@ class Settings:
         layout: Layout | Mapping[str, Layout],
         unrepresentable: Literal["error", "null"],
         on_error: OnError,
+        selection: Selection | None = None,
     ) -> Settings:
         """Check the arguments of ``mirror``.
 
@@ -52,6 +56,10 @@ class Settings:
         if isinstance(tables, str) or not tables:
             raise ConfigurationError(
                 'tables is a list of patterns, such as ["public.*", "!public.sessions"], and not empty'
+            )
+        if selection is not None and (selection.tables or selection.kinds):
+            raise ConfigurationError(
+                "the selection of a mirror takes drop, mask and keep, but no tables or kinds: the mirror's own option tables has its tables"
             )
         columns: dict[str, tuple[str, ...]] = {}
         for pattern, names in keys.items():
@@ -65,6 +73,7 @@ class Settings:
             _by_pattern("layout", layout),
             unrepresentable == "null",
             on_error,
+            selection if selection is not None and selection.rules else None,
         )
 
     def wanted(self, table: Table) -> bool:

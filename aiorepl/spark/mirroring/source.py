@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
@@ -25,6 +27,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.batch import Head
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start
+from aiorepl.spark.mirroring.selected import Judge, descriptions, hidden_files, hidden_of, matched
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
@@ -37,6 +40,8 @@ from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.transforms.patterns import Names
+from aiorepl.transforms.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,11 @@ class MirrorPlanner(Planner):
         super().__init__(staging.options, GENERIC)
         self.planned = BlockPosition(ZERO)
         """The end of the last batch that began to be applied. Some tables may have its changes."""
+        self.remembered: tuple[Any, ...] | None = None
+        """The memory of the selection after the last planned batch; ``None`` without a selection."""
         self._staging = staging
         self._wanted = staging.settings.wanted if wanted is None else wanted
+        self._columns: dict[Names, frozenset[str]] | None = None
 
     def _earliest(self, chain: Chain) -> LSN:
         start = history_start(self.options.journal, chain)
@@ -165,17 +173,57 @@ class MirrorPlanner(Planner):
         """Divide the changes between two positions into files of the history and blocks to stage.
 
         :raises JournalError: the journal is damaged, or segments were deleted that the history does not have.
+        :raises ConfigurationError: a pattern of the selection hides nothing, or may not hide what it should.
+        :raises PermanentError: a hidden column was renamed, or may have been.
         """
         require_kept(reader, chain, start, end)
         parts: list[InputPartition] = []
         found = compacted_files(self.options.journal, chain, start, end, self._wanted)
-        if found is not None:
-            parts.append(RowsPartition(found.files))
+        selection = self._staging.settings.selection
+        if selection is not None:
+            self._judge(selection, reader, chain, start, end)
+        files: Sequence[StagedFile] | None = None if found is None else found.files
+        if selection is not None and files is not None:
+            try:
+                files = hidden_files(selection, files)
+            except ConfigurationError:
+                if start.lsn < chain.start_lsn:
+                    raise
+                # The segments have the texts that the history lacks.
+                files = None
+        if found is not None and files is not None:
+            parts.append(RowsPartition(files))
             start = BlockPosition(found.end)
         if start < end:
             blocks = plan(reader, chain, None, self.options.partition_bytes, start, end)
             parts += map(StagingPartition, blocks)
         return parts
+
+    def _judge(
+        self,
+        selection: Selection,
+        reader: JournalReader,
+        chain: Chain,
+        start: BlockPosition,
+        end: BlockPosition,
+    ) -> None:
+        """Compare the descriptions of a batch with those before it, before any of its rows is staged."""
+        journal, settings = self.options.journal, self._staging.settings
+        if self._columns is None:
+            tables = [Table(*name) for name in chain.completeness.names]
+            self._columns = matched(selection, reader, journal, tables)
+        state = StateFile(open_store(self._staging.target)).load()
+        judge = Judge(selection, () if state is None else state.selection, self._columns)
+        ranges = [(start, end, self._wanted)]
+        if state is not None and state.patterns != settings.patterns:
+            # The earlier changes of an added table are staged after this.
+            former = state.patterns
+            ranges.insert(0, (BlockPosition(ZERO), start, lambda table: settings.added(table, former)))
+        for first, last, wanted in ranges:
+            for relation in descriptions(journal, reader, chain, first, last, wanted):
+                mode = settings.mode_of(Table(relation.schema, relation.name))
+                judge.judge(relation, keyed=mode != "changelog")
+        self.remembered = tuple(judge.remembered)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition. Every attempt writes new files."""
@@ -186,7 +234,8 @@ class MirrorPlanner(Planner):
         elif isinstance(partition, StagingPartition):
             store = open_store(self._staging.staging)
             reader = JournalReader(self.options.journal)
-            rows = stage(reader, partition.spans, store, self._wanted)
+            hide = partial(hidden_of, self._staging.settings.selection)
+            rows = stage(reader, partition.spans, store, self._wanted, hide=hide)
         if rows:
             yield pickled(rows)
 
@@ -224,7 +273,7 @@ class MirrorReader(StreamReader):
         lsn = last.position.lsn
         if last.part or last.block:
             lsn = next(self._journal.chain().walk(lsn)).last_end_lsn
-        return [RowsPartition((Head(first, last, lsn),)), *planned]
+        return [RowsPartition((Head(first, last, lsn, self._planner.remembered),)), *planned]
 
 
 class _CatchingReader(DataSourceReader):

@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 
 from aiorepl.durable import reason
 from aiorepl.errors import JournalError
+from aiorepl.formats.arrow.hidden import Hidden
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.manifest import File, Table, Version
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN, ZERO
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.table import Place, Truncate
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.reduction import truncates_of
@@ -46,6 +48,7 @@ class StagedFile:
     :param memory: the bytes of the file's rows in memory; an estimate if ``compacted``.
     :param first: the batch has only rows with this commit LSN or a later one.
     :param until: the batch has only rows with an earlier commit LSN.
+    :param source: the version of a ``compacted`` file, if ``version`` lacks hidden columns.
     """
 
     table: Table
@@ -57,6 +60,7 @@ class StagedFile:
     memory: int = 0
     first: LSN = ZERO
     until: LSN = _NEVER
+    source: Version | None = None
 
 
 def stage(
@@ -65,11 +69,13 @@ def stage(
     store: Store,
     wanted: Callable[[Table], bool],
     bounds: Bounds = BOUNDS,
+    hide: Callable[[Relation], Hidden | None] = lambda relation: None,
 ) -> list[StagedFile]:
     """Write the changes in ``spans`` to files of the staging folder.
 
     :param spans: the blocks; at least one span.
     :param store: the staging folder.
+    :param hide: as in ``ChangeCollector``.
     :raises JournalError: the journal is damaged, or a file cannot be written.
     :raises DataError: a value in binary format does not match its type.
     """
@@ -97,7 +103,7 @@ def stage(
         return written.size
 
     with Buffers(bounds, finish) as buffers:
-        collecting = ChangeCollector(reader, buffers, lambda table: (), wanted)
+        collecting = ChangeCollector(reader, buffers, lambda table: (), wanted, hide)
         try:
             for span in spans:
                 collecting.segment(span.segment, span.blocks, span.after)

@@ -25,6 +25,8 @@ from aiorepl.storage.checked_json import (
 )
 from aiorepl.storage.document import Document
 from aiorepl.storage.store import Store, Superseded
+from aiorepl.transforms.memory import SelectionMemory
+from aiorepl.transforms.selection import Selection
 
 FOLDER: Final = "_aiorepl"
 FILE: Final = "mirror.json"
@@ -81,6 +83,7 @@ class State:
         repeated with this end.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
+    :param selection: the tables that the mirror's selection remembers, as ``SelectionMemory`` dumps them.
     """
 
     source: Position
@@ -93,6 +96,7 @@ class State:
     patterns: tuple[str, ...] = ()
     tables: Mapping[Table, Written] = field(default_factory=dict)
     aside: Mapping[Table, SetAside] = field(default_factory=dict)
+    selection: tuple[Any, ...] = ()
 
     def after(
         self,
@@ -101,11 +105,13 @@ class State:
         patterns: tuple[str, ...],
         tables: Mapping[Table, Written],
         aside: Mapping[Table, SetAside],
+        remembered: tuple[Any, ...] | None = None,
     ) -> State:
         """Return the state after a batch.
 
         :param end: the batch's end, perhaps within a transaction.
         :param tables: all tables that were written.
+        :param remembered: the memory of the selection; ``None`` leaves it as it is.
         """
         return replace(
             self,
@@ -116,6 +122,7 @@ class State:
             patterns=patterns,
             tables=tables,
             aside=dict(aside),
+            selection=self.selection if remembered is None else remembered,
         )
 
     def beginning_again(self, table: Table) -> State:
@@ -203,6 +210,7 @@ def _dump(state: State) -> bytes:
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
                 for table, each in state.aside.items()
             ],
+            "selection": state.selection,
         }
     )
 
@@ -236,7 +244,14 @@ def _state(fields: Mapping[str, Any]) -> State:
             )
             for schema, name, position, part, block, problem in fields["aside"]
         },
+        _selection(fields.get("selection", ())),
     )
+
+
+def _selection(tables: Any) -> tuple[Any, ...]:
+    # Loaded here, so that a malformed memory is reported as a damaged state.
+    SelectionMemory(Selection().rules).load(tables)
+    return tuple(tables)
 
 
 def _dump_place(place: BlockPosition) -> list[Any]:

@@ -16,6 +16,7 @@ from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, newest_comm
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import MirrorChanges
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
+from aiorepl.spark.mirroring.selected import masked_columns, require_text
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
@@ -85,7 +86,10 @@ class TableWriter:
         applied = target.applied(commit.application, commit.number)
         after = reached(target, commit.application) if applied or behind else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
-        present = target.schema() is not None
+        columns = target.schema()
+        present = columns is not None
+        if columns is not None and self.settings.selection is not None:
+            require_text(masked_columns(self.settings.selection, table, columns.names), columns)
         if known is not None and known.oid:
             _require_target(table, target, known, commit, present=present)
         fresh = [file for file in files if after is None or after < _last([file])]
@@ -120,7 +124,16 @@ class TableWriter:
         after: Place | None,
     ) -> Run:
         """Reduce the changes after a position. The same key columns identify the rows of all of them."""
-        changes = MirrorChanges(self._journal, self._staging, common, keys, mode, self.settings.null, after)
+        changes = MirrorChanges(
+            self._journal,
+            self._staging,
+            common,
+            keys,
+            mode,
+            self.settings.null,
+            after,
+            self.settings.selection,
+        )
         # Files without rows are read for a changelog only, which has a row for each truncate.
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in file.truncates]

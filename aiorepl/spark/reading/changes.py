@@ -57,6 +57,10 @@ def changes(
     keys: list[str] | tuple[str, ...] = (),
     schema: StructType | str | None = None,
     unrepresentable: Literal["error", "null"] = "error",
+    drop: list[str] | tuple[str, ...] = (),
+    mask: list[str] | tuple[str, ...] = (),
+    keep: list[str] | tuple[str, ...] = (),
+    secret: str | None = None,
 ) -> DataFrame:
     """Return a table's changes as ``format("aiorepl")`` does, but read the compacted part with Spark's own Parquet reader.
 
@@ -69,10 +73,17 @@ def changes(
     :param keys: the columns that identify a row under REPLICA IDENTITY FULL.
     :param schema: the columns to read, instead of the table's.
     :param unrepresentable: ``error`` or ``null``, for values that a column's type cannot hold.
+    :param drop: exact names ``schema.table.column`` of columns that are left out.
+    :param mask: exact names of columns that are masked as in a sink's selection.
+    :param keep: names of columns that are neither dropped nor masked.
+    :param secret: ``file:`` and the path of a file on the driver with the key of the masks.
     :raises ConfigurationError: an option is malformed, or the table is not in the journal.
     :raises JournalError: the journal is damaged, or does not continue from ``start``.
     """
     texts = _options(journal, table, keys, unrepresentable)
+    lists = {"drop": drop, "mask": mask, "keep": keep}
+    texts |= {name: ",".join(patterns) for name, patterns in lists.items() if patterns}
+    texts |= {} if secret is None else {"secret": secret}
     options = Options.parse(
         texts
         | ({} if start is None else {"startingPosition": str(start)})
@@ -91,7 +102,7 @@ def changes(
             raise ConfigurationError(
                 f"table {options.table} is not in the journal {reader.url}: wait for a change of it"
             )
-        wanted = described_schema(described.relation, described.kinds)
+        wanted = described_schema(described.relation, described.kinds, options.selected)
     planner = Planner(options, wanted)
     first = begin = planner.start(reader).lsn
     chain = planner.readable(reader, begin, "a new query", CHOOSE_START)
@@ -174,6 +185,9 @@ def _native(columns: FileColumns) -> bool:
         # To Spark's Parquet reader, names that differ only in case are one column.
         return False
     for wanted in columns.wanted:
+        if columns.mask(wanted.name) is not None:
+            # A key in Spark's plan could be read by anyone.
+            return False
         if wanted.name in columns.indexes:
             found = columns.field(wanted.name).type
             # Spark casts a struct's fields by position, not by name.

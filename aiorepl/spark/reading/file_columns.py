@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.columns import Convert
+from aiorepl.formats.arrow.hidden import Mask, masked_values, printable
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
@@ -77,13 +78,20 @@ class FileColumns:
         """Return the field of the file that a wanted column is read from."""
         return self._fields[self.indexes[name]]
 
+    def mask(self, name: str) -> Mask | None:
+        """Return the mask of a wanted column; ``None`` if it is not masked."""
+        return self._typed.mask(name)
+
     def require_convertible(self) -> None:
         """Check the columns' types.
 
         :raises ConfigurationError: a column's type in the file differs from the wanted type, and cannot be converted to it.
         """
         for name, index in self.indexes.items():
-            if unconvertible(self._fields[index].type, self._typed.schema.field(name).type):
+            found = self._fields[index].type
+            if self.mask(name) is not None and printable(found):
+                continue
+            if unconvertible(found, self._typed.schema.field(name).type):
                 raise ConfigurationError(
                     f"the history has the column {name!r} of {self.relation} as {self._fields[index].type}: read it as that, and "
                     f"convert it, because its text is no longer there to be read as {self._typed.schema.field(name).type}"
@@ -112,6 +120,9 @@ class FileColumns:
     def _column(self, batch: pa.RecordBatch, wanted: pa.Field) -> Any:
         index = self.indexes[wanted.name]
         found = batch[self._fields[index].name]
+        mask = self.mask(wanted.name)
+        if mask is not None:
+            return masked_values(found, batch[UNREPRESENTABLE], self._fields[index].name, mask)
         if found.type == wanted.type:
             converted = found
         elif casts(found.type, wanted.type):

@@ -12,13 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.storage.checked_json import integer
+
+
+class HiddenColumn(NamedTuple):
+    """A column that a query has dropped or masked.
+
+    :param oid: the table's oid.
+    :param number: the column's attribute number, which a rename keeps.
+    """
+
+    oid: int
+    number: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,7 @@ class Offset:
     :param part: the number of the next part, in the segment after ``position``.
     :param block: the number of the next block in that part.
     :param columns: a digest of the columns of the query's schema; ``None`` if the user gave the schema.
+    :param hidden: the columns that the query has dropped or masked so far.
     """
 
     position: Position
@@ -38,6 +51,7 @@ class Offset:
     part: int = 0
     block: int = 0
     columns: str | None = None
+    hidden: frozenset[HiddenColumn] = frozenset()
 
     @classmethod
     def initial(cls, position: Position, columns: str | None) -> Self:
@@ -71,6 +85,8 @@ class Offset:
             fields |= {"part": self.part, "block": self.block}
         if self.columns is not None:
             fields["columns"] = self.columns
+        if self.hidden:
+            fields["hidden"] = sorted(self.hidden)
         return fields
 
     @classmethod
@@ -82,7 +98,16 @@ class Offset:
         """
         position, inside = Position.from_json(fields), {"part": 0, "block": 0, **fields}
         columns = fields.get("columns")
-        place = integer(inside, "part"), integer(inside, "block"), None if columns is None else str(columns)
+        hidden = frozenset(
+            HiddenColumn(integer({"oid": oid}, "oid"), integer({"number": number}, "number"), str(name))
+            for oid, number, name in fields.get("hidden", ())
+        )
+        place = (
+            integer(inside, "part"),
+            integer(inside, "block"),
+            None if columns is None else str(columns),
+            hidden,
+        )
         if "query" not in fields and "start" not in fields:
             return cls(position, "", None, *place)
         try:

@@ -10,6 +10,8 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
 from aiorepl.spark.reading.blocks import TableName
+from aiorepl.spark.reading.selected import OPTIONS as SELECTION
+from aiorepl.spark.reading.selected import SelectedTable, parse
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location
 from aiorepl.wire.commands import split_names
@@ -25,6 +27,7 @@ _OPTIONS: Final = (
     "partitionBytes",
     "unrepresentable",
     "keys",
+    *SELECTION,
 )
 
 
@@ -54,6 +57,7 @@ class Options:
     :param max_bytes: the size of a micro-batch; ``None`` is unlimited.
     :param partition_bytes: the bytes that one task reads.
     :param null: whether a value that a column's type cannot hold becomes null instead of an error.
+    :param selected: the selection of the table's columns; ``None`` if no column is hidden.
     """
 
     journal: Location
@@ -66,6 +70,7 @@ class Options:
     partition_bytes: int
     null: bool
     keys: tuple[str, ...]
+    selected: SelectedTable | None = None
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Options:
@@ -104,9 +109,13 @@ class Options:
         unrepresentable = texts.get("unrepresentable", "error")
         if unrepresentable not in ("error", "null"):
             raise ConfigurationError(f"option unrepresentable is error or null, not {unrepresentable!r}")
+        name = None if table is None else TableName.parse(table)
+        selection = parse(texts)
+        if selection is not None and name is None:
+            raise ConfigurationError("options drop, mask and keep need the option table")
         return cls(
             journal=ObjectStore(journal, config) if config else journal,
-            table=None if table is None else TableName.parse(table),
+            table=name,
             start=_start(texts.get("startingPosition")),
             end=_end(texts.get("endingPosition")),
             evolve=changes == "evolve",
@@ -115,6 +124,7 @@ class Options:
             partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16MiB")),
             null=unrepresentable == "null",
             keys=tuple(split_names(texts.get("keys", ""))),
+            selected=None if selection is None or name is None else SelectedTable(selection, name),
         )
 
 

@@ -30,6 +30,7 @@ from aiorepl.spark.reading.compacted_plan import covering, from_history, latest_
 from aiorepl.spark.reading.described import Described, describe
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.generic import Generic
+from aiorepl.spark.reading.offsets import HiddenColumn
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
@@ -85,7 +86,11 @@ class Planner:
             self._shape = Generic(self._arrow)
         else:
             require_readable(schema)
-            self._shape = Typed(options.table, self._arrow, options.keys, options.null)
+            if options.selected is not None:
+                options.selected.require_readable(self._arrow)
+            self._shape = Typed(
+                options.table, self._arrow, options.keys, options.null, selected=options.selected
+            )
 
     @property
     def columns(self) -> pa.Schema:
@@ -216,6 +221,18 @@ class Planner:
             partitions += (BlocksPartition(part, newest) for part in blocks)
         return partitions
 
+    def hidden(self, reader: JournalReader, before: frozenset[HiddenColumn]) -> frozenset[HiddenColumn]:
+        """Return the columns that a stream hides, and has hidden.
+
+        :param before: the columns that it has hidden before.
+        :raises ConfigurationError: one of these columns is visible now, under another name.
+        """
+        selected, (described, _) = self.options.selected, self._newest_of(reader)
+        if selected is None or described is None:
+            return before
+        selected.require_hidden(described.relation, before)
+        return before | selected.identities(described.relation)
+
     def typed(self, reader: JournalReader) -> Typed:
         """Return the reader of a table."""
         assert isinstance(self._shape, Typed)
@@ -239,12 +256,20 @@ class Planner:
         if self._newest is None:
             table = self.options.table
             described = None if table is None else describe(reader, self.options.journal, table)
+            selected = self.options.selected
+            if selected is not None:
+                if described is None:
+                    raise ConfigurationError(
+                        f"table {table} is not in the journal {reader.url} yet, so nothing tells whether drop and mask match its columns: "
+                        "wait for a change of it"
+                    )
+                selected.hidden(described.relation)
             newest = Newest()
             if described is not None:
                 if self._inferred is None:
                     self._require_same(described.relation)
                 newest = Newest.of(
-                    described.relation, described.registry, self._arrow, null=self.options.null
+                    described.relation, described.registry, self._arrow, selected, null=self.options.null
                 )
             self._newest = described, newest
         return self._newest

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.pgoutput.relations import Attribute, Relation
+from aiorepl.spark.reading.selected import SelectedTable
 from aiorepl.values.registry import Types
 
 OP, COMMIT_LSN, ORDINAL, XID, COMMIT_TS = "_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts"
@@ -42,6 +43,9 @@ NUMBER: Final = "aiorepl.number"
 """The metadata of a column: its attribute number, as text, if it is known. A rename keeps it."""
 MISSING: Final = "aiorepl.missing"
 """The metadata of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
+
+MASKED: Final = "aiorepl.masked"
+"""The metadata of a column that the query masks."""
 
 META: Final = StructType(
     [
@@ -122,17 +126,25 @@ def table_schema(relation: Relation, types: Types) -> StructType:
     )
 
 
-def described_schema(relation: Relation, kinds: Sequence[pa.DataType]) -> StructType:
+def described_schema(
+    relation: Relation, kinds: Sequence[pa.DataType], selected: SelectedTable | None = None
+) -> StructType:
     """Return the schema of a table's changes.
 
     :param kinds: the columns' Arrow types.
+    :param selected: the selection of the table's columns.
     :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
+    hidden = None if selected is None else selected.hidden(relation)
+    masked: set[str] = set()
+    if hidden is not None:
+        masked = {relation.names[index] for index in hidden.masked}
+        relation, kinds = hidden.target, hidden.kinds(kinds)
     fields = [
         StructField(
             column.name,
             of_arrow(kind),
-            metadata=_metadata(relation.attributes.get(column.name)),
+            metadata=_metadata(relation.attributes.get(column.name), masked=column.name in masked),
         )
         for column, kind in zip(relation.columns, kinds, strict=True)
     ]
@@ -145,12 +157,14 @@ def described_schema(relation: Relation, kinds: Sequence[pa.DataType]) -> Struct
     return StructType(fields + META.fields)
 
 
-def _metadata(attribute: Attribute | None) -> dict[str, str] | None:
+def _metadata(attribute: Attribute | None, *, masked: bool) -> dict[str, str] | None:
     """Return a column's metadata: its number and, unless NULL, the text of its value in rows from before it was added."""
-    if attribute is None:
-        return None
-    metadata = {NUMBER: str(attribute.number)}
-    return metadata if attribute.missing is None else metadata | {MISSING: attribute.missing}
+    metadata = {MASKED: "true"} if masked else {}
+    if attribute is not None:
+        metadata[NUMBER] = str(attribute.number)
+        if attribute.missing is not None:
+            metadata[MISSING] = attribute.missing
+    return metadata or None
 
 
 def spark_type(oid: int, modifier: int, types: Types) -> DataType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,7 +76,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         # Spark asks twice for the first batch, and must get the same answer although the journal's end moves.
         if self._initial is None:
             start = self._planner.start(self._journal)
-            self._initial = Offset.initial(start, self._planner.digest)
+            self._initial = self._hiding(Offset.initial(start, self._planner.digest))
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -91,7 +92,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         :raises SlotError: the query's checkpoint has a position of another source than the journal's.
         :raises JournalError: the journal is damaged, or does not continue from ``start``.
         """
-        first = self._offset(start)
+        first = self._hiding(self._offset(start))
         self._require_columns(first)
         before = first.place
         if self._initial is None and not self._registered:
@@ -138,6 +139,15 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
             "set the option onSchemaChange to evolve, and start the query again"
         )
 
+    def _hiding(self, offset: Offset) -> Offset:
+        """Return an offset with all columns that the query has hidden.
+
+        :raises ConfigurationError: a column that the query has hidden is visible now.
+        """
+        if self._options.selected is None:
+            return offset
+        return replace(offset, hidden=self._planner.hidden(self._journal, offset.hidden))
+
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the journal's present end."""
         self._until = self._journal.end()
@@ -155,7 +165,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         :raises SlotError: the query's checkpoint has a position of another source than the journal's.
         :raises JournalError: the journal is damaged, or does not have all of the changes.
         """
-        last = self._offset(end)
+        last = self._hiding(self._offset(end))
         after, until = last.follows(self._offset(start)), last.place
         # Register the cursor now. Earlier, a restart might not get ``end``, and with it the same query id. Later, segments
         # could be pruned after the journal is verified.

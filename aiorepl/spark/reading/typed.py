@@ -20,6 +20,7 @@ from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import collected_arrays
 from aiorepl.formats.arrow.constants import texts
 from aiorepl.formats.arrow.filled import FilledColumn
+from aiorepl.formats.arrow.hidden import Mask, masked
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
@@ -27,6 +28,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.blocks import Span, TableName
 from aiorepl.spark.reading.columns import column, unfit, with_missing
+from aiorepl.spark.reading.selected import SelectedTable
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
@@ -66,16 +68,26 @@ class Newest:
         return tuple(names)
 
     @classmethod
-    def of(cls, relation: Relation, types: Types, schema: pa.Schema, *, null: bool) -> Newest:
+    def of(
+        cls,
+        relation: Relation,
+        types: Types,
+        schema: pa.Schema,
+        selected: SelectedTable | None = None,
+        *,
+        null: bool,
+    ) -> Newest:
         """Convert the attributes of the last description to the types of ``schema``.
 
+        :param selected: the selection; a masked column has no missing value.
         :param null: as in ``columns.column``.
         :raises DataError: a value does not fit into the wanted type.
         """
         missing = {}
         for each in relation.columns:
             found = relation.attributes.get(each.name)
-            if found is not None and found.missing is not None and each.name in schema.names:
+            masked = selected is not None and selected.mask(each.name) is not None
+            if found is not None and found.missing is not None and each.name in schema.names and not masked:
                 wanted = schema.field(each.name).type
                 convert = column(f"{relation}.{each.name}", each.type_oid, types, wanted, null=null)
                 missing[each.name] = convert([found.missing.encode()])
@@ -94,6 +106,7 @@ class Typed:
     :param keys: the columns that identify a row under replica identity FULL, for which the server names none.
     :param null: as in ``columns.column``.
     :param newest: the names and missing values of earlier descriptions' columns.
+    :param selected: the selection of the table's columns; ``None`` if no column is hidden.
     """
 
     table: TableName
@@ -101,13 +114,20 @@ class Typed:
     keys: tuple[str, ...]
     null: bool
     newest: Newest = _UNKNOWN
+    selected: SelectedTable | None = None
+
+    def mask(self, name: str) -> Mask | None:
+        """Return the mask of a column by its present name; ``None`` if it is not masked."""
+        return None if self.selected is None else self.selected.mask(name)
 
     def names(self, relation: Relation) -> tuple[str, ...]:
         """Return the present names of a description's columns, as ``Newest.names``.
 
-        :raises ConfigurationError: the schema names a column that was renamed since.
+        :raises ConfigurationError: the schema names a column that was renamed since, or a hidden column was renamed.
         """
         names, wanted = self.newest.names(relation), self.schema.names
+        if self.selected is not None:
+            self.selected.require_same(relation, names, wanted)
         for before, now in zip(relation.names, names, strict=True):
             if before != now and before in wanted and now not in wanted and now in self.newest.numbers:
                 raise ConfigurationError(
@@ -157,6 +177,7 @@ class _Layout:
             else None
             for index, name in enumerate(names)
         ]
+        self._masks = {index: mask for name, index in self._indexes.items() if (mask := wanted.mask(name))}
         self._wanted = wanted
         self._until = until
         self._layout = layout
@@ -165,6 +186,8 @@ class _Layout:
         """Return the collected rows, at least one, and forget them."""
         rows, schema, missing = self.collector, self._wanted.schema, self._wanted.newest.missing
         columns, metadata = collected_arrays(rows, self._columns, self._names, self._refuse)
+        for index, mask in self._masks.items():
+            columns[index] = masked(columns[index], mask)
         arrays = []
         for each in schema:
             if each.name in self._indexes:

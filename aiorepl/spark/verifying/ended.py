@@ -39,6 +39,7 @@ from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, read
 from aiorepl.spark.verifying.checksums import Comparison
 from aiorepl.spark.verifying.removal import LAST_ORDINAL, mode_of
 from aiorepl.storage.opening import Location
+from aiorepl.transforms.selection import Selection
 from aiorepl.values.registry import Types
 
 Identity = tuple[str, int, int]
@@ -167,6 +168,7 @@ def replay(
     modes: Sequence[str],
     folder: str,
     large: ReduceLarge,
+    selection: Selection | None = None,
 ) -> tuple[Rows, frozenset[str]] | None:
     """Write a table again into a folder. Return it, and its first columns by attribute number or name.
 
@@ -174,6 +176,7 @@ def replay(
 
     :param keys: as in ``mirror``, for this table.
     :param modes: the columns that the lake's mode has added.
+    :param selection: as in ``mirror``.
     :returns: ``None`` if the journal has no changes of the table.
     :raises ConfigurationError: the journal has several tables under this name.
     :raises JournalError: the journal was pruned, or is damaged.
@@ -185,6 +188,7 @@ def replay(
         folder,
         mode=mode,
         keys={"*.*": tuple(keys)} if keys else {},
+        selection=selection or Selection(),
         unrepresentable="null",
         staging=f"{folder}/staging",
     )

@@ -48,6 +48,7 @@ from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 from aiorepl.storage.opening import Location
+from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.spark")
 
@@ -142,7 +143,8 @@ class Verification:
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
-    :param hidden: whether the journal's selection may hide columns of a name: they are not compared.
+    :param hidden: whether the selection of the journal or the mirror may hide columns of a name: they are not compared.
+    :param selection: the mirror's selection.
     :param session: returns a Spark session, whose executors read large tables; ``None``: this process reads all tables.
     """
 
@@ -156,9 +158,11 @@ class Verification:
         range_rows: int = 100_000,
         timeout: float = 600.0,
         hidden: Callable[[str], bool] = _not_hidden,
+        selection: Selection | None = None,
         session: Callable[[], SparkSession] | None = None,
     ) -> None:
         self._hidden = hidden
+        self._selection = selection
         self._session = session
         self._source = source
         self._mirrored = mirrored
@@ -268,7 +272,7 @@ class Verification:
                 others.append(column.name)
         if missing := [key for key in keys if key not in columns]:
             reason = (
-                "the journal's selection hides it"
+                "a selection hides it"
                 if self._hidden(missing[0])
                 else "the lake lacks it, or has it with another type"
             )
@@ -354,7 +358,7 @@ class Verification:
         assert compared is not None
         named = Table(table.schema, table.name)
         keys = tuple(self._keys(table.schema, table.name))
-        again = replay(self._journal, named, keys, compared.modes, folder, self._reduce)
+        again = replay(self._journal, named, keys, compared.modes, folder, self._reduce, self._selection)
         if again is None:
             return EndedRows()
         oids = {column.name: column.type_oid for column in table.columns}

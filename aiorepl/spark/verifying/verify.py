@@ -38,6 +38,7 @@ def verify(
     repair: bool = False,
     ended: bool = False,
     journal_selection: Selection | None = None,
+    selection: Selection | None = None,
     spark: SparkSession | None = None,
     lake: Lake | None = None,
 ) -> list[TableResult]:
@@ -62,6 +63,7 @@ def verify(
     :param ended: also compare ended versions (mode history) and deleted rows (soft_delete) with the journal, which is read from its
         beginning.
     :param journal_selection: the pipeline's: columns that it may hide are not compared.
+    :param selection: the mirror's, in the same way.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
@@ -76,7 +78,8 @@ def verify(
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
         timeout=seconds_of("timeout", timeout),
-        selection=journal_selection,
+        selection=selection,
+        journal_selection=journal_selection,
         session=None if spark is None else lambda: spark,
         lake=lake,
     )
@@ -98,10 +101,12 @@ def verification_of(
     range_rows: int,
     timeout: float,
     selection: Selection | None,
+    journal_selection: Selection | None,
     session: Callable[[], SparkSession] | None,
     lake: Lake | None = None,
 ) -> Verification:
     """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
+    rules = [each.rules for each in (selection, journal_selection) if each is not None]
     return Verification(
         source,
         MirroredTables(target, lake),
@@ -109,7 +114,8 @@ def verification_of(
         keys=keys,
         range_rows=range_rows,
         timeout=timeout,
-        hidden=(Selection() if selection is None else selection).rules.may_hide,
+        hidden=lambda column: any(each.may_hide(column) for each in rules),
+        selection=selection,
         session=session,
     )
 

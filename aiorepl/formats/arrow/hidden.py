@@ -1,0 +1,244 @@
+"""Drops and masks the columns of rows in Arrow form. Pure.
+
+A mask is a function of the text that PostgreSQL prints for a value, so a value has the same mask in a message, in a block of a
+journal, and in a file of the history. NULL, and a value that was not sent, stay.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.epoch import EPOCH_MICROSECONDS, EPOCH_SECONDS
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.constants import texts as constant_texts
+from aiorepl.formats.arrow.number_texts import number_texts
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import BINARY
+from aiorepl.values.registry import Types
+
+_UNREPRESENTABLE, _UNCHANGED, _BEFORE = "_unrepresentable", "_unchanged", "_before"
+_NUMBER: Final = b"PARQUET:field_id"
+_BUILTIN: Final = Types()
+_EPOCH_DAYS: Final = EPOCH_SECONDS // 86_400
+
+DROPPED: Final = ""
+"""The name of a dropped column, which no column of a table has."""
+
+Mask = Callable[[Any], bytes]
+"""Returns the digest of a value's text. Rows have it in hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The dropped and masked columns of one description of a table.
+
+    :param target: the description without the dropped columns; masked columns are text.
+    :param kept: for each column of the source's description, whether ``target`` has it.
+    :param masked: the indexes of the masked columns in the source's description.
+    """
+
+    target: Relation
+    kept: Sequence[bool]
+    masked: frozenset[int]
+    mask: Mask
+
+    def kinds(self, kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
+        """Return the types of the target's columns.
+
+        :param kinds: the types of the source's columns.
+        """
+        return [
+            pa.string() if index in self.masked else kind
+            for index, kind in enumerate(kinds)
+            if self.kept[index]
+        ]
+
+
+def masked(texts: Any, mask: Mask) -> Any:
+    """Return the masks of an array of texts."""
+    count, nulls = len(texts), texts.null_count
+    _, bounds, values = texts.buffers()
+    offsets = memoryview(bounds).cast("i")[texts.offset : texts.offset + count + 1].tolist() if count else [0]
+    data = memoryview(b"" if values is None else values)
+    present = texts.is_valid().to_pylist() if nulls else [True] * count
+    digests = [
+        mask(data[offsets[row] : offsets[row + 1]]) if there else b"" for row, there in enumerate(present)
+    ]
+    ends = array("i", accumulate((2 * len(digest) for digest in digests), initial=0))
+    valid = None
+    if nulls:
+        bits = bytearray((count + 7) // 8)
+        for row, there in enumerate(present):
+            bits[row >> 3] |= there << (row & 7)
+        valid = pa.py_buffer(bits)
+    hexadecimal = b"".join(digests).hex().encode()
+    return pa.Array.from_buffers(
+        pa.string(), count, [valid, pa.py_buffer(ends), pa.py_buffer(hexadecimal)], nulls
+    )
+
+
+def printable(kind: pa.DataType) -> bool:
+    """Whether ``printed`` returns PostgreSQL's text of every value of an Arrow type."""
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+    )
+
+
+def printed(values: Any) -> Any:
+    """Return the texts that PostgreSQL prints for the values of a file of the history.
+
+    :param values: an array of a type that is ``printable``.
+    """
+    kind = values.type
+    if pa.types.is_string(kind):
+        return values
+    if pa.types.is_boolean(kind):
+        return constant_texts(("f", "t")).take(values.cast(pa.int8()))
+    if pa.types.is_binary(kind):
+        found = [None if each is None else "\\x" + each.hex() for each in values.to_pylist()]
+    elif pa.types.is_date32(kind):
+        form = _BUILTIN.text(1082, BINARY)
+        days = values.cast(pa.int32()).to_pylist()
+        found = [None if each is None else form(struct.pack(">i", each - _EPOCH_DAYS)) for each in days]
+    elif pa.types.is_timestamp(kind):
+        form = _BUILTIN.text(1114 if kind.tz is None else 1184, BINARY)
+        times = values.cast(pa.int64()).to_pylist()
+        found = [
+            None if each is None else form(struct.pack(">q", each - EPOCH_MICROSECONDS)) for each in times
+        ]
+    else:
+        return number_texts(values)
+    return pa.array(found, pa.string())
+
+
+def masked_values(values: Any, unfit: Any, name: str, mask: Mask) -> Any:
+    """Return the masks of a column of a file of the history.
+
+    :param values: the column; its type is ``printable``.
+    :param unfit: the file's column ``_unrepresentable``.
+    :param name: the column's name in ``unfit``.
+    """
+    texts = printed(values)
+    if unfit.null_count < len(unfit):
+        found = [dict(each or ()).get(name) for each in unfit.to_pylist()]
+        texts = pc.coalesce(texts, pa.array(found, pa.string()))
+    return masked(texts, mask)
+
+
+class HiddenFile:
+    """Drops and masks the columns of one file of the history.
+
+    :param relation: the file's description.
+    :param schema: the file's columns.
+    :raises ConfigurationError: a masked column has a type whose text the file does not have.
+    """
+
+    def __init__(self, hidden: Hidden, relation: Relation, schema: pa.Schema) -> None:
+        self._hidden = hidden
+        self._source = schema
+        own = [schema.field(index) for index in range(len(relation.columns))]
+        self._masked = {own[index].name for index in hidden.masked}
+        self._gone = {field.name for field, kept in zip(own, hidden.kept, strict=True) if not kept}
+        for field in own:
+            if field.name in self._masked and not printable(field.type):
+                raise ConfigurationError(
+                    f"the history has the column {field.name!r} of {relation} as {field.type}, and no longer its text, which a mask is "
+                    "made of: drop the column, or start with changes that the journal has in segments"
+                )
+        self.schema = pa.schema([self._field(field) for field in schema if field.name not in self._gone])
+
+    @property
+    def description(self) -> tuple[bytes, ...]:
+        """The Relation message of the rows, and the Type messages that it uses."""
+        target = self._hidden.target
+        return target.payload, *(each.payload for each in target.types)
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the file in the columns of ``schema``."""
+        unfit = batch[_UNREPRESENTABLE]
+        arrays = []
+        for field in self._source:
+            values = batch[field.name]
+            if field.name in self._gone:
+                continue
+            if field.name in self._masked:
+                values = masked_values(values, unfit, field.name, self._hidden.mask)
+            elif field.name == _UNCHANGED and self._gone:
+                values = _without(values, self._gone)
+            elif field.name == _UNREPRESENTABLE:
+                values = self._fitting(values)
+            elif field.name == _BEFORE:
+                values = self._before(values, unfit)
+            arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _field(self, field: pa.Field) -> pa.Field:
+        if field.name == _BEFORE:
+            inner = [each for each in field.type if each.name not in self._gone]
+            return field.with_type(
+                pa.struct(
+                    [each.with_type(pa.string()) if each.name in self._masked else each for each in inner]
+                )
+            )
+        if field.name not in self._masked:
+            return field
+        number = (field.metadata or {}).get(_NUMBER)
+        # The missing value is not masked, so it is left out.
+        return pa.field(field.name, pa.string(), metadata=None if number is None else {_NUMBER: number})
+
+    def _before(self, rows: Any, unfit: Any) -> Any:
+        if rows.null_count == len(rows):
+            return pa.nulls(len(rows), self.schema.field(_BEFORE).type)
+        kind = self.schema.field(_BEFORE).type
+        values = [
+            masked_values(
+                pc.struct_field(rows, each.name), unfit, f"{_BEFORE}.{each.name}", self._hidden.mask
+            )
+            if each.name in self._masked
+            else pc.struct_field(rows, each.name)
+            for each in kind
+        ]
+        return pa.StructArray.from_arrays(values, fields=list(kind), mask=rows.is_null())
+
+    def _fitting(self, unfit: Any) -> Any:
+        if unfit.null_count == len(unfit):
+            return unfit
+        hidden = {*self._gone, *self._masked}
+        hidden |= {f"{_BEFORE}.{name}" for name in hidden}
+        rows = [
+            [(name, text) for name, text in each or () if name not in hidden] or None
+            for each in unfit.to_pylist()
+        ]
+        return pa.array(rows, unfit.type)
+
+
+def without_dropped(lists: Any, columns: Sequence[object | None]) -> Any:
+    """Return lists of columns' names without ``DROPPED``.
+
+    :param columns: ``None`` stands for a dropped column.
+    """
+    return _without(lists, {DROPPED}) if any(each is None for each in columns) else lists
+
+
+def _without(lists: Any, names: set[str]) -> Any:
+    if not len(lists.values):
+        return lists
+    rows = [
+        None if each is None else [name for name in each if name not in names] for each in lists.to_pylist()
+    ]
+    return pa.array(rows, lists.type)

@@ -1,0 +1,215 @@
+"""The selection of a mirror. The driver judges the descriptions of a batch before executors stage its rows.
+
+Patterns match names, and names change. So the driver compares each description of a table with the one before it, as a sink
+does, and the mirror ends if a hidden column could be visible. The mirror's state has the descriptions of the last batch that
+reached all tables. A batch that is repeated after a crash is judged again from there.
+
+A journal does not tell which tables are partitions or children of others. So a visible column with the name of a hidden one has to be
+in ``keep``, unless its table lacks columns of the table that the pattern names, as no partition or child does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.collected import attribute_of
+from aiorepl.formats.arrow.hidden import Hidden, HiddenFile
+from aiorepl.history.manifest import Table, Version
+from aiorepl.journal.chain import Chain
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.segments import BlockPosition
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.spark.mirroring.planning import compacted_files
+from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.versions import relation_of
+from aiorepl.spark.reading.blocks import TableName, between
+from aiorepl.spark.reading.described import describe
+from aiorepl.spark.reading.selected import hide
+from aiorepl.storage.opening import Location
+from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.memory import SelectionMemory
+from aiorepl.transforms.patterns import Names, Pattern, quote
+from aiorepl.transforms.rules import ColumnAction
+from aiorepl.transforms.selection import Selection
+
+
+class Judge:
+    """Compares the descriptions of a mirror's tables, in the order of the journal.
+
+    :param remembered: the memory of earlier batches, as ``remembered`` returned it.
+    :param columns: the columns of tables that patterns name, if the journal has the tables.
+    """
+
+    def __init__(
+        self, selection: Selection, remembered: Iterable[Any], columns: dict[Names, frozenset[str]]
+    ) -> None:
+        self._rules = selection.rules
+        self._memory = SelectionMemory(selection.rules)
+        self._memory.load(remembered)
+        self._filter = StreamFilter(selection, memory=self._memory)
+        self._columns = columns
+
+    def judge(self, relation: Relation, *, keyed: bool) -> None:
+        """Compare a description with the one before it.
+
+        :param keyed: whether the mirror finds rows by their key.
+        :raises PermanentError: a hidden column was renamed, or may have been.
+        :raises ConfigurationError: a visible column may be hidden in a parent of the table, or a column of the key is dropped.
+        """
+        self._filter.judge(relation)
+        own = relation.schema, relation.name
+        for index, name in enumerate(relation.names):
+            action = self._rules.action([own], name)
+            if action is ColumnAction.DROPPED and keyed and index in relation.key:
+                raise ConfigurationError(
+                    f"drop: {quote((*own, name))} is a column of the key, by which the mirror finds rows: mask it, or mirror the table with "
+                    "the mode changelog"
+                )
+            if action is not ColumnAction.KEPT or self._rules.keep.match((*own, name)):
+                continue
+            for pattern in (*self._rules.drop.all, *self._rules.mask.all):
+                if pattern.matches_last(name) and self._may_descend(relation, pattern):
+                    raise ConfigurationError(
+                        f"{quote((*own, name))} has the name of a column that {pattern.text!r} hides, and the journal does not tell whether its "
+                        "table is a partition or child of a table that the pattern matches: add it to drop or mask, or to keep if it may be visible"
+                    )
+
+    @property
+    def remembered(self) -> list[Any]:
+        """The memory, as JSON types."""
+        return self._memory.to_json()
+
+    def _may_descend(self, relation: Relation, pattern: Pattern) -> bool:
+        """Whether a table may be a partition or child of a table that a pattern matches."""
+        columns = None if pattern.table is None else self._columns.get(pattern.table)
+        return columns is None or columns <= set(relation.names)
+
+
+def matched(
+    selection: Selection, reader: JournalReader, journal: Location, tables: Iterable[Table]
+) -> dict[Names, frozenset[str]]:
+    """Return the columns of the tables that patterns name, as the journal describes the tables last.
+
+    :param tables: the tables of the mirror.
+    :raises ConfigurationError: a pattern matches no column.
+    """
+    found: dict[Names, frozenset[str]] = {}
+    names = [(table.schema, table.name) for table in tables]
+
+    def columns_of(name: Names) -> frozenset[str]:
+        if name not in found:
+            described = describe(reader, journal, TableName(name[0], name[1]))
+            found[name] = frozenset(() if described is None else described.relation.names)
+        return found[name]
+
+    rules = selection.rules
+    for patterns in (rules.drop, rules.mask, rules.keep):
+        for pattern in patterns.all:
+            possible = names if pattern.table is None else [pattern.table] if pattern.table in names else []
+            matches = (pattern.match((*name, column)) for name in possible for column in columns_of(name))
+            if not any(matches) and not pattern.optional:
+                raise ConfigurationError(
+                    f"{patterns.option}: {pattern.text!r} matches no column of the mirror's tables as the journal describes them last: "
+                    "correct it, or end it with ? if it may match nothing. A partition has to be named itself"
+                )
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def descriptions(
+    journal: Location,
+    reader: JournalReader,
+    chain: Chain,
+    start: BlockPosition,
+    end: BlockPosition,
+    wanted: Callable[[Table], bool],
+) -> Iterator[Relation]:
+    """Yield the descriptions of the rows between two positions, in their order."""
+    found = compacted_files(journal, chain, start, end, wanted)
+    if found is not None:
+        for version in dict.fromkeys(
+            file.version for file in sorted(found.files, key=lambda file: file.file.first)
+        ):
+            yield attributed(version)
+        start = BlockPosition(found.end)
+    for segment, first, last in between(reader, chain, None, start, end) if start < end else ():
+        index = reader.index(segment)
+        numbers = {number for block in index.blocks[first:last] for number in block.rows}
+        for number in sorted(numbers):
+            relation = index.relation(number)
+            if wanted(Table(relation.schema, relation.name)):
+                yield relation
+
+
+def hidden_of(selection: Selection | None, relation: Relation) -> Hidden | None:
+    """Return the hidden columns of a description that was judged; ``None`` if there are none."""
+    if selection is None:
+        return None
+    own = [(relation.schema, relation.name)]
+    return hide(selection, relation, [selection.rules.action(own, name) for name in relation.names])
+
+
+def require_text(masked: Collection[str], columns: pa.Schema) -> None:
+    """Check that the masked columns of a target can have masks.
+
+    :param columns: the target's columns.
+    :raises ConfigurationError: the target has another type from before the column was masked.
+    """
+    for field in columns:
+        text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+        if field.name in masked and not text:
+            raise ConfigurationError(
+                f"mask: the column {field.name!r} is {field.type} in the target, which has its values from before, and a mask is text: drop "
+                "the column, or begin the table again with an empty target (aiorepl spark mirror --restart-table) and a snapshot"
+            )
+
+
+def masked_columns(selection: Selection, table: Table, columns: Iterable[str]) -> set[str]:
+    """Return the names that the selection masks in a table."""
+    own = [(table.schema, table.name)]
+    return {name for name in columns if selection.rules.action(own, name) is ColumnAction.MASKED}
+
+
+def attributed(version: Version) -> Relation:
+    """Return the description of a file of the history, with the columns' numbers."""
+    relation = relation_of(version)
+    for column, field in zip(relation.columns, version.schema, strict=False):
+        if (attribute := attribute_of(field)) is not None:
+            relation.attributes[column.name] = attribute
+    return relation
+
+
+def hidden_file(selection: Selection, version: Version) -> HiddenFile | None:
+    """Return the converter for the files of a version of the history; ``None`` if no column is hidden.
+
+    :raises ConfigurationError: a masked column cannot be masked, because the history no longer has its text.
+    """
+    relation = attributed(version)
+    hidden = hidden_of(selection, relation)
+    return None if hidden is None else HiddenFile(hidden, relation, version.schema)
+
+
+def hidden_files(selection: Selection, files: Sequence[StagedFile]) -> list[StagedFile]:
+    """Return files of the history as they look without the hidden columns.
+
+    :raises ConfigurationError: as ``hidden_file``.
+    """
+    versions: dict[Any, Version | None] = {}
+    found = []
+    for file in files:
+        source = file.version
+        if source.digest not in versions:
+            converter = hidden_file(selection, source)
+            versions[source.digest] = (
+                None if converter is None else Version(source.oid, converter.description, converter.schema)
+            )
+        hidden = versions[source.digest]
+        # Without the metadata of fields, which has the missing values of hidden columns.
+        schema = pa.schema([field.remove_metadata() for field in source.schema])
+        bare = Version(source.oid, source.description, schema)
+        found.append(file if hidden is None else replace(file, version=hidden, source=bare))
+    return found

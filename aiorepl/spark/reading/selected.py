@@ -1,0 +1,159 @@
+"""The columns of one table that a query drops or masks. Runs on the driver and on executors; does not use pyspark.
+
+A batch has no memory of earlier names. So the patterns are exact names, and each of them must match a column of the table's last
+description: after a rename the query ends instead of showing the column. The offsets of a stream have the columns that it has hidden,
+so that it also ends if another column has got the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.hidden import Hidden, Mask
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.spark.reading.blocks import TableName
+from aiorepl.spark.reading.offsets import HiddenColumn
+from aiorepl.transforms.masking import Rewriting, mask_of, secret_of
+from aiorepl.transforms.patterns import quote
+from aiorepl.transforms.rules import ColumnAction
+from aiorepl.transforms.selection import Selection
+
+OPTIONS: Final = ("drop", "mask", "keep", "secret")
+# Patterns are separated by commas; a name in double quotes may contain commas.
+_PATTERN: Final = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
+
+
+def parse(texts: Mapping[str, str]) -> Selection | None:
+    """Parse the options ``drop``, ``mask``, ``keep`` and ``secret``; ``None`` without a hidden column.
+
+    :raises ConfigurationError: a pattern may match more than one name, or the file of the secret cannot be read.
+    """
+    lists = {
+        name: tuple(each.strip() for each in _PATTERN.findall(texts.get(name, ""))) for name in OPTIONS[:3]
+    }
+    if not any(lists.values()):
+        return None
+    secret = texts.get("secret")
+    selection = Selection(**lists, secret=None if secret is None else _read(secret))
+    if patterns := selection.forgetful:
+        raise ConfigurationError(
+            f"{patterns[0]!r} in drop or mask may match after a rename, when it no longer hides what it hid, and a query does not remember "
+            "names: write the exact names; or mirror the table with a selection"
+        )
+    return selection
+
+
+def _read(reference: str) -> str:
+    # Spark shows options in plans and in its event log.
+    if not reference.startswith("file:"):
+        raise ConfigurationError(
+            "option secret is file: and the path of a file with the secret on the driver, because Spark shows options"
+        )
+    path = Path(reference.removeprefix("file:"))
+    try:
+        return path.read_text(encoding="utf-8-sig").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"option secret: {path} cannot be read: {type(error).__name__}") from None
+
+
+def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnAction]) -> Hidden | None:
+    """Return the hidden columns of a description; ``None`` if there are none."""
+    if all(action is ColumnAction.KEPT for action in actions):
+        return None
+    made = Rewriting(relation, actions, secret_of(selection))
+    return Hidden(made.target, made.kept, frozenset(made.masked), made.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedTable:
+    """The selection of a query for its table."""
+
+    selection: Selection
+    table: TableName
+
+    def action(self, column: str) -> ColumnAction:
+        """Return the action for a column with this name."""
+        return self.selection.rules.action([self.table.key], column)
+
+    def hidden(self, relation: Relation) -> Hidden | None:
+        """Return the hidden columns of the table's last description; ``None`` if there are none.
+
+        :raises ConfigurationError: a pattern matches no column.
+        """
+        columns = [(*self.table.key, name) for name in relation.names]
+        for patterns in (self.selection.rules.drop, self.selection.rules.mask, self.selection.rules.keep):
+            for pattern in patterns.all:
+                if not any(map(pattern.match, columns)):
+                    raise ConfigurationError(
+                        f"{patterns.option}: {pattern.text!r} matches no column of {self.table} as the journal describes it last: the "
+                        "column may have another name now, or the table is a partition, which has to be named itself"
+                    )
+        return hide(self.selection, relation, [self.action(name) for name in relation.names])
+
+    def mask(self, column: str) -> Mask | None:
+        """Return the mask of a column with this name; ``None`` if it is not masked."""
+        return mask_of(secret_of(self.selection)) if self.action(column) is ColumnAction.MASKED else None
+
+    def require_readable(self, schema: pa.Schema) -> None:
+        """Check the columns of a query.
+
+        :raises ConfigurationError: a column is dropped, or is masked and not text.
+        """
+        for field in schema:
+            action = self.action(field.name)
+            if action is ColumnAction.DROPPED:
+                raise ConfigurationError(f"column {field.name!r} is dropped: leave it out of .schema(...)")
+            if action is ColumnAction.MASKED and not pa.types.is_string(field.type):
+                raise ConfigurationError(
+                    f"column {field.name!r} is masked, so it is a string and not {field.type}"
+                )
+
+    def identities(self, relation: Relation) -> frozenset[HiddenColumn]:
+        """Return the hidden columns of a description, as far as their numbers are known."""
+        return frozenset(
+            HiddenColumn(relation.oid, found.number, name)
+            for name, found in relation.attributes.items()
+            if self.action(name) is not ColumnAction.KEPT
+        )
+
+    def require_hidden(self, relation: Relation, hidden: Collection[HiddenColumn]) -> None:
+        """Check that no column that the query has hidden before is visible under another name.
+
+        :param relation: the table's last description.
+        :raises ConfigurationError: a hidden column was renamed.
+        """
+        names = {found.number: name for name, found in relation.attributes.items()}
+        for column in hidden:
+            now = names.get(column.number) if column.oid == relation.oid else None
+            if now is not None and now != column.name and self._shows(now):
+                raise self._renamed(column.name, now)
+
+    def require_same(self, relation: Relation, names: Iterable[str], wanted: Collection[str]) -> None:
+        """Check that no hidden column of an earlier description is visible now.
+
+        :param names: the present names of the columns.
+        :param wanted: the columns that are read.
+        :raises ConfigurationError: a hidden column was renamed.
+        """
+        for before, now in zip(relation.names, names, strict=True):
+            hidden = self.action(before) is not ColumnAction.KEPT
+            if before != now and hidden and now in wanted and self._shows(now):
+                raise self._renamed(before, now)
+
+    def _shows(self, column: str) -> bool:
+        """Whether a column is visible although ``keep`` does not name it."""
+        kept = self.selection.rules.keep.match((*self.table.key, column))
+        return not kept and self.action(column) is ColumnAction.KEPT
+
+    def _renamed(self, before: str, now: str) -> ConfigurationError:
+        was, name = quote((*self.table.key, before)), quote((*self.table.key, now))
+        return ConfigurationError(
+            f"{was}, which the selection drops or masks, was renamed to {name}: add {name} to drop or mask, or to keep if it may be visible"
+        )

@@ -1,0 +1,23 @@
+"""Compacts and prunes the journals of tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiorepl.history.compaction import Compaction
+from aiorepl.history.planning import Limits
+from aiorepl.journal import Cursors, JournalReader, prune
+from aiorepl.storage.local import LocalStore
+
+
+def compact(journal: Any, publish_after: float = 86_400.0, keep: float = 86_400.0) -> None:
+    """Compact what the journal has."""
+    store = LocalStore(journal.folder)
+    limits = Limits(publish_after=publish_after, keep_replaced=keep)
+    Compaction(JournalReader(store), store.within("history"), Cursors(store), limits=limits).run()
+
+
+def pruned(journal: Any, segments: int) -> None:
+    Cursors(journal.folder).advance("all", journal.stream.position.at(journal.stream.ends[segments - 1]))
+    prune(journal.folder)
+    Cursors(journal.folder).remove("all")
