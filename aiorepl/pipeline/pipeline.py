@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from anyio import CancelScope
 
@@ -23,7 +23,7 @@ from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.delivery.watchdog import watching
 from aiorepl.durations import Duration, seconds_of
-from aiorepl.errors import AioreplError, ConfigurationError, SlotLost, loggable
+from aiorepl.errors import ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.direct import DirectFanOut
@@ -36,13 +36,14 @@ from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.pipeline.publication_watch import PublicationWatch
 from aiorepl.pipeline.selection_state import SelectionState
 from aiorepl.pipeline.slot_losses import OnSlotLost, SlotLosses
+from aiorepl.pipeline.slot_recovery import SlotRecovery
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import OLDEST_XID, hides_no_key
+from aiorepl.snapshot.planning import hides_no_key
 from aiorepl.source.capture import Capture
 from aiorepl.source.catalog.lookups import ColumnLookups
 from aiorepl.source.catalog.table_lookups import TableLookups
@@ -53,7 +54,6 @@ from aiorepl.source.takeover import wait_for_slot as wait_until_free
 
 # Imported at run time, because ``checked`` reads the annotations.
 from aiorepl.transforms.selection import Selection
-from aiorepl.wire.opening import ASYNCPG_ERRORS
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     from aiorepl.storage.store import Store
 
 _log = logger("aiorepl.pipeline")
-
-# No server has two billion transactions in this time.
-_XID_SECONDS: Final = 3600.0
 
 FOR_EVER = RetryPolicy(timeout=None)
 
@@ -160,9 +157,6 @@ class Pipeline:
             policy=policy,
         )
         folder = options.folder
-        self._losses: SlotLosses | None = None
-        if on_slot_lost == "resnapshot" and folder is not None:
-            self._losses = SlotLosses(folder, source.slot, max_resnapshots_per_day)
         self._accept_gap = accept_gap
         self.recovers = False
         """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
@@ -171,7 +165,6 @@ class Pipeline:
         self.shutdown_timeout = shutdown_timeout
         batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
         deliveries = resolve(sinks, batches, retry)
-        self._consumers = frozenset(deliveries)
         selections = _selection_state(options, deliveries, retry)
         memories = {} if selections is None else selections.memories
         self._capture = _capture(options, deliveries, selections, reconnect, until)
@@ -188,6 +181,10 @@ class Pipeline:
             resnapshot=resnapshot,
             hides_key=hides_no_key if selections is None else partial(selections.may_hide_key, JOURNAL),
         )
+        self._recovery: SlotRecovery | None = None
+        if on_slot_lost == "resnapshot" and folder is not None:
+            losses = SlotLosses(folder, source.slot, max_resnapshots_per_day)
+            self._recovery = SlotRecovery(losses, self._capture, phase, frozenset(deliveries))
         self._fan_out: FanOut
         self._journal: Store | None = None
         if journal is None:
@@ -254,8 +251,8 @@ class Pipeline:
             await self._run()
         except BaseException as error:
             self._error = error
-            if isinstance(error, SlotLost) and self._losses is not None:
-                await self._record_loss(self._losses, error)
+            if isinstance(error, SlotLost) and self._recovery is not None:
+                self.recovers = await self._recovery.record(error)
             if isinstance(error, Exception):
                 # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
                 _log.error(
@@ -403,7 +400,7 @@ class Pipeline:
             snapshot=self._monitor.statistics(),
             heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
             publication=None if self._watch is None else self._watch.statistics,
-            slot_losses=None if self._losses is None else self._losses.recent(time.time()),
+            slot_losses=None if self._recovery is None else self._recovery.recent,
         )
 
     def __repr__(self) -> str:
@@ -456,17 +453,12 @@ class Pipeline:
                     self._run_watch(), name=f"aiorepl publications {self._source.slot}"
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
-            if self._losses is not None:
-                await self._losses.load()
-                # With accept_gap the user has chosen to continue without the missing changes.
-                self._phase.known = self._losses.known and not self._accept_gap
-                if self._losses.pending and not self._accept_gap:
-                    _log.warning("slot %s was lost: the tables are read again", self.name)
-                    self._phase.replace_slot(self._losses.gap(self._consumers))
+            if self._recovery is not None:
+                await self._recovery.begin(accept_gap=self._accept_gap)
                 task = asyncio.create_task(
-                    self._record_start(self._losses), name=f"aiorepl losses {self._source.slot}"
+                    self._recovery.run(self.started), name=f"aiorepl losses {self._source.slot}"
                 )
-                cleanup.push_async_callback(self._record_drop, self._losses)
+                cleanup.push_async_callback(self._recovery.end)
                 cleanup.push_async_callback(cancel_and_wait, task)
             monitor = asyncio.create_task(
                 self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
@@ -477,49 +469,6 @@ class Pipeline:
             )
             cleanup.push_async_callback(cancel_and_wait, snapshots)
             await self._fan_out.run(cleanup)
-
-    async def _record_loss(self, losses: SlotLosses, lost: SlotLost) -> None:
-        try:
-            self.recovers = await losses.record(time.time(), lost)
-        except AioreplError as error:
-            _log.error("the loss of slot %s cannot be recorded: %s", self.name, error)
-            return
-        count = losses.recent(time.time())
-        if self.recovers:
-            _log.warning(
-                "slot %s is lost: the next start creates it again, and reads the tables again (number of losses within 24 hours: %d)",
-                *(self.name, count),
-            )
-        else:
-            _log.error(
-                "slot %s is lost, and all tables were read again %d times within 24 hours, as max_resnapshots_per_day allows: find the cause, "
-                "and start with resnapshot=True (--resnapshot)",
-                *(self.name, count),
-            )
-
-    async def _record_drop(self, losses: SlotLosses) -> None:
-        """Record that this start has dropped the slot that it had created."""
-        if self._capture.rolled_back:
-            try:
-                await losses.dropped()
-            except AioreplError as error:
-                _log.error("the end of slot %s cannot be recorded: %s", self.name, error)
-
-    async def _record_start(self, losses: SlotLosses) -> None:
-        await self.started()
-        try:
-            await losses.started(self._consumers, self._phase.plan, self._capture.xid)
-        except AioreplError as error:
-            _log.error("the start of slot %s cannot be recorded: %s", self.name, error)
-            return
-        while True:
-            await asyncio.sleep(_XID_SECONDS)
-            try:
-                await losses.reached(await _current_xid(self._source))
-            except (AioreplError, *ASYNCPG_ERRORS) as error:
-                _log.warning(
-                    "the transaction id for slot %s cannot be recorded: %s", self.name, loggable(error)
-                )
 
     async def _run_heartbeat(self) -> None:
         await self.started()
@@ -545,14 +494,6 @@ def _selection_state(
         options.source.slot,
         journaled=options.journal is not None,
     )
-
-
-async def _current_xid(source: Source) -> int:
-    connection = await source.connect_sql()
-    try:
-        return int(await connection.fetchval(OLDEST_XID))
-    finally:
-        connection.terminate()
 
 
 def _capture(

@@ -1,0 +1,115 @@
+"""Carries out ``on_slot_lost = "resnapshot"``: records starts and losses of the slot, and lets a start read the tables again.
+
+The pipeline does not depend on these records while it runs: an error is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from aiorepl.errors import AioreplError, SlotLost, loggable
+from aiorepl.loggers import logger
+from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.slot_losses import SlotLosses
+from aiorepl.snapshot.planning import OLDEST_XID
+from aiorepl.source.capture import Capture
+from aiorepl.source.source import Source
+from aiorepl.wire.opening import ASYNCPG_ERRORS
+
+_log = logger("aiorepl.pipeline")
+
+# No server has two billion transactions in this time.
+_XID_SECONDS: Final = 3600.0
+
+
+class SlotRecovery:
+    """The recovery of one pipeline from the loss of its slot.
+
+    :param consumers: the names of the sinks.
+    """
+
+    def __init__(
+        self, losses: SlotLosses, capture: Capture, phase: InitialPhase, consumers: Collection[str]
+    ) -> None:
+        self._losses = losses
+        self._capture = capture
+        self._source: Source = capture.source
+        self._phase = phase
+        self._consumers = consumers
+
+    @property
+    def recent(self) -> int:
+        """How often the tables were read again within the last 24 hours."""
+        return self._losses.recent(time.time())
+
+    async def begin(self, *, accept_gap: bool) -> None:
+        """Let this start read the tables again, if the slot was lost.
+
+        :param accept_gap: whether the user has chosen to continue without the missing changes.
+        :raises JournalError: the record is damaged, or cannot be read.
+        """
+        await self._losses.load()
+        self._phase.known = self._losses.known and not accept_gap
+        if self._losses.pending and not accept_gap:
+            _log.warning("slot %s was lost: the tables are read again", self._source.slot)
+            self._phase.replace_slot(self._losses.gap(self._consumers))
+
+    async def run(self, started: Callable[[], Awaitable[None]]) -> None:
+        """Record the start, and then the server's current xid every hour, until this is cancelled.
+
+        :param started: waits until the stream has started.
+        """
+        await started()
+        try:
+            await self._losses.started(self._consumers, self._phase.plan, self._capture.xid)
+        except AioreplError as error:
+            _log.error("the start of slot %s cannot be recorded: %s", self._source.slot, error)
+            return
+        while True:
+            await asyncio.sleep(_XID_SECONDS)
+            try:
+                await self._losses.reached(await _current_xid(self._source))
+            except (AioreplError, *ASYNCPG_ERRORS) as error:
+                _log.warning(
+                    "the transaction id for slot %s cannot be recorded: %s",
+                    *(self._source.slot, loggable(error)),
+                )
+
+    async def end(self) -> None:
+        """Record that this start has dropped the slot that it had created, if it has."""
+        if self._capture.rolled_back:
+            try:
+                await self._losses.dropped()
+            except AioreplError as error:
+                _log.error("the end of slot %s cannot be recorded: %s", self._source.slot, error)
+
+    async def record(self, lost: SlotLost) -> bool:
+        """Record a loss. Return whether the next start reads the tables again."""
+        try:
+            recovers = await self._losses.record(time.time(), lost)
+        except AioreplError as error:
+            _log.error("the loss of slot %s cannot be recorded: %s", self._source.slot, error)
+            return False
+        if recovers:
+            _log.warning(
+                "slot %s is lost: the next start creates it again, and reads the tables again (number of losses within 24 hours: %d)",
+                *(self._source.slot, self.recent),
+            )
+        else:
+            _log.error(
+                "slot %s is lost, and all tables were read again %d times within 24 hours, as max_resnapshots_per_day allows: find the cause, "
+                "and start with resnapshot=True (--resnapshot)",
+                *(self._source.slot, self.recent),
+            )
+        return recovers
+
+
+async def _current_xid(source: Source) -> int:
+    connection = await source.connect_sql()
+    try:
+        return int(await connection.fetchval(OLDEST_XID))
+    finally:
+        connection.terminate()
