@@ -6,7 +6,6 @@ reason, so it is tried again row by row.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import asyncpg
@@ -134,15 +133,13 @@ class Applier:
         if len(target.written) < len(target.columns):
             rows = [[row[index] for index in target.written] for row in rows]
         schema, table = target.name
-
-        async def source() -> AsyncIterator[bytes]:
-            yield copy_text(rows)
-
+        # A buffer, not an iterator: after each item, asyncpg would wait until the socket takes more, and never learn that the connection
+        # is lost. A path could be bytes.
         await self._connection.copy_to_table(
             table,
             schema_name=schema,
             columns=[target.columns[index].name for index in target.written],
-            source=source(),
+            source=memoryview(copy_text(rows)),
         )
 
     async def _insert_missing(self, step: Step) -> None:

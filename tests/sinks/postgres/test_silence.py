@@ -10,6 +10,7 @@ import pytest
 
 from aiorepl import TransientError
 from aiorepl.testing import CuttingProxy
+from aiorepl_sinks.postgres import connection
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, note text)"
 SECONDS = 1.0
@@ -88,3 +89,44 @@ async def test_a_target_that_is_at_work_is_waited_for(pair, proxied, source, cap
     assert [1] == await ids(pair)
     (told,) = [record.getMessage() for record in caplog.records if record.name == "aiorepl.sink"]
     assert "waiting for Lock relation" in told
+
+
+@pytest.fixture
+async def blocked(pair, proxied, source, monkeypatch):
+    """A call that waits for a lock, and whose batch does not fit into the buffers of the connection; and the end of the lock."""
+    soon = {name: 1000 if name == "TCP_USER_TIMEOUT" else 1 for name in connection._KEEPALIVE}
+    monkeypatch.setattr(connection, "_KEEPALIVE", soon)
+    proxy, sink = proxied
+    await sink.open(source.context)
+    before = proxy.connections
+    holder = await asyncpg.connect(pair.target_dsn)
+    await holder.execute("BEGIN; LOCK TABLE items")
+    writing = asyncio.create_task(sink.write(source.batch([*range(20_000)], note="x" * 1000)))
+    async with asyncio.timeout(90):
+        # It was asked several times.
+        while proxy.connections < before + 4 and not writing.done():
+            await asyncio.sleep(0.05)
+    yield writing, holder
+    holder.terminate()
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_a_target_that_reads_nothing_is_waited_for(pair, blocked):
+    """The kernel does not give up a connection whose peer is alive and reads nothing."""
+    writing, holder = blocked
+    assert not writing.done()
+    await holder.execute("COMMIT")
+    async with asyncio.timeout(90):
+        await writing
+    assert 20_000 == len(await ids(pair))
+
+
+async def test_a_connection_that_is_lost_while_its_buffers_are_full(blocked, proxied):
+    """The call fails, so that it is repeated."""
+    writing, _ = blocked
+    assert not writing.done()
+    proxied[0].cut()
+    with pytest.raises(TransientError):
+        async with asyncio.timeout(90):
+            await writing
