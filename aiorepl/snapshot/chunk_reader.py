@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from aiorepl.errors import ServerError, SlotError
 from aiorepl.snapshot.copy_rows import RowSplitter, skip_rows
-from aiorepl.snapshot.reading_transaction import BACKEND, TableLocked, begin_reading, translating
+from aiorepl.snapshot.former_backend import Backend, backend_of, end_backend
+from aiorepl.snapshot.reading_transaction import TableLocked, begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
 
@@ -93,6 +94,7 @@ class ChunkReader:
         self._snapshot = snapshot
         self._timeout = timeout
         self._connection: Any = None
+        self._backend: Backend | None = None
         self.pid: int | None = None
 
     async def open(self) -> None:
@@ -107,8 +109,10 @@ class ChunkReader:
         connection = await connect_for_rows(self._connect)
         try:
             with translating():
+                await end_backend(connection, self._backend)
+                self._backend = await backend_of(connection)
                 await begin_reading(connection, self._snapshot, _LOCK_SECONDS)
-                self.pid = await connection.fetchval(BACKEND)
+                self.pid = self._backend.pid
         except BaseException:
             connection.terminate()
             raise

@@ -35,6 +35,7 @@ from aiorepl.wire.opening import (
     translated,
 )
 from aiorepl.wire.server_errors import slot_problem
+from aiorepl.wire.session_settings import GIVE_UP_CLIENT
 from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, poll_lock, require_unmoved
 
@@ -59,11 +60,6 @@ SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes($1, $2::text::pg
 """
 _ADVANCE: Final = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2::text::pg_lsn)"
 _LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
-# The server detects a client that is gone, and releases its lock, as soon as a walsender would.
-_KEEPALIVE: Final = """
-SELECT set_config(name, value, false)
-  FROM (VALUES ('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) AS s(name, value)
-"""
 
 
 class SqlConnection:
@@ -225,7 +221,8 @@ class SqlConnection:
                 f"another consumer reads slot {slot!r} through SQL functions: stop it, or use another slot",
                 busy=True,
             )
-        await self._fetch(_KEEPALIVE, timeout=ANSWER_SECONDS)
+        # The server releases the lock of a client that is gone as soon as a walsender would.
+        await self._fetch(GIVE_UP_CLIENT, timeout=ANSWER_SECONDS)
         self._advanced = self._requested = await self._require_unmoved(confirmed)
 
     async def receive(self) -> list[Received | Restart]:

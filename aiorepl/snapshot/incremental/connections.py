@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiorepl.snapshot.chunk_reader import connect_for_rows
+from aiorepl.snapshot.former_backend import Backend, backend_of, end_backend
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.watermarks import require_messages
 
@@ -19,6 +20,7 @@ class ReadingConnections:
         self._source = source
         self._control: Any = None
         self._reader: Any = None
+        self._backend: Backend | None = None
 
     async def control(self) -> Any:
         """Return the connection without a snapshot. It reads the catalog and emits logical messages.
@@ -39,7 +41,9 @@ class ReadingConnections:
         :raises ConnectionFailed: no connection can be opened.
         """
         if self._reader is None or self._reader.is_closed():
-            self._reader = await connect_for_rows(self._source.connect)
+            reader = self._reader = await connect_for_rows(self._source.connect)
+            await end_backend(reader, self._backend)
+            self._backend = await backend_of(reader)
         return self._reader
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.transaction import from_datetime
 from aiorepl.values.registry import Types
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
+from aiorepl.wire.session_settings import GIVE_UP_CLIENT
 
 # The number of tables that one command locks.
 _LOCKED_TOGETHER: Final = 200
@@ -78,6 +79,8 @@ class ExportedSnapshot:
         """
         connection, publications = self._connection, self._publications
         with translating(), _translating_missing_tables():
+            # Otherwise a network that drops packets leaves the locks for a quarter of an hour.
+            await connection.execute(GIVE_UP_CLIENT)
             await begin_reading(connection, snapshot, self._options.lock_timeout)
             self.pid = await connection.fetchval(BACKEND)
             try:

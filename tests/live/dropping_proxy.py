@@ -1,0 +1,91 @@
+"""A TCP proxy whose connections lose all packets from some moment on, as behind a dead router. Linux only.
+
+No packet arrives any more, so nothing is acknowledged, and nobody learns that a connection has ended. Only timeouts show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+import struct
+from typing import Self
+from urllib.parse import urlsplit
+
+from aiorepl.testing.listener import Listener
+
+_SO_ATTACH_FILTER = 26
+# A filter of one instruction, which keeps 0 bytes of each packet, so that the kernel drops the packet.
+_NOTHING = ctypes.create_string_buffer(struct.pack("@HBBI", 0x06, 0, 0, 0))
+_FILTER = struct.pack("@HP", 1, ctypes.addressof(_NOTHING))
+
+
+class DroppingProxy:
+    """Forwards connections to a server.
+
+    :param way: ``up``, to the server, or ``down``, from the server.
+    :param mark: a connection loses its packets once these bytes would pass, for as long as ``times`` lasts.
+    :param times: the number of connections that lose their packets.
+    """
+
+    def __init__(self, dsn: str, way: str, mark: bytes, times: int = 1) -> None:
+        self.times = times
+        """The number of connections that will still lose their packets."""
+        self.lost = asyncio.Event()
+        """Set once all of these connections have lost their packets."""
+        self._dsn = urlsplit(dsn)
+        self._way = way
+        self._mark = mark
+        self._listener = Listener(self._connected)
+
+    @property
+    def dsn(self) -> str:
+        """The DSN of this proxy."""
+        user = self._dsn.netloc.rpartition("@")[0]
+        return self._dsn._replace(netloc=f"{user}@127.0.0.1:{self._listener.port}").geturl()
+
+    async def __aenter__(self) -> Self:
+        await self._listener.listen()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._listener.close()
+        self._listener.cancel()
+        await self._listener.closed()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(self._dsn.hostname, self._dsn.port)
+        ends = writer, server_writer
+        dead = asyncio.Event()
+
+        async def forward(way: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            seen = b""
+            while data := await source.read(1 << 16):
+                # The mark may come in two pieces.
+                seen = seen[-len(self._mark) :] + data
+                if dead.is_set() or (way == self._way and self.times and self._mark in seen):
+                    if not dead.is_set():
+                        self._lose(ends)
+                    dead.set()
+                    await asyncio.Event().wait()
+                target.write(data)
+                await target.drain()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(forward("up", reader, server_writer))
+                group.create_task(forward("down", server_reader, writer))
+        except* OSError:
+            pass
+        finally:
+            for end in ends:
+                end.transport.abort()
+
+    def _lose(self, ends: tuple[asyncio.StreamWriter, ...]) -> None:
+        for end in ends:
+            with socket.socket(fileno=os.dup(end.get_extra_info("socket").fileno())) as copy:
+                copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _FILTER)
+        self.times -= 1
+        if not self.times:
+            self.lost.set()

@@ -1,0 +1,134 @@
+"""Networks that drop all packets of a connection, in each state of the pipeline: the stream goes on, and nothing is left on the server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from hashlib import md5
+
+import pytest
+
+from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
+from aiorepl.testing.faults import MemorySink
+from aiorepl.wire import opening
+from tests.live.dropping_proxy import DroppingProxy
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops packets on request")
+
+QUICK = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)
+STATES = {
+    "login": ("up", b"\0user\0"),
+    "password": ("down", b"SCRAM-SHA-256"),
+    "identification": ("up", b"IDENTIFY_SYSTEM"),
+    "start of the stream": ("up", b"START_REPLICATION"),
+    "the stream": ("down", b"in the stream"),
+    # A Standby Status Update of 34 bytes in CopyData.
+    "status updates": ("up", b"d\0\0\0&r"),
+}
+OF_SNAPSHOTS = {
+    "creation of the slot": ("up", b"CREATE_REPLICATION_SLOT"),
+    "the slot is created": ("down", b"consistent_point"),
+    "export of the snapshot": ("up", b"pg_export_snapshot"),
+    "COPY": ("up", b"COPY (SELECT"),
+    "rows of the snapshot": ("down", b"before"),
+}
+# Version 13 cannot read tables beside the stream, so an initial snapshot does not survive a failed start.
+CASES = [*((13, state) for state in STATES), *((18, state) for state in STATES | OF_SNAPSHOTS)]
+# The server's processes with an open transaction, or with a lock of the table, other than this session.
+HOLDERS = """
+SELECT a.pid, a.query FROM pg_stat_activity a
+ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+   AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = 'items'::regclass AND l.granted)
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """The kernel gives a dead peer up within seconds, and so does a login."""
+    quick = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 2000}
+    monkeypatch.setattr(opening, "_KEEPALIVE", quick)
+    monkeypatch.setattr(opening, "_ONE_HOST_SECONDS", 2.0)
+
+
+def rows(changes):
+    """The table after these changes."""
+    found = {}
+    for change in changes:
+        found[change.key["id"]] = change.new["note"]
+    return found
+
+
+@pytest.mark.parametrize(("server", "state"), CASES, indirect=["server"])
+async def test_the_network_dies(published, server, state, tmp_path):
+    """One or two connections in a row lose their packets: the pipeline, started again if its start fails, delivers every row."""
+    await published.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = ''1s''', current_database()); END $$",
+        "INSERT INTO items SELECT i, 'before' FROM generate_series(1, 1000) i",
+    )
+    snapshot = server.version > 13
+    if not snapshot:
+        await published.create_slot()
+    sink = MemorySink()
+    # A slot is created once.
+    times = 1 if state == "the slot is created" else 2
+    async with DroppingProxy(published.dsn, *(STATES | OF_SNAPSHOTS)[state], times) as proxy:
+        source = published.source(proxy.dsn)
+        pipelines = []
+
+        async def supervise():
+            while True:
+                pipelines.append(
+                    Pipeline(
+                        source,
+                        [sink],
+                        reconnect=QUICK,
+                        retry=QUICK,
+                        snapshot=snapshot,
+                        state_dir=tmp_path,
+                    )
+                )
+                with suppress(ConnectionFailed, ConnectionLost):
+                    return await pipelines[-1].run()
+
+        running = asyncio.create_task(supervise())
+        number = 1000
+        async with asyncio.timeout(240):
+            while not proxy.lost.is_set():
+                number += 1
+                await published.execute(f"INSERT INTO items VALUES ({number}, 'in the stream')")
+                await asyncio.wait({running}, timeout=0.1)
+                assert not running.done()
+        await published.execute("INSERT INTO items VALUES (-1, 'last')")
+        await until(lambda: rows(sink.changes), lambda found: -1 in found)
+        wanted = dict(await published.connection.fetch("SELECT id, note FROM items"))
+        if not snapshot:
+            wanted = {key: note for key, note in wanted.items() if note != "before"}
+        assert wanted == await until(lambda: rows(sink.changes), lambda found: len(found) == len(wanted))
+        await published.confirmed_past(await published.wal() - 1)
+        pipelines[-1].stop()
+        await running
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_a_copy_leaves_no_lock(published, tmp_path):
+    """The process that sends rows to nobody is ended: otherwise it would keep its lock of the table for a quarter of an hour."""
+    # More than all buffers between the server and the client.
+    await published.execute(
+        "INSERT INTO items SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 5000) i"
+    )
+    sink = MemorySink()
+    async with DroppingProxy(published.dsn, "down", md5(b"2000").hexdigest().encode()) as proxy:
+        pipeline = Pipeline(
+            published.source(proxy.dsn),
+            [sink],
+            reconnect=QUICK,
+            retry=QUICK,
+            snapshot=True,
+            state_dir=tmp_path,
+        )
+        async with pipeline:
+            await proxy.lost.wait()
+            await until(lambda: rows(sink.changes), lambda found: len(found) == 5000)
+            await until(lambda: published.connection.fetch(HOLDERS), lambda found: not found, seconds=60)
