@@ -91,7 +91,8 @@ def draw(
     kinds |= KAFKA if "kafka" in writes else {}
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
-        for _ in range(chance.choice([1, 2] if short else [1, 2, 4, 8, 12]))
+        # The servers, the last life and the judgement take as long as several lives.
+        for _ in range(chance.choice([1, 2] if short else [2, 6, 12, 16]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300
     slow = slow or bool(pipeline.get("store"))
@@ -441,11 +442,11 @@ def _run(chance: random.Random, named: list[str], kinds: dict[str, int], *, powe
                 "action": chance.choice(["block", "clock", "wake"]),
             }
         )
-    for _ in range(chance.choice([0, 0, 1, 3])):
+    for _ in range(chance.choice([0, 1, 2, 4])):
         action = chance.choice([*ERRORS, "slow"])
         arms.append({"at": "file", "nth": int(2 ** chance.uniform(0, 7)), "action": action})
     # Between faults from outside, a pair needs time.
-    count = chance.choice([0, 0, 2] if paired else [0, 2, 4, 8, 12])
+    count = chance.choice([0, 2, 4] if paired else [0, 4, 8, 16, 24])
     drawn = chance.choices(list(kinds), list(kinds.values()), k=count)
     strikes = tuple((kind, round(chance.uniform(0, 0.2), 3), round(chance.random(), 3)) for kind in drawn)
     return Run(

@@ -14,9 +14,9 @@ import json
 import logging
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -24,12 +24,14 @@ from aiokafka.errors import KafkaError
 from broker import AWAY, Broker
 from stall_timeout import stall_timeout
 
-from aiorepl.cancellation import UnexpectedCancellation, cancellable, detect_unexpected_cancellation
+from aiorepl.cancellation import UnexpectedCancellation, detect_unexpected_cancellation
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.session.java import ensure_java
 from tests.sinks.conftest import write_certificates
 from tests.sinks.kafka.conftest import JARS
 from tests.sinks.kafka.conftest import Broker as Server
+
+T = TypeVar("T")
 
 FROZEN, LOST, WIDENED = "broker frozen", "broker loses answers", "partitions added"
 # The sink's time limit for acknowledgements, and the longest time for which the broker stands still or loses answers.
@@ -106,9 +108,7 @@ class KafkaBroker(Broker):
 
     async def read(self, stream: str, after: str) -> tuple[list[bytes], str, bool]:
         try:
-            async with asyncio.timeout(_READ_SECONDS):
-                # The client cancels its own tasks, and calls that await them end as cancelled.
-                return await detect_unexpected_cancellation(self._read(stream, json.loads(after or "{}")))
+            return await _within(_READ_SECONDS, self._read(stream, json.loads(after or "{}")))
         except BaseException:
             await self._close()
             raise
@@ -116,38 +116,38 @@ class KafkaBroker(Broker):
     async def _read(self, topic: str, offsets: dict[str, int]) -> tuple[list[bytes], str, bool]:
         partitions = [TopicPartition(topic, number) for number in range(self._partitions[topic])]
         committed, everything = await self._connected()
-        ends = await cancellable(committed.end_offsets(partitions))
+        ends = await committed.end_offsets(partitions)
         # In this order: otherwise a transaction may be committed between the two calls.
-        whole = ends == await cancellable(everything.end_offsets(partitions))
+        whole = ends == await everything.end_offsets(partitions)
         begins = {one: offsets.get(str(one.partition), 0) for one in partitions}
         found: dict[TopicPartition, list[Any]] = {one: [] for one in partitions if begins[one] < ends[one]}
         if found:
             committed.assign([*found])
             for one in found:
                 committed.seek(one, begins[one])
-        # If the client swallowed the cancellation by a timeout, this loop would never end.
-        while [one for one in found if await cancellable(committed.position(one)) < ends[one]]:
-            for one, records in (await cancellable(committed.getmany(timeout_ms=50))).items():
+        while [one for one in found if await committed.position(one) < ends[one]]:
+            for one, records in (await committed.getmany(timeout_ms=50)).items():
                 found[one] += [record for record in records if record.offset < ends[one]]
         merged = heapq.merge(*found.values(), key=lambda record: record.timestamp)
         lines = [record.value for record in merged if record.value is not None]
         return lines, json.dumps({str(one.partition): ends[one] for one in partitions}), whole
 
     async def _connected(self) -> list[AIOKafkaConsumer]:
-        for isolation in ("read_committed", "read_uncommitted") if not self._consumers else ():
+        # A read that was given up may still go on, with consumers of its own.
+        consumers = self._consumers
+        for isolation in ("read_committed", "read_uncommitted") if not consumers else ():
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self.server.url, enable_auto_commit=False, isolation_level=isolation
             )
-            self._consumers.append(consumer)
-            await cancellable(consumer.start())
-        return self._consumers
+            consumers.append(consumer)
+            await consumer.start()
+        return consumers
 
     async def _close(self) -> None:
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
             with contextlib.suppress(*self.away):
-                async with asyncio.timeout(_READ_SECONDS):
-                    await cancellable(consumer.stop())
+                await _within(_READ_SECONDS, consumer.stop())
 
     async def strike(self, kind: str, size: float) -> None:
         if kind == FROZEN:
@@ -197,6 +197,27 @@ class KafkaBroker(Broker):
         # The process ends with the thread that starts it.
         self.server.launch()
         await asyncio.to_thread(self.server.await_start)
+
+
+async def _within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call of the client. Do not wait for its end once it was cancelled, because the client may never end it.
+
+    :raises TimeoutError: it takes longer than some seconds.
+    :raises UnexpectedCancellation: the client has cancelled tasks of its own, and the call awaits them.
+    """
+
+    async def checked() -> T:
+        # While the task runs, only the client can have cancelled it.
+        return await detect_unexpected_cancellation(call)
+
+    task = asyncio.create_task(checked())
+    try:
+        if not (await asyncio.wait({task}, timeout=seconds))[0]:
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def _java() -> Path | None:

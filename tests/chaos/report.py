@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from program import Program
@@ -21,6 +24,17 @@ class Outcome:
     rows: int = 0
     duplicates: int = 0
     seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    """The seconds of each step."""
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add the time of a block to a step."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[step] = self.spent.get(step, 0.0) + time.monotonic() - began
 
 
 class Report:
@@ -36,6 +50,7 @@ class Report:
         self.faults: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
         self.versions: Counter[int] = Counter()
+        self.spent: dict[str, float] = {}
         self.violations: list[tuple[int, list[str]]] = []
 
     def add(self, program: Program, outcome: Outcome) -> None:
@@ -53,6 +68,8 @@ class Report:
         """Add the faults and violations of a round, or of another program of the suite."""
         self.seconds += outcome.seconds
         self.faults += outcome.faults
+        for step, seconds in outcome.spent.items():
+            self.spent[step] = self.spent.get(step, 0.0) + seconds
         if outcome.violations:
             self.violations.append((seed, outcome.violations))
 
@@ -85,6 +102,13 @@ class Report:
             "| how the process ended | times |",
             "|---|---:|",
             *(f"| {kind} | {times} |" for kind, times in self.ends.most_common()),
+            "",
+            "| step | seconds |",
+            "|---|---:|",
+            *(
+                f"| {step} | {seconds:.0f} |"
+                for step, seconds in sorted(self.spent.items(), key=lambda one: -one[1])
+            ),
             "",
             "Servers: "
             + ", ".join(f"{version}: {times}" for version, times in sorted(self.versions.items())),

@@ -22,14 +22,14 @@ from ends import Ends
 from judge import Judge
 from mirrored import MirrorLives
 from processes import Process, Processes
-from program import RENAMED, Program, Run
+from program import QUIET, RENAMED, Program, Run
 from receiver import Receiver
 from renamed import RenamedColumn
 from report import Outcome
 from sabotage import OF_MIRRORS
 from stall_timeout import stall_timeout
 from starter import UNAVAILABLE, Starter
-from strikes import SECOND, Striker
+from strikes import OF_SERVERS, SECOND, Striker
 from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
 from aiorepl import LSN, AioreplError
@@ -153,6 +153,8 @@ class Round:
         self._connections: dict[str, Any] = {}
         self._workload: Workload | None = None
         self._confirmed: LSN | None = None
+        self._last_told: dict[str, Any] = {}
+        self._left: list[tuple[str, float, float]] = []
         self._longer = program.mixture.get("rows", 0) / _ROWS_PER_SECOND
         # Whether the writers may write.
         self._writing = not self._snapshot
@@ -196,8 +198,9 @@ class Round:
                     **self._program.mixture, messages=self._program.source.get("messages", False)
                 ),
             )
-            await workload.create()
-            await self._prepare()
+            with self._outcome.timed("tables"):
+                await workload.create()
+                await self._prepare()
             watching = [asyncio.create_task(self._reported(self._poll()))]
             watching += [
                 asyncio.create_task(watch.follow())
@@ -221,9 +224,11 @@ class Round:
                         if not number and "older copy" in self._program.aftermath:
                             await Aftermath.copy(self._folder)
                     workload.limit = self._program.limit
-                    caught_up = await self._catch_up(workload, watching)
+                    with self._outcome.timed("the consumers catch up"):
+                        caught_up = await self._catch_up(workload, watching)
                 if self._mirror is not None and caught_up:
-                    await self._mirror.finish()
+                    with self._outcome.timed("the mirror catches up"):
+                        await self._mirror.finish()
             finally:
                 await cancel_and_wait(*watching)
             if caught_up:
@@ -236,10 +241,12 @@ class Round:
                     self._mirror,
                     self._outcome,
                 )
-                await judge.judge(await workload.finish(promoted=self._program.promotes))
+                with self._outcome.timed("judgement"):
+                    await judge.judge(await workload.finish(promoted=self._program.promotes))
                 self._outcome.violations += self._cluster.executed(self._slot)
                 if self._program.aftermath and not self._outcome.violations:
-                    await self._aftermath(workload)
+                    with self._outcome.timed("aftermath"):
+                        await self._aftermath(workload)
         self._receiver.listener.close()
         self._receiver.listener.cancel()
         await self._receiver.listener.closed()
@@ -268,7 +275,7 @@ class Round:
 
     async def _rename_column(self, way: str) -> None:
         """Rename a masked column, see ``renamed``."""
-        (self._folder / "told.json").unlink(missing_ok=True)
+        self._forget_told()
         renamed = RenamedColumn(
             self._dsn,
             [self._watches[name] for name, sink in self._program.sinks.items() if masks_notes(sink)],
@@ -329,7 +336,8 @@ class Round:
             for connection in self._connections.values():
                 connection.terminate()
             if not self._program.standby:
-                await self._drop()
+                with self._outcome.timed("databases are dropped"):
+                    await self._drop()
 
     async def _drop(self) -> None:
         await self._starter.free()
@@ -456,43 +464,58 @@ class Round:
         self._writing = True
         workload.resume()
 
+    def _forget_told(self) -> None:
+        (self._folder / "told.json").unlink(missing_ok=True)
+        self._last_told = {}
+
     def _told(self) -> dict[str, Any]:
         """Return the state that the process reports."""
         try:
-            told: dict[str, Any] = json.loads((self._folder / "told.json").read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return told
+            self._last_told = json.loads((self._folder / "told.json").read_text())
+        except FileNotFoundError:
+            self._last_told = {}
+        except ValueError:
+            pass  # it is being written; without the state before, each such moment would look like progress
+        return self._last_told
 
     async def _live(self, run: Run) -> None:
         """Run the process once, with its faults."""
         fired = self._folder / "fired"
         before = fired.stat().st_size if fired.exists() else 0
-        (self._folder / "told.json").unlink(missing_ok=True)
-        process = await self._start(run)
+        self._forget_told()
+        timed = self._outcome.timed
+        with timed("life: the slot is free"):
+            process = await self._start(run)
         # Programs that lock tables during the snapshot do so once the writers may write.
         early = self._program.mixture.get("early") and run is self._program.runs[0]
         awaited, seconds = ("stays", _STAYS) if early else ("started", _STARTED)
         deadline = time.monotonic() + seconds
-        while run.waits and process.returncode is None and time.monotonic() < deadline:
-            if self._told().get(awaited):
-                break
-            await asyncio.sleep(0.02)
+        with timed("life: the stream starts"):
+            while run.waits and process.returncode is None and time.monotonic() < deadline:
+                if self._told().get(awaited):
+                    break
+                await asyncio.sleep(0.02)
         if early:
-            await self._require_progress(process)
+            with timed("life: the snapshot"):
+                await self._require_progress(process)
         striking = asyncio.create_task(self._strike_all(run, process))
         ended = asyncio.create_task(process.wait())
-        await asyncio.wait({ended}, timeout=run.seconds)
-        await striking
-        if not ended.done():
-            await self._end(run, process, ended)
-        process.ask_to_stop()
-        code = await ended
+        with timed("life: faults"):
+            await asyncio.wait({ended}, timeout=run.seconds)
+        with timed("life: more faults"):
+            kinds = await striking
+        with timed("life: end"):
+            if not ended.done():
+                await self._end(run, process, ended)
+            process.ask_to_stop()
+            code = await ended
         struck = fired.read_text()[before:].splitlines() if fired.exists() else []
         self._outcome.faults.update(struck)
-        self._ends.note(code, struck, fenced=any(kind == SECOND for kind, *_ in run.strikes))
-        await self._note_restart()
-        await self._verify_journal()
+        self._ends.note(code, struck, fenced=SECOND in kinds)
+        with timed("life: logs are read"):
+            await self._note_restart()
+        with timed("life: the journal is verified"):
+            await self._verify_journal()
 
     async def _start(self, run: Run) -> Process:
         """Start the process. What its predecessor had sent to a broker may have arrived since the predecessor ended."""
@@ -556,11 +579,25 @@ class Round:
             self._outcome.violations.append("the process does not stop when it is asked to")
             process.kill()
 
-    async def _strike_all(self, run: Run, process: Process) -> None:
-        for kind, after, size in run.strikes:
-            await asyncio.sleep(after)
-            with contextlib.suppress(*UNAVAILABLE, ProcessLookupError):
+    async def _strike_all(self, run: Run, process: Process) -> set[str]:
+        """Strike while the process runs, and return the kinds of faults.
+
+        The next process gets the faults that are left, because a fault that strikes nobody is none.
+        """
+        struck: set[str] = set()
+        if run == QUIET:
+            return struck
+        strikes, self._left = [*self._left, *run.strikes], []
+        for kind, after, size in strikes:
+            if process.returncode is None:
+                await asyncio.sleep(after)
+            if process.returncode is not None and kind not in OF_SERVERS:
+                self._left.append((kind, after, size))
+                continue
+            struck.add(kind)
+            with contextlib.suppress(*UNAVAILABLE, ProcessLookupError), self._outcome.timed(f"fault: {kind}"):
                 await self._striker.strike(kind, size, process)
+        return struck
 
     async def _catch_up(self, workload: Workload, watching: list[asyncio.Task[None]]) -> bool:
         """Run the process without faults until everything is delivered."""
@@ -613,7 +650,7 @@ class Round:
 
     async def _read_tables(self, process: Process) -> None:
         """Wait until all snapshots that were begun are complete."""
-        (self._folder / "told.json").unlink(missing_ok=True)
+        self._forget_told()
         while process.returncode is None and not self._program.pipeline.get("connect"):
             if told := self._told():
                 states = told["tables"]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -140,16 +140,17 @@ def run(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"aiorepl-chaos-{program.seed}-"))
     (folder / "program.json").write_text(program.to_json())
+    began = time.monotonic()
     with (
         servers.cluster(program) as cluster,
         servers.target(program) as target,
         servers.layer(program) as layer,
     ):
+        reached = servers.brokers(program)
         outcome = asyncio.run(
-            Round(
-                program, cluster, target, layer, servers.brokers(program), processes, folder, sabotage
-            ).run()
+            Round(program, cluster, target, layer, reached, processes, folder, sabotage).run()
         )
+    outcome.spent["servers: start and stop"] = time.monotonic() - began - outcome.seconds
     if outcome.violations and keep:
         sys.stdout.write(f"seed {program.seed}: the files are in {folder}\n")
     else:
@@ -212,6 +213,7 @@ def main() -> int:
     options = _options()
     # Otherwise SIGTERM would leave the servers and processes of a program.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, _show_tasks)
     # These servers have no TLS, and asking for it takes a third of a connection's time.
     os.environ.setdefault("PGSSLMODE", "disable")
     report = Report()
@@ -241,6 +243,17 @@ def main() -> int:
                 options.report.write_text(report.text())
     _say(report.summary)
     return 1 if report.violations else 0
+
+
+def _show_tasks(*_: object) -> None:
+    """Show what a program that seems to hang waits for: ``kill -USR1``."""
+    with suppress(RuntimeError):  # between two programs
+        for task in asyncio.all_tasks():
+            lines, awaited = [f"{task.get_name()}:"], task.get_coro()
+            while (frame := getattr(awaited, "cr_frame", None)) is not None:
+                lines.append(f"  {frame.f_code.co_qualname}, {frame.f_code.co_filename}:{frame.f_lineno}")
+                awaited = awaited.cr_await
+            sys.stderr.write("\n".join([*lines, f"  {awaited!r}", ""]))
 
 
 def _options() -> argparse.Namespace:
