@@ -132,3 +132,20 @@ async def test_a_copy_leaves_no_lock(published, tmp_path):
             await proxy.lost.wait()
             await until(lambda: rows(sink.changes), lambda found: len(found) == 5000)
             await until(lambda: published.connection.fetch(HOLDERS), lambda found: not found, seconds=60)
+
+
+async def test_a_copy_beside_the_stream_leaves_no_lock(published, tmp_path):
+    """The same for a table that is read while the stream runs."""
+    await published.execute(
+        "INSERT INTO items SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 5000) i"
+    )
+    sink = MemorySink()
+    async with DroppingProxy(published.dsn, "down", md5(b"2000").hexdigest().encode()) as proxy:
+        pipeline = Pipeline(
+            published.source(proxy.dsn), [sink], reconnect=QUICK, retry=QUICK, state_dir=tmp_path
+        )
+        async with pipeline:
+            await pipeline.snapshots.add("public.items")
+            await proxy.lost.wait()
+            await until(lambda: rows(sink.changes), lambda found: len(found) == 5000)
+            await until(lambda: published.connection.fetch(HOLDERS), lambda found: not found, seconds=60)
