@@ -33,7 +33,8 @@ def load(name: str) -> Callable[..., Sink | SyncSink]:
         ours = point.dist is not None and point.dist.name == "aiorepl"
         needed = f"'aiorepl[{name}]'" if ours else error.name
         remedy = f": pip install {needed}" if needed else ""
-        raise ConfigurationError(f"needs {error.name or 'a package'}{remedy} ({error})") from error
+        detail = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise ConfigurationError(f"needs {error.name or 'a package'}{remedy}{detail}") from error
     if not (isinstance(found, type) and issubclass(found, (Sink, SyncSink))):
         raise ConfigurationError(
             f"entry point {name!r} is {point.value}, which is not a subclass of aiorepl.Sink or aiorepl.SyncSink"

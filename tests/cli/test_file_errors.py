@@ -148,7 +148,7 @@ def command(capsys, *arguments):
                 "sinks[2].type: no sink 'json' is installed; did you mean jsonl?",
                 "sinks[3].type: no sink 'zzz' is installed; use one of broken, jsonl",
                 "sinks[4].type: must be a string",
-                "sinks[5].type: needs no_such_module: pip install no_such_module (No module named 'no_such_module')",
+                "sinks[5].type: needs no_such_module: pip install no_such_module",
             ],
         ),
         (

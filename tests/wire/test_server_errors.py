@@ -168,7 +168,7 @@ USABLE = {
         ({"synchronized": "true"}, "is being synchronized from the primary on this standby"),
         (
             {"active": "true", "active_pid": "7"},
-            "is in use by process 7 on the server: stop that consumer, take over from it (wait_for_slot = true)",
+            "is in use by process 7 on the server: stop that consumer, use a slot of your own, or let a pipeline wait for it (wait_for_slot = true)",
         ),
         ({"temporary": "true"}, "is temporary and belongs to another session: use another name"),
     ],

@@ -75,8 +75,8 @@ def require_own(slot: Slot, source: Source, database: str) -> None:
         )
     if slot.active:
         raise SlotError(
-            f"slot {slot.name!r} is in use by process {slot.active_pid} on the server: stop that consumer, take over "
-            "from it (wait_for_slot = true), or use a slot of your own",
+            f"slot {slot.name!r} is in use by process {slot.active_pid} on the server: stop that consumer, use a slot "
+            "of your own, or let a pipeline wait for it (wait_for_slot = true)",
             busy=True,
         )
     if slot.temporary and not source.temporary:
