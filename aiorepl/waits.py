@@ -1,4 +1,4 @@
-"""Tells what something waits for on a server, as long as it waits: in the log, and in a status."""
+"""Reports which sessions of a server a call waits for, while it waits: in the log, and in a status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSION: Final = (
     "a.pid, a.usename::text AS role, a.application_name AS application, a.state, "
     "pg_catalog.substring(a.query, '^\\s*(\\w+)') AS command"
 )
-"""The columns of ``session``, of pg_stat_activity as ``a``. Of a command only the first word, because the rest may quote rows."""
+"""The columns that ``session`` needs, from pg_stat_activity as ``a``. ``command`` is only the first word of the query: the rest may quote rows."""
 
 
 @contextlib.contextmanager
@@ -27,13 +27,13 @@ def telling(
     first: float,
     seconds: float,
 ) -> Iterator[None]:
-    """While the block waits, find out for what, and tell it.
+    """Report the reason for which the block waits, as long as it runs.
 
-    :param look: returns what the block waits for; ``None`` if it waits for nothing. Its errors do not matter.
-    :param tell: called with each result, and at last with ``None``.
-    :param name: of the task.
-    :param first: seconds until the first look.
-    :param seconds: between two looks.
+    :param look: returns the reason; ``None`` if the block does not wait. Errors of the server or the connection are ignored.
+    :param tell: called with each result of ``look``, and with ``None`` at the end.
+    :param name: the name of the task that calls ``look``.
+    :param first: seconds until the first call of ``look``.
+    :param seconds: seconds between two calls of ``look``.
     """
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[None]] = []

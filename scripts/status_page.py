@@ -119,7 +119,7 @@ async def take(server: Server, folder: Path, journal: Path, seconds: float) -> N
         await connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         await connection.close()
         for page in pages.values():
-            await page.locator("#lag .mark.reconnect").wait_for(state="attached")
+            await page.locator("#lag .mark.reconnect").wait_for(state="attached", timeout=120_000)
         await asyncio.sleep(seconds / 2)
         for name, page in pages.items():
             await page.screenshot(path=f"{folder}/status-{name}.png", full_page=name == "phone")

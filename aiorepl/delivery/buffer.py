@@ -208,7 +208,7 @@ class Cursor:
 
     @property
     def blocks_writer(self) -> bool:
-        """Whether the writer waits for room although this reader has taken every slice: it must release slices."""
+        """Whether the writer waits for room although this reader has taken every slice, so that only ``release`` makes room."""
         return not self._state.has_room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:

@@ -1,9 +1,9 @@
 """The contents of a journal's small files. Pure.
 
 ``journal.json`` (Identity) is written when a journal is first opened for writing and never changes once the journal has
-content. ``position.json`` (JournalState) is the only commit point: what it does not name does not exist. It is replaced whenever
-something becomes durable: segments, a prepared transaction or its outcome, or the end of WAL without published changes,
-which is confirmed to the slot as well. ``start.json`` (Start) is where retention has moved the journal's start.
+content. ``position.json`` (JournalState) is the only commit point: readers ignore every file that it does not name. It is
+replaced whenever segments, a prepared transaction or an outcome become durable, and when the slot confirms WAL without
+published changes. ``start.json`` (Start) has the journal's start, which retention moves.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from aiorepl.migration.server import PREPARE, Key, Rows, Server
 from aiorepl.migration.table_sql import FirstKeys
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 
-# About as many rows are in memory at once while rows are compared one by one.
+# The number of rows, approximately, that are in memory at once while rows are compared one by one.
 _ROWS: Final = 500_000
 _SHOWN: Final = 10
 

@@ -28,5 +28,5 @@ _UNCERTAIN: Final = "partition {0} has another file: it was truncated, and the s
 
 
 def text_of(found: Difference) -> str:
-    """Say what has changed."""
+    """Return the change of a publication as a sentence."""
     return (_TEXTS[found.what] if found.certain else _UNCERTAIN).format(found)

@@ -30,7 +30,7 @@ from aiorepl.values.types import TypeInfo
 
 
 class Table:
-    """A table under its current description. ``stream.table`` returns one, and another one after DDL."""
+    """A table under its current description. After DDL, ``stream.table`` returns a new one."""
 
     def __init__(self, oid: int, namespace: str, name: str, columns: int) -> None:
         self.oid = oid

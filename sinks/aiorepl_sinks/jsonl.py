@@ -68,7 +68,7 @@ class JsonLinesSink(Sink):
         self._written = 0
         # Whether the file ends with a whole transaction.
         self._complete = True
-        # The thread of a cancelled call continues; the next call waits for it if it has begun.
+        # A cancelled call leaves its thread running. The thread of the next call waits for that thread's lock.
         self._lock = threading.RLock()
         self._closed = False
 

@@ -101,8 +101,8 @@ class FreshTransaction:
         return rows
 
     async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
-        # The catalog's functions lock the table, too. If another transaction waits to alter the table, they would wait behind it,
-        # and so for the end of this transaction.
+        # The catalog's functions lock the table, too. If another transaction waits to alter the table, the functions would wait
+        # for that transaction, which waits for the end of this one: hence a short timeout.
         try:
             async with self._control.transaction():
                 await self._control.execute(_SHORT_LOCK_TIMEOUT)

@@ -76,7 +76,7 @@ class Snapshots:
             await self._queue.write(lambda ledger: replace(ledger, paused=True))
 
     async def resume(self) -> None:
-        """Go on after ``pause``.
+        """Resume reading after ``pause``.
 
         :raises PermanentError: the ledger cannot be written; a restart pauses again.
         """

@@ -90,7 +90,7 @@ class TableProgress:
     status: Status = "reading"
     error: str | None = None
     replaces: bool = False
-    # The table in the ledger's file, once it was written: a write encodes only the tables that changed.
+    # The cached result of ``encoded``, so that a write of the ledger encodes only the tables that changed.
     _encoded: orjson.Fragment | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:

@@ -261,10 +261,10 @@ class _Timeline:
         return pa.concat_tables([_ended(rows.filter(pc.invert(self._deleted)), truncates), closing])
 
     def _whole(self, *, deletes: bool) -> tuple[dict[str, pa.Array], dict[str, pa.Array], pa.Array]:
-        """Find the values of the columns of which a value was not sent.
+        """Fill the columns that lack values: take each value from the latest earlier change of the key that has it.
 
-        :returns: by column, the values; by column, whether a row keeps the target's value; and for each row the number of a
-            row with the key under which the target has the values, or null for the row's own key.
+        :returns: three parts. The values of each column. For each column, the mask of the rows that keep the target's value.
+            For each row, the number of a row with the key under which the target stores it; null: the row's own key.
         """
         rows = self._rows
         lacking = _lacking(rows)

@@ -49,7 +49,7 @@ def read(store: Store, file: File, table: object = "the table") -> bytes:
         try:
             return parquet.read(store, file)
         except DamagedJournal:
-            # Another error, because the journal is whole, and the batch can be staged again.
+            # DamagedJournal would be wrong: the journal is whole, and the batch can be staged again.
             raise JournalError(
                 f"a staged file of {table} was lost: {file.name} in {store.url} is missing or damaged. {_AGAIN}"
             ) from None

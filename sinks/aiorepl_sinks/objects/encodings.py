@@ -23,7 +23,7 @@ with contextlib.suppress(ImportError):  # the parquet extra does not install it
 
 _CODECS: Final = ("none", "gzip", "zstd", "snappy", "lz4", "brotli")
 _MIN_ROW_GROUP_BYTES: Final = 1024 * 1024
-# A column whose dictionary would be larger has none: it would cost memory and time, and hardly ever save space.
+# The largest dictionary of a column. Larger dictionaries cost memory and time, and hardly ever save space.
 _DICTIONARY_BYTES: Final = 16 * 1024
 # Smaller than Arrow's default, 1 MiB: one page of each column is in memory, both plain and compressed.
 _PAGE_BYTES: Final = 128 * 1024

@@ -17,7 +17,7 @@ from aiorepl_sinks.postgres.identifiers import quoted
 _CATALOG: Final = "pg_catalog"
 _FAMILIES: Final = (("int2", "int4", "int8"), ("float4", "float8"))
 _TIMES: Final = ("time", "timetz", "timestamp", "timestamptz")
-# By type of the target: the source's types whose values it accepts, and rounds or cuts.
+# For each type of the target: the types of the source whose values PostgreSQL rounds or cuts without an error.
 _ROUNDED: Final[Mapping[str, tuple[str, ...]]] = {
     "numeric": ("float4", "float8"),
     "float4": ("float8", "numeric", "int4", "int8"),
