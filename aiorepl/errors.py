@@ -105,7 +105,7 @@ class AioreplError(Exception):
 
 
 class ConfigurationError(AioreplError):
-    """An option, or a combination of options, that cannot work. Raised before anything runs; change what the text names."""
+    """An option, or a combination of options, cannot work. Raised before anything runs; the text names the option to change."""
 
     exit_code = 2
 

@@ -10,7 +10,7 @@ import sys
 def replace_closed() -> None:
     """Put /dev/null in the place of closed standard streams.
 
-    Otherwise the next file or socket that is opened would get the stream's number, and receive what is written to the stream.
+    Otherwise the next file or socket would get the stream's number, and output to the stream would be written into it.
     Writing to a closed standard output stays an error, because output would be lost. Standard error is dropped.
     """
     for number, name, flags in (

@@ -53,5 +53,5 @@ class Notices:
             self.settled()
 
     def rewind(self) -> None:
-        """Record that the sink has lost what was not durable."""
+        """Record that the sink has lost the changes that were not durable."""
         self._written = 0

@@ -32,7 +32,7 @@ _CONCURRENT_READS: Final = 16
 def read_history(store: Store) -> tuple[History, str] | None:
     """Read ``history.json`` and its version; ``None`` if there is no history.
 
-    :raises JournalError: it is damaged, or cannot be read.
+    :raises JournalError: the file is damaged, or cannot be read.
     """
     with accessing(store):
         try:
@@ -79,7 +79,7 @@ def read_table(store: Store, entry: TableEntry) -> TableFiles:
     """Read the current list of a table's files.
 
     :raises FileNotFoundError: a newer list has replaced it: read ``history.json`` again.
-    :raises JournalError: it is damaged.
+    :raises JournalError: the list is damaged.
     """
     found = load_table(store.read(entry.name), f"{entry.name} in {store.url}")
     if found.table != entry.table:
@@ -137,7 +137,7 @@ def write_sealed(store: Store, folder: str, files: tuple[File, ...], epoch: int,
 def read_sealed(store: Store, name: str) -> tuple[File, ...]:
     """Read a list of older files.
 
-    :raises JournalError: it is damaged, or cannot be read.
+    :raises JournalError: the list is damaged, or cannot be read.
     """
     with accessing(store):
         data = store.read(name)

@@ -47,7 +47,7 @@ def protect(store: Store, cursors: Cursors, source: Position) -> None:
 def compacted(store: Store, cursors: Cursors) -> LSN:
     """Return the position of the cursor; 0 if there is none.
 
-    :raises JournalError: it is damaged, or cannot be read.
+    :raises JournalError: the cursor is damaged, or cannot be read.
     """
     with accessing(store):
         cursor = cursors.read(CURSOR)
@@ -71,7 +71,7 @@ def require_newest(store: Store, end: LSN, cursor: LSN) -> None:
 def moved(store: Store, cursors: Cursors, end: Position) -> None:
     """Move the cursor to the end of the history.
 
-    :raises JournalError: it is damaged, or cannot be written.
+    :raises JournalError: the cursor is damaged, or cannot be written.
     """
     with accessing(store):
         cursors.advance(CURSOR, end, query=_QUERY)

@@ -60,7 +60,7 @@ def inspect(store: Store) -> HistoryInspection | None:
     """Summarize the history of a journal; ``None`` if there is none.
 
     :param store: the journal.
-    :raises JournalError: it is damaged, or cannot be read.
+    :raises JournalError: the history is damaged, or cannot be read.
     """
     within = store.within(FOLDER)
     found = read_tables(within, None)

@@ -224,7 +224,7 @@ def load_history(data: bytes, location: str) -> History:
     """Parse the output of ``dump_history``.
 
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: the data is damaged, or has another format.
     """
     return unseal(data, location, _history, remedy=_REMEDY)
 
@@ -297,7 +297,7 @@ def load_table(data: bytes, location: str) -> TableFiles:
     """Parse the output of ``dump_table``.
 
     :param location: the file, for errors.
-    :raises JournalError: it is damaged, or has another format.
+    :raises JournalError: the data is damaged, or has another format.
     """
     return unseal(data, location, _table, remedy=_REMEDY)
 

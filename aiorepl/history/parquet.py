@@ -19,7 +19,7 @@ REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """The size of a row group in memory. A reader reads or skips a whole row group, compressed a few MiB."""
 _BUFFER_BYTES: Final = 256 * 1024
-# A column whose dictionary would be larger has none: it would cost time, and hardly ever save space.
+# The largest dictionary of a column. Larger dictionaries cost time, and hardly ever save space.
 _DICTIONARY_BYTES: Final = 64 * 1024
 _ORDER: Final = ("_commit_lsn", "_ordinal")
 
@@ -77,8 +77,8 @@ def write(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.Recor
 def read(store: Store, file: File) -> bytes:
     """Read and verify a file.
 
-    :raises DamagedJournal: it is missing, or not the file that was written.
-    :raises OSError: it cannot be read.
+    :raises DamagedJournal: the file is missing, or has other contents than were written.
+    :raises OSError: the file cannot be read.
     """
     try:
         data = store.read(file.name)

@@ -142,8 +142,8 @@ def read_file(url: Location | Store, file: HistoryFile) -> bytes:
     """Read a file of the history and verify its checksum.
 
     :param url: the journal.
-    :raises DamagedJournal: it is missing, or not the file that was written.
-    :raises JournalError: it cannot be read.
+    :raises DamagedJournal: the file is missing, or has other contents than were written.
+    :raises JournalError: the file cannot be read.
     """
     store = open_history(url)
     with accessing(store):

@@ -111,7 +111,7 @@ def _files(store: Store, entry: TableEntry) -> list[tuple[File, Version]]:
 def _verify(store: Store, file: File, version: Version) -> None:
     """Read a whole file.
 
-    :raises JournalError: it is damaged or missing.
+    :raises JournalError: the file is damaged or missing.
     """
     with accessing(store):
         data = read(store, file)

@@ -65,7 +65,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where retention has moved the start of a journal. It never moves back.
+    """The start of a journal, as retention has moved it. The start never moves back.
 
     :param journal: the identity's random text.
     :param lsn: the end of the last segment that readers may no longer use.

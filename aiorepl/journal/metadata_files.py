@@ -96,7 +96,7 @@ class MetadataFiles:
         return self._parsed(data)
 
     def versioned_state(self) -> tuple[JournalState | None, str | None]:
-        """As ``state``, with the file's version."""
+        """Read ``position.json`` as ``state`` does, with the file's version."""
         with reading(self._store):
             try:
                 data, version = self._store.load(POSITION)

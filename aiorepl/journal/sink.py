@@ -104,7 +104,7 @@ class JournalSink(Sink):
             await to_thread.run_sync(self._writer.flush)
 
     async def close(self) -> None:
-        """Release the journal, and discard what was not flushed: the server sends it again."""
+        """Release the journal, and discard the changes that were not flushed; the server sends them again."""
         # Release the lock even if the call is cancelled before the thread begins.
         with self._errors("close"):
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._writer.close))

@@ -179,7 +179,7 @@ class JournalWriter:
                 self._seal()
 
     def close(self) -> None:
-        """Discard what was not flushed, and release the lock. No call may follow."""
+        """Discard the changes that were not flushed, and release the lock. No call may follow."""
         with self._lock:
             self._closed = True
             try:

@@ -106,7 +106,7 @@ class JournaledFanOut(FanOut):
         self._unopened = set(sinks)
         self._all_opened = asyncio.Event()
         self._preflight: PreflightResult | None = None
-        # Where the journal begins, and its end at this start.
+        # The first LSN of the journal, and its end at this start.
         self._journal_start = LSN(0)
         self._journal_end = LSN(0)
         # Set once nothing more will be appended to the journal.

@@ -76,14 +76,14 @@ class PipelineOptions:
 
     @property
     def folder(self) -> Location | Store | None:
-        """Where the pipeline stores what a restart must not forget: the journal, or a folder."""
+        """The journal or folder that keeps the pipeline's state across restarts."""
         return self.journal or self.reading.state or self.state_dir
 
     def require_compatible(self, deliveries: Mapping[str, ResolvedDelivery], *, resyncs: bool) -> None:
         """Check the options against those of the sinks.
 
         :param resyncs: whether a lost connection leaves a gap in the stream.
-        :raises ConfigurationError: a delivery needs what the pipeline does not do.
+        :raises ConfigurationError: a delivery needs something that the pipeline is not configured for.
         """
         if not deliveries and self.journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")

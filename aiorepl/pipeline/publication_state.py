@@ -1,4 +1,4 @@
-"""Stores what the watch on the publications knows: the last picture, and the changes that sinks have not received."""
+"""Stores the state of the watch on the publications: the last picture, and the changes that sinks have not received."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PublicationState:
         :param source: the cluster and database, whose oids the picture has.
         :param publications: the names of the publications, which the picture must have been made of.
         :param fresh: whether the slot is new, so that earlier pictures have no meaning.
-        :raises JournalError: it is damaged, or cannot be read. The next write replaces a damaged file.
+        :raises JournalError: the file is damaged, or cannot be read. The next write replaces a damaged file.
         """
         self._source = f"{source}/{sorted(publications)}"
         document = self._document

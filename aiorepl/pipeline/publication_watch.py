@@ -1,4 +1,4 @@
-"""Watches the publications of a pipeline: says what the stream does not have, tells sinks that ask, and reads tables again.
+"""Watches the publications of a pipeline. Logs the rows that the stream lacks, notifies sinks that ask, and reads tables again.
 
 A change is reported before it is remembered, so it is reported again if the process ends in between, and never lost. A pipeline does
 not depend on its watch: an error is logged, and the stream continues.
@@ -46,7 +46,7 @@ class PublicationWatch:
     """Looks at the catalog at the start, at each interval, and when the stream describes a table. Never fails.
 
     :param deliveries: the deliveries by sink name.
-    :param state: what the last process has noticed.
+    :param state: the picture and the changes that the last process stored.
     :param snapshots: reads tables while the stream runs.
     :param counts: tells when a table is described, and has the truncates of the stream.
     :param received: returns how far the server has sent the stream.

@@ -150,7 +150,7 @@ class SelectionState:
         return self._stored.writes.get(sink, 0)
 
     def _require_newest(self, cursors: Mapping[str, Cursor], document: Document[_Memories]) -> None:
-        """Check that the file is not older than the sinks' cursors, because an older copy does not know what was hidden since.
+        """Check that the file is not older than the sinks' cursors: an older copy lacks the tables and columns that were hidden since.
 
         Each sink has a number of its own. One number for all would grow again while only other sinks run, and then prove nothing.
 

@@ -71,7 +71,7 @@ class RateLimit:
         self._free_at = 0.0
 
     async def wait(self, rows: int) -> None:
-        """Wait until the limit permits so many more rows."""
+        """Wait until the limit permits ``rows`` more rows."""
         if self._rows_per_second is None:
             return
         now = asyncio.get_running_loop().time()

@@ -194,7 +194,7 @@ class SnapshotPlan:
 
 
 def block_ranges(blocks: int, blocks_per_chunk: int) -> tuple[BlockRange, ...]:
-    """Cut a table of so many blocks; the last range has no end."""
+    """Cut a table of ``blocks`` blocks; the last range has no end."""
     starts = range(0, max(blocks, 1), blocks_per_chunk)
     return tuple(
         BlockRange(start, None if start + blocks_per_chunk >= blocks else start + blocks_per_chunk)

@@ -151,7 +151,7 @@ class Continuity:
         return self._open
 
     def since(self, after: LSN) -> LSN:
-        """Where the server has to start sending for a consumer at ``after``, so that open claims can be compared."""
+        """Return the LSN at which the server has to start for a consumer at ``after``, so that open claims can be compared."""
         lasts = (claim.position.last for claim in self._open)
         return min([after, *(last.commit_lsn for last in lasts if last is not None)])
 

@@ -1,7 +1,7 @@
 """Reads a table at one point of the stream, after a truncate of it.
 
-So a table without a key is read, because its rows cannot be compared with those of the stream, and a table that the sinks have rows
-of that it no longer has.
+Two kinds of tables are read in this way: tables without a key, because their rows cannot be compared with the rows of the stream,
+and tables of which the sinks may have rows that no longer exist.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ async def look_up(
 async def unpublished(
     connection: Any, publications: tuple[str, ...], names: Sequence[Name]
 ) -> dict[Name, ConfigurationError]:
-    """Say for names without a published table what is wrong with each.
+    """Return, for each name without a published table, an error that gives the reason.
 
     :param connection: an asyncpg connection.
     :raises asyncpg.PostgresError: the server failed.

@@ -101,7 +101,7 @@ class ChunkRows:
 class _SpooledRows(LazyChanges):
     """Rows that are read from the spool each time they are iterated.
 
-    :param skip: leave out so many at the beginning.
+    :param skip: the number of rows to leave out at the beginning.
     """
 
     __slots__ = ("_count", "_extent", "_kinds", "_layout", "_ordinal", "_skip", "_transaction")

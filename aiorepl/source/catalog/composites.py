@@ -144,7 +144,7 @@ class CompositeAttributes:
         xid: int,
         known: Mapping[int, Attribute],
     ) -> bool:
-        """Whether every value with as many attributes as the type has now was written after the last alteration."""
+        """Whether no value that is older than the last alteration has the type's present number of attributes."""
         own = [each for each in live if each in pending and each.xid == xid]
         if not own:
             return True

@@ -103,7 +103,7 @@ class _Altered:
             return True
         if self.before is not None or is_before:
             return False
-        # Of the transactions that had begun before the look-up, any may have overlapped the alteration.
+        # Any transaction that had begun before the look-up may have overlapped the alteration.
         overlaps = known.only_grew and precedes(transaction.xid, self.now.xmax)
         return overlaps or known.altered_since(transaction.xid)
 

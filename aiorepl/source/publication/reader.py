@@ -20,7 +20,7 @@ _LATE_SECONDS: Final = 1.0
 
 
 class Comparison:
-    """Two pictures, and what the catalog has about the tables in which they differ.
+    """Two pictures, and the catalog's details of the tables that differ.
 
     :ivar now: the later picture; equal to the earlier one, except for its LSN and time, if nothing has changed.
     """

@@ -109,7 +109,7 @@ async def is_logged(source: Source, commit: Commit, started: str | None) -> bool
 
 
 async def _is_recorded(connection: Any, commit: Commit, started: str) -> bool | None:
-    """As ``is_logged``, by the record of the commit."""
+    """Whether the WAL has the record of the commit; ``None`` if pg_walinspect is not installed, or may not be used."""
     schema = await connection.fetchval(_FUNCTION)
     if schema is None:
         return None

@@ -1,4 +1,4 @@
-"""Tells what the creation of a slot waits for: the transactions that were in progress when it began, prepared ones too."""
+"""Reports the transactions that the creation of a slot waits for: all that were in progress when it began, also prepared ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The key columns of data files, kept in memory: a batch of few changes finds its rows without reading whole columns again.
 
-A data file never changes, so what was read of it stays true. Nothing is kept of a file that is searched only once. The driver's
-memory for this is bounded: files that do not fit are read for each batch.
+A data file never changes, so its columns can be kept. The columns of a file that is searched only once are not kept. The memory
+for columns is bounded: files that do not fit are read for each batch.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class StateFile:
     def load(self) -> State | None:
         """Read the state; ``None`` if the target is new.
 
-        :raises JournalError: it is damaged, or cannot be read.
+        :raises JournalError: the file is damaged, or cannot be read.
         """
         return self._document.load()
 

@@ -39,7 +39,7 @@ MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 )
-# Over all publications of a table: it is enough if one of them publishes deletes.
+# Deletes of a table are published if one of its publications publishes them.
 _DELETES: Final = """
 SELECT bool_or(p.pubdelete) AND bool_or(p.pubtruncate) FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname

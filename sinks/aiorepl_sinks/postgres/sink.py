@@ -48,7 +48,7 @@ class PostgresSink(Sink):
         ``"strict"``: stop at the first row that differs from the source's.
     :param transactions: ``"batch"`` (default): apply a batch in one transaction. ``"source"``: apply each of the source's
         transactions in its own.
-    :param two_phase: prepare on the target what is prepared on the source, and commit or roll it back when the source does.
+    :param two_phase: prepare transactions on the target when the source prepares them, and commit or roll them back when the source does.
         It takes effect if all sinks of the pipeline support it and the source has ``two_phase``.
     :param replica: set ``session_replication_role = replica``, so that triggers and foreign keys of the target do not fire.
         Needs a superuser, or GRANT SET ON PARAMETER.
