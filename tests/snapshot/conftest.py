@@ -38,12 +38,13 @@ class Loaded:
         meanwhile: str | None = None,
         before: Callable[[], Awaitable[Any]] | None = None,
         during: Callable[[], Awaitable[Any]] | None = None,
+        delivering: Callable[[], Awaitable[Any]] | None = None,
         options: SnapshotOptions | None = None,
         binary: bool = False,
         **how: Any,
     ) -> list[Any]:
         """The slices of a load under a slot's snapshot; ``meanwhile`` is run once the slot is there, ``during`` when the
-        load has begun and no table is read yet.
+        load has begun and no table is read yet, and ``delivering`` before each delivery.
         """
         exporter = await ReplicationConnection.open(self.reader)
         slices: list[Any] = []
@@ -51,6 +52,8 @@ class Loaded:
         load: InitialSnapshot | None = None
 
         async def emit(parts):
+            if delivering is not None:
+                await delivering()
             slices.extend(parts)
 
         try:

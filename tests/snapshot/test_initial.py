@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiorepl import LSN
+from aiorepl import LSN, SnapshotOptions
+from tests.waiting import until
 
 AWKWARD = [
     "tab\there",
@@ -56,6 +57,20 @@ async def test_each_chunk_is_a_transaction_below_the_slot(loaded):
         for change in part.changes
     ]
     assert (None, loaded.consistent_point) == (end.transaction, end.end_lsn)
+
+
+async def test_a_table_that_is_read_ahead_has_a_rate(loaded):
+    """Its rows per second count from the beginning of its reading, although the table before it is still being delivered."""
+    await loaded.connection.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); "
+        "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1), (2)"
+    )
+
+    async def read_ahead():
+        await until(lambda: [each.rows for each in loaded.snapshot.counters.values()], [1, 2].__eq__)
+
+    await loaded.load(delivering=read_ahead, options=SnapshotOptions(connections=2))
+    assert all(each.statistics().rows_per_second > 0 for each in loaded.snapshot.counters.values())
 
 
 async def test_what_is_committed_after_the_slot_is_not_in_it(loaded):

@@ -57,7 +57,7 @@ function show(now) {
   $("tables").replaceChildren(
     ...(all && all.tables > 1 ? [line("all tables", (all.paused ? "paused" : left ? `${duration(left)} left` : `${number(all.ended)} of ${number(all.tables)} read`)
       + (all.again ? `, ${number(all.again)} again` : ""),
-      all.done, number(all.rows), "")] : []),
+      all.done, number(all.rows), "–")] : []),
     ...now.snapshots.map(table => line(table.name, `${table.state}${table.again ? " again" : ""}`, table.done,
       number(table.rows) + (table.estimated_rows > table.rows ? ` of about ${number(table.estimated_rows)}` : ""),
       number(Math.round(table.rows_per_second)))));

@@ -284,6 +284,8 @@ class InitialSnapshot:
                         raise SlotError("its reading broke off in the middle of a chunk")
                     await order.restart(number)
                     skip = 0
+                if counters.state == "queued":
+                    counters.begin(clock())
                 async with aclosing(reader.read(statement, len(described.kinds), skip)) as parts:
                     async for part in parts:
                         if counters.state != "failed":
