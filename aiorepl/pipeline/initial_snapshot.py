@@ -16,7 +16,7 @@ from typing import Any
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.pipeline.published import everything, truncation_of_all
+from aiorepl.pipeline.published import everything, everything_again, truncation_of_all
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
@@ -320,6 +320,11 @@ class InitialPhase:
         else:
             initial = ledger.initial
             self._truncate = initial is not None and initial.truncates and durable < initial.base
+            if self._truncate and not ledger.plan:
+                # A consumer may have been restored to before the truncate. It also lacks the chunks that are recorded as durable.
+                ledger = await everything_again(
+                    self._capture.source, ledger, lock_timeout=self.options.lock_timeout
+                )
             ledger = ledger.without_complete(readings).hand_over(durable).durable(durable).rewound(durable)
         if ledger != self._file.ledger or self._intended is not None:
             await persisted(partial(self._file.write, ledger))

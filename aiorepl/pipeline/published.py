@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import asyncpg
 
@@ -32,8 +33,18 @@ async def everything(
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
     ledger = initial_ledger(position, SnapshotPlan(()), position.lsn, truncates=truncates)
+    return await everything_again(source, ledger, lock_timeout=lock_timeout)
+
+
+async def everything_again(source: Source, ledger: ChunkLedger, *, lock_timeout: float | None) -> ChunkLedger:
+    """Return a ledger in which all tables are to be read again while the stream runs.
+
+    :param lock_timeout: as in ``everything``.
+    :raises SlotError, ConnectionFailed, ConnectionLost, ServerError: as ``everything``.
+    """
     tables = await _published(source, lock_timeout)
-    return ledger.with_tables([(table.oid, table.schema, table.name) for table in tables])
+    empty = replace(ledger, plan=SnapshotPlan(()), tables=())
+    return empty.with_tables([(table.oid, table.schema, table.name) for table in tables])
 
 
 async def truncation_of_all(source: Source, base: LSN) -> Slice:

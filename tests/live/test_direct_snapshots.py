@@ -373,6 +373,32 @@ async def test_a_restart_below_the_slot(filled, options, durable):
     assert READ[:known] == [row for row in rows(sink) if row[1] <= known]
 
 
+async def test_a_sink_that_is_restored_to_before_a_snapshot_again(filled, options):
+    """The sink gets the truncate again, and then all rows, also those that the sink had before."""
+    sink = MemorySink(keeps_position=True)
+    await Pipeline(filled.source(), {"sink": sink}, until="now", batches=SOON).run()
+    before = sink.position
+    await filled.connection.fetch("SELECT pg_drop_replication_slot($1)", filled.slot)
+    policy = {"batches": BatchPolicy(max_bytes=1, flush_bytes=1, flush_seconds=0.01)}
+    # The first start ends after some chunks, and the second one when it has left the others to the stream.
+    for durable, once in ((3, {"resnapshot": True}), (0, {})):
+        hang = Hang()
+        held = FaultySink(sink, flush=[*[None] * durable, hang])
+        pipeline = Pipeline(filled.source(), {"sink": held}, **options | policy | once)
+        work = asyncio.create_task(pipeline.run())
+        await hang.reached.wait()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        sink.crash()
+    assert before.lsn < sink.position.lsn
+
+    restored = MemorySink(keeps_position=True)
+    restored.position = before
+    async with Pipeline(filled.source(), {"sink": restored}, **options) as pipeline:
+        await pipeline.snapshots.completed()
+    assert [("truncate", None), *READ] == [_of(change) for change in restored.changes]
+
+
 @pytest.mark.parametrize("statement", ["ALTER TABLE later ADD COLUMN extra int DEFAULT 7", "TRUNCATE later"])
 @pytest.mark.parametrize("journal", [False, True], ids=["direct", "journal"])
 @pytest.mark.parametrize("connections", [1, 3])
