@@ -105,7 +105,7 @@ class AioreplError(Exception):
 
 
 class ConfigurationError(AioreplError):
-    """An option, or a combination of options, cannot work. Raised before anything runs; the text names the option to change."""
+    """An option, or a combination of options, cannot work. The text names the option to change."""
 
     exit_code = 2
 
@@ -237,8 +237,8 @@ class SlotLost(SlotError):
 
     ``Pipeline(on_slot_lost="resnapshot")`` lets the next start read all tables again.
 
-    :param catalog_xmin: if the server has invalidated the slot, its ``catalog_xmin``; else ``None``.
-    :param confirmed: if the server has invalidated the slot, its ``confirmed_flush_lsn``.
+    :param catalog_xmin: the slot's ``catalog_xmin``, an xid of 32 bits, if the server has invalidated the slot; otherwise ``None``.
+    :param confirmed: the slot's ``confirmed_flush_lsn``, if the server has invalidated the slot; otherwise 0/0.
     """
 
     def __init__(

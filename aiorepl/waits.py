@@ -1,4 +1,4 @@
-"""Reports which sessions of a server a call waits for, while it waits: in the log, and in a status."""
+"""While a call waits for sessions of a server, reports these sessions in the log and in a status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSION: Final = (
     "a.pid, a.usename::text AS role, a.application_name AS application, a.state, "
     "pg_catalog.substring(a.query, '^\\s*(\\w+)') AS command"
 )
-"""The columns that ``session`` needs, from pg_stat_activity as ``a``. ``command`` is only the first word of the query: the rest may quote rows."""
+"""The columns that ``session`` needs, from pg_stat_activity as ``a``. ``command`` is the first word of the query; other words may quote rows."""
 
 
 @contextlib.contextmanager

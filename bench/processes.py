@@ -44,9 +44,9 @@ def run(
     *,
     pause: Callable[[], None] | None = None,
 ) -> Measured:
-    """Run a program to its end; its standard error is ours.
+    """Run a program to its end. Its standard error goes to the standard error of this process.
 
-    :param pause: called after the first line of the program's output. Then the program's input ends. The pause's time is not counted.
+    :param pause: called after the first line of the program's output; its time is not counted. Then the program's input ends.
     """
     began = time.monotonic()
     process = subprocess.Popen(

@@ -83,10 +83,10 @@ def snapshot(dsn: str, lake: str) -> dict[str, int]:
 
 
 def mirror(journal: str, lake: str, memory: str, vectors: str = "auto") -> dict[str, int | list[float]]:
-    """Apply a journal to a lake of Delta tables with one running query, twice: what is in the journal, and once more when input ends.
+    """Apply a journal to a lake of Delta tables with one running query: first its present changes, and later changes when input ends.
 
     :param vectors: the option ``deletion_vectors``.
-    :returns: the number of batches, and the CPU seconds of both times, without the session's start.
+    :returns: the number of batches, and the CPU seconds of both parts, without the session's start.
     """
     from aiorepl.spark import local_session
     from aiorepl.spark import mirror as start

@@ -71,9 +71,9 @@ def mirror_and_refresh(folder: Path, scale: float, files: Path, vectors: str, *,
 
 
 def _refresh(bench: Bench, journal: Path, number: int) -> int:
-    """Change the tables, and capture the changes into the journal; return how many they are.
+    """Change the tables, and capture the changes into the journal. Return the number of changes.
 
-    :param number: of the refresh stream. Each one changes other rows.
+    :param number: the number of the refresh stream, from 0. Each stream changes other rows.
     """
     parts = (("inserted", 0, _INSERTED), ("updated", 500, _UPDATED), ("deleted", 800, _DELETED))
     chosen = {}

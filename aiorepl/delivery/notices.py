@@ -53,5 +53,5 @@ class Notices:
             self.settled()
 
     def rewind(self) -> None:
-        """Record that the sink has lost the changes that were not durable."""
+        """Record that the changes that are not durable will be written again."""
         self._written = 0

@@ -106,7 +106,9 @@ def _report(loop: asyncio.AbstractEventLoop, thread: int, seconds: float, *, fir
         )
     else:
         culprit = "a callback" if task is None else f"task {task.get_name()!r}"
-        advice = "if the blocking call is yours, make it with asyncio.to_thread; if not, the machine may be overloaded"
+        advice = (
+            "run a blocking call of your own in asyncio.to_thread; without one, the machine may be overloaded"
+        )
     _log.warning(
         "%s has blocked the event loop for %.1f s, %s: no other sink runs, and the server gets no status updates; %s",
         culprit,

@@ -37,7 +37,7 @@ class ChangeCollector:
 
     :param known: returns the versions of a table that the history has.
     :param wanted: the tables whose changes are collected, without messages; ``None``: all tables, and messages.
-    :param hide: returns the dropped and masked columns of a description; ``None``: it has none.
+    :param hide: returns the dropped and masked columns of a description; ``None`` if no column is hidden.
     """
 
     def __init__(

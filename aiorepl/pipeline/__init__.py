@@ -5,6 +5,6 @@
 - ``options`` checks the options that depend on each other.
 - ``journal_follower`` reads the journal for a sink; ``progress`` stores what a sink has made durable.
 - ``initial_snapshot``, ``snapshot_source`` and ``snapshot_monitor`` connect the pipeline with ``aiorepl.snapshot``.
-- ``slot_recovery`` reads tables again after the loss of the slot, which ``slot_losses`` has recorded.
+- ``slot_losses`` stores the losses of the slot; ``slot_recovery`` lets the next start read the tables again.
 - ``registry`` finds sinks by name; ``statistics`` is what a program can observe.
 """

@@ -80,7 +80,7 @@ class InitialPhase:
         # The number of the chunk that ``read`` delivers next; None once all chunks are delivered.
         self._next: int | None = None
         self._truncate = False
-        # What the consumers had when the slot was lost. After ``begin`` set only if it is enough for some tables.
+        # Set after a loss of the slot. After ``begin``, set only if the rows of the gap are enough for some tables.
         self._gap: Gap | None = None
         # The end of the last chunk that was delivered as a whole, and whether a part of the next chunk was delivered.
         self._delivered = ZERO
@@ -167,7 +167,7 @@ class InitialPhase:
     def replace_slot(self, gap: Gap | None) -> None:
         """Let this start create the slot again, and read all tables after a truncate.
 
-        :param gap: what the consumers had when the slot was lost, if that may be enough for some tables.
+        :param gap: the gap, if its rows may be enough for some tables; ``None`` if all tables have to be read as a whole.
         """
         if not self._resnapshot:
             self._gap = gap
@@ -245,9 +245,11 @@ class InitialPhase:
         return result.position if self.start is None else result.position.at(self.start)
 
     def require_before_gap(self, stored: Iterable[Position | None]) -> None:
-        """Read all tables as a whole unless every consumer has what precedes the gap: one may be empty, or restored from a copy.
+        """Read all tables as a whole unless every consumer has the rows from before the gap.
 
-        :param stored: the positions of the consumers; ``None`` for one that keeps none.
+        A consumer may lack these rows, because it is empty or was restored from a copy.
+
+        :param stored: the positions of the consumers; ``None`` for a consumer that keeps no position.
         """
         gap, ledger, current = self._gap, self._ledger, self._source_position
         if gap is None or ledger is None or ledger.initial is None:
@@ -259,7 +261,7 @@ class InitialPhase:
             ):
                 self._gap = None
                 _log.warning(
-                    "all tables are read as a whole: a consumer may lack rows from before the slot was lost"
+                    "all tables are read as a whole: a sink or the journal may lack rows from before the gap"
                 )
                 self._ledger = replace(
                     ledger, plan=SnapshotPlan(tuple(replace(table, since=None) for table in tables))
@@ -267,7 +269,7 @@ class InitialPhase:
                 return
         narrowed = sum(table.since is not None for table in tables)
         _log.warning(
-            "%d of %d tables are not truncated: only rows written since the slot was lost are read of them",
+            "%d of %d tables are not truncated: only the rows of the gap are read from them",
             *(narrowed, len(tables)),
         )
 

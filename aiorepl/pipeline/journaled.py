@@ -128,7 +128,7 @@ class JournaledFanOut(FanOut):
         self._preflight, slot = preflight_result, preflight_result.position
         begin = await snapshot.begin(preflight_result, cleanup, previous)
         stored = await self._open(JOURNAL, self._journal, begin, cleanup)
-        # An empty journal is where the snapshot begins.
+        # An empty journal has no position: it counts as being at the start of the snapshot.
         snapshot.require_before_gap([begin if stored is None else stored])
         if preflight_result.created is not None:
             await self._sink.void_prepared()

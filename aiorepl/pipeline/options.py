@@ -1,4 +1,4 @@
-"""The options of a pipeline that depend on each other, checked against each other. Pure."""
+"""Checks the options of a pipeline that depend on each other. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """Options of a ``Pipeline``, which describes them.
+    """The options of a ``Pipeline`` that depend on each other. The docstring of ``Pipeline`` describes them.
 
-    :param policy: the options about publications.
+    :param policy: ``publication_interval``, ``on_new_table`` and ``on_partition_change``.
     :raises ConfigurationError: the options contradict each other.
     """
 
@@ -54,8 +54,8 @@ class PipelineOptions:
             self._require_journal()
         if (self.snapshot or self.resnapshot) and self.folder is None:
             raise ConfigurationError(
-                "a snapshot needs a journal, or a folder for its plan: snapshot=SnapshotOptions(state=…), in a file state in "
-                "[snapshot]"
+                "a snapshot needs a journal, or a folder for its plan: set snapshot=SnapshotOptions(state=…), or state in [snapshot] of a "
+                "file"
             )
         if self.resnapshot and self.accept_gap:
             raise ConfigurationError(
@@ -65,13 +65,13 @@ class PipelineOptions:
             self.folder is None or self.source.temporary or not self.source.has_catalog
         ):
             raise ConfigurationError(
-                "on_slot_lost needs a permanent slot, and a journal or a folder for the plan of the snapshot: state in the options of the "
-                "snapshot ([snapshot] in a file), or state_dir"
+                "on_slot_lost needs a permanent slot, and a journal or a folder: set state in the options of the snapshot ([snapshot] in a "
+                "file), or state_dir"
             )
 
     @property
     def reading(self) -> SnapshotOptions:
-        """How tables are read."""
+        """The options of the snapshot, or their defaults."""
         return self.snapshot if isinstance(self.snapshot, SnapshotOptions) else SnapshotOptions()
 
     @property
@@ -80,10 +80,11 @@ class PipelineOptions:
         return self.journal or self.reading.state or self.state_dir
 
     def require_compatible(self, deliveries: Mapping[str, ResolvedDelivery], *, resyncs: bool) -> None:
-        """Check the options against those of the sinks.
+        """Check the options against the deliveries of the sinks.
 
+        :param deliveries: the deliveries by sink name.
         :param resyncs: whether a lost connection leaves a gap in the stream.
-        :raises ConfigurationError: a delivery needs something that the pipeline is not configured for.
+        :raises ConfigurationError: an option is missing that a delivery needs, or there is neither a sink nor a journal.
         """
         if not deliveries and self.journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
@@ -103,7 +104,7 @@ class PipelineOptions:
             raise ConfigurationError("compact needs a journal")
         if self.journal_selection is not None:
             raise ConfigurationError(
-                "journal_selection needs a journal; a sink without one has its own selection"
+                "journal_selection needs a journal: without a journal, set the selection of each sink"
             )
 
     def _require_journal(self) -> None:
@@ -116,6 +117,7 @@ class PipelineOptions:
         selection = self.journal_selection
         if selection is not None and (selection.tables or selection.kinds):
             raise ConfigurationError(
-                "a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave tables out of the "
-                "publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the selections of the sinks"
+                "the selection of a journal takes drop, mask and keep, but no tables or kinds, because a journal has whole transactions: change "
+                "the publication (ALTER PUBLICATION … SET TABLE …, or SET (publish = '…') for kinds), or set tables and kinds in the selections "
+                "of the sinks"
             )

@@ -88,7 +88,7 @@ class Pipeline:
         recorded in the journal, and in the statistics.
     :param on_slot_lost: what to do when the slot no longer has changes that were not delivered: ``"stop"``: end with ``SlotLost``;
         ``"resnapshot"``: also record that the next pipeline with these options starts as with ``resnapshot=True``. ``recovers`` says whether
-        the next pipeline will do that. Of tables to which the stream only appends, it reads only rows of the gap.
+        the next pipeline will do that. It reads only the rows of the gap from tables to which the stream only appends.
     :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
     :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
         error. A server notices a lost machine after ``wal_sender_timeout``.
@@ -484,7 +484,7 @@ class Pipeline:
 def _selection_state(
     options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery], retry: RetryPolicy
 ) -> SelectionState | None:
-    """Create the memories of all selections; ``None`` if there is no catalog, whose names they could remember."""
+    """Create the memories of all selections; ``None`` if the source has no catalog."""
     if not options.source.has_catalog:
         return None
     return SelectionState(
@@ -507,7 +507,7 @@ def _capture(
     if selections is None:
         return Capture(options.source, retry=reconnect, until=until)
     hides = bool(selections.memories)
-    # The numbers of columns show whether a renamed column is one that a selection hides.
+    # A column keeps its number when it is renamed, so a selection still finds the columns that it hides.
     numbered = (
         hides
         or options.journal is not None

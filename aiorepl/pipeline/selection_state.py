@@ -95,11 +95,11 @@ class SelectionState:
             self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
 
     def may_hide_key(self, name: str, table: PublishedTable) -> bool:
-        """Whether a selection may hide a column of the table's key. Then no plan in the folder may have keys.
+        """Whether a selection may hide a column of the table's key. If so, the plan in the folder must not contain values of the key.
 
-        A plan is written before the selection checks the first row, so a column that was hidden before a rename counts as hidden.
+        A plan is written before the selection checks the first row. So a column that was hidden before a rename counts as hidden.
 
-        :param name: of the sink, or ``JOURNAL``.
+        :param name: the name of the sink, or ``JOURNAL``.
         """
         if name not in self.memories:
             return False
@@ -150,7 +150,7 @@ class SelectionState:
         return self._stored.writes.get(sink, 0)
 
     def _require_newest(self, cursors: Mapping[str, Cursor], document: Document[_Memories]) -> None:
-        """Check that the file is not older than the sinks' cursors: an older copy lacks the tables and columns that were hidden since.
+        """Check that the file is not older than the sinks' cursors. An older copy lacks tables and columns that were hidden later.
 
         Each sink has a number of its own. One number for all would grow again while only other sinks run, and then prove nothing.
 

@@ -33,12 +33,12 @@ class _Contents:
 
     :param pending: whether the next start reads all tables again.
     :param times: when the slot was lost and the tables were read again, as Unix time.
-    :param known: whether the slot existed.
-    :param states: the state of each table, by oid, when all tables were last read.
+    :param known: whether the slot has existed, so that a missing slot counts as lost.
+    :param states: as in ``Gap``.
     :param consumers: the names of the sinks at the last start.
-    :param xid: an xid, with its epoch, from the last hour in which the pipeline ran; ``None``: none was recorded.
-    :param lost_xid: as in ``Gap``, while a loss is pending; ``None`` if all tables have to be read as a whole.
-    :param lost_lsn: as in ``Gap``.
+    :param xid: an xid, with its epoch, from the last hour in which the pipeline ran; ``None`` if no xid was recorded.
+    :param lost_xid: ``Gap.xid`` of the pending loss; ``None`` if all tables have to be read as a whole.
+    :param lost_lsn: ``Gap.lsn`` of the pending loss.
     """
 
     pending: bool = False
@@ -90,9 +90,9 @@ class SlotLosses:
         return sum(time > now - _DAY for time in self._stored.times)
 
     def gap(self, consumers: Collection[str]) -> Gap | None:
-        """Return what the consumers had when the slot was lost; ``None`` if that is not known.
+        """Return the gap of the pending loss; ``None`` if nothing tells what the consumers had.
 
-        :param consumers: the names of the sinks. A sink that is new may have nothing.
+        :param consumers: the names of the sinks. A sink that was added since the last start may have nothing.
         """
         stored = self._stored
         if not stored.pending or stored.lost_xid is None or not stored.consumers.issuperset(consumers):
@@ -100,15 +100,16 @@ class SlotLosses:
         return Gap(stored.lost_xid, stored.lost_lsn, stored.states)
 
     async def record(self, now: float, error: SlotLost) -> bool:
-        """Record a loss, durably. Return whether the next start reads all tables again.
+        """Record a loss, durably. Return whether the next start reads all tables again: not if the limit is reached.
 
+        :param now: Unix time.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         if self.recent(now) >= self._limit:
             return False
         times = tuple(time for time in self._stored.times if time > now - _DAY)
         stored, lost_xid = self._stored, None
-        # A slot that was lost while a loss was pending has nothing from before it was created.
+        # If a loss is pending, a start created this slot, so its catalog_xmin says nothing about the first loss.
         if not stored.pending and stored.xid is not None and error.catalog_xmin is not None:
             lost_xid = with_epoch(error.catalog_xmin, stored.xid)
         await self._write(
@@ -127,7 +128,7 @@ class SlotLosses:
         """Record that the stream has started, so the slot exists and no loss is pending.
 
         :param consumers: the names of the sinks.
-        :param plan: the tables that this start reads before the stream; ``None`` if it reads none.
+        :param plan: the tables that this start reads before the stream; ``None`` if it reads no table.
         :param xid: a current xid, with its epoch.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
@@ -154,9 +155,9 @@ class SlotLosses:
         await self._write_new(replace(self._stored, xid=xid))
 
     async def dropped(self) -> None:
-        """Record that this start has dropped the slot that it had created: that is no loss, and nothing was delivered.
+        """Record that this start has dropped the slot that it had created. This is no loss, because nothing was delivered.
 
-        :raises PermanentError, TransientError, JournalError: it cannot be written.
+        :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         before = self._loaded
         await self._write(replace(before, pending=before.known))
@@ -197,7 +198,7 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
         boolean(fields, "pending"), tuple(map(float, fields["times"])), boolean(fields, "known")
     )
     if "states" not in fields:
-        # Earlier versions have nothing of the rest.
+        # Files of earlier versions have only these three fields.
         return known
     return replace(
         known,

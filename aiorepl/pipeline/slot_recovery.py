@@ -1,6 +1,6 @@
 """Carries out ``on_slot_lost = "resnapshot"``: records starts and losses of the slot, and lets a start read the tables again.
 
-The pipeline does not depend on these records while it runs: an error is logged.
+A running pipeline does not need the record. So an error of a write is logged, and does not end the pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiorepl.wire.opening import ASYNCPG_ERRORS
 
 _log = logger("aiorepl.pipeline")
 
-# No server has two billion transactions in this time.
+# The seconds between two records of the xid. No server begins 2^31 transactions within this time.
 _XID_SECONDS: Final = 3600.0
 
 
@@ -42,14 +42,14 @@ class SlotRecovery:
 
     @property
     def recent(self) -> int:
-        """How often the tables were read again within the last 24 hours."""
+        """How often all tables were read again within the last 24 hours."""
         return self._losses.recent(time.time())
 
     async def begin(self, *, accept_gap: bool) -> None:
-        """Let this start read the tables again, if the slot was lost.
+        """Let this start read the tables again if the slot was lost.
 
         :param accept_gap: whether the user has chosen to continue without the missing changes.
-        :raises JournalError: the record is damaged, or cannot be read.
+        :raises JournalError: the file of the record is damaged, or cannot be read.
         """
         await self._losses.load()
         self._phase.known = self._losses.known and not accept_gap
@@ -58,9 +58,9 @@ class SlotRecovery:
             self._phase.replace_slot(self._losses.gap(self._consumers))
 
     async def run(self, started: Callable[[], Awaitable[None]]) -> None:
-        """Record the start, and then the server's current xid every hour, until this is cancelled.
+        """Record the start, and then the server's current xid every hour, until the call is cancelled.
 
-        :param started: waits until the stream has started.
+        :param started: returns once the stream has started.
         """
         await started()
         try:
@@ -79,7 +79,7 @@ class SlotRecovery:
                 )
 
     async def end(self) -> None:
-        """Record that this start has dropped the slot that it had created, if it has."""
+        """If this start has dropped the slot that it had created, record that."""
         if self._capture.rolled_back:
             try:
                 await self._losses.dropped()

@@ -114,7 +114,7 @@ def _conditions(rows: Range, key: Iterable[str]) -> list[str]:
 
 
 def written_since(xmin: int) -> str:
-    """Return the condition that selects the rows which a transaction wrote with this xid or a later one.
+    """Return the condition that selects the rows written by a transaction with this xid or a later one.
 
     :param xmin: with its epoch; at most two billion transactions ago.
     """

@@ -67,8 +67,7 @@ class TablePlan:
     :param ranges: the chunks, in order; there is at least one.
     :param state: a digest of the table's files, columns and publications at the time of planning.
     :param xmin: every transaction before this xid had ended at the time of planning.
-    :param since: the lowest xid, with its epoch, of a transaction that may have written a row which the consumers lack; ``None``: they may
-        lack all rows.
+    :param since: only rows that were written by this transaction or a later one are read; an xid with its epoch. ``None``: all rows.
     """
 
     oid: int
@@ -194,7 +193,7 @@ class SnapshotPlan:
 
 
 def block_ranges(blocks: int, blocks_per_chunk: int) -> tuple[BlockRange, ...]:
-    """Cut a table of ``blocks`` blocks; the last range has no end."""
+    """Divide a table of ``blocks`` blocks into ranges. The last range has no end."""
     starts = range(0, max(blocks, 1), blocks_per_chunk)
     return tuple(
         BlockRange(start, None if start + blocks_per_chunk >= blocks else start + blocks_per_chunk)
@@ -254,7 +253,7 @@ def _table_from_json(fields: Any) -> TablePlan:
         key,
         _typed(fields["state"], str),
         _number(fields["xmin"]),
-        # Earlier versions have none.
+        # Plans of earlier versions have no ``since``.
         None if fields.get("since") is None else _number(fields["since"]),
     )
 

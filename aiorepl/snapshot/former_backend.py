@@ -1,7 +1,8 @@
 """Ends the server process of a lost connection, which may hold locks of tables and a snapshot.
 
 If the network drops all packets, the server does not learn that its client is gone. A process that sends rows waits for their
-acknowledgement, by default for a quarter of an hour, and keeps its locks until then. Who alters the table waits for that process.
+acknowledgement, on Linux for about 15 minutes by default, and keeps its locks until then. A session that alters the table waits
+for that process.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _END: Final = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_st
 
 
 class Backend(NamedTuple):
-    """A server process. Another process may get the same number later, but not at the same time."""
+    """A server process. A later process may get the same number, so its start time identifies it, too."""
 
     pid: int
     started: datetime
 
 
 async def backend_of(connection: Any) -> Backend:
-    """Return the server process of an asyncpg connection. Behind a pooler, asyncpg's own number may be another one.
+    """Return the server process of an asyncpg connection. Behind a pooler, asyncpg's ``get_server_pid()`` may return another number.
 
     :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the connection failed.
     """
@@ -32,10 +33,10 @@ async def backend_of(connection: Any) -> Backend:
 
 
 async def end_backend(connection: Any, former: Backend | None) -> None:
-    """End a server process of the same role, if it is still there.
+    """End the server process of an earlier connection of the same role, if it still runs.
 
     :param connection: an asyncpg connection.
-    :param former: ``None``: there is none.
+    :param former: the server process; ``None`` if there was no earlier connection.
     :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the connection failed.
     """
     if former is not None:

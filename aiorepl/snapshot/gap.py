@@ -1,9 +1,9 @@
-"""A gap after which rows that were written since are enough, for tables that the stream only appends to. Pure.
+"""Limits the snapshot after a lost slot to the rows of the gap, for tables to which the stream only appends. Pure.
 
-``catalog_xmin`` of a slot that the server has invalidated is such a limit: every transaction before it had ended before an LSN that
-the slot was confirmed with (``LogicalIncreaseXminForSlot`` and ``LogicalConfirmReceivedLocation`` in PostgreSQL's logical.c). So the
-consumers have all rows with an earlier ``xmin``. Deleted rows and truncates leave no trace in ``xmin``. So the rest of the rows is
-enough only if the stream has neither updates nor deletes, and if the files and publications of the table are still the same.
+The limit is ``catalog_xmin`` of the slot that the server has invalidated. Every transaction with an earlier xid had ended before an LSN
+that the slot was confirmed with (``LogicalIncreaseXminForSlot`` and ``LogicalConfirmReceivedLocation`` in PostgreSQL's logical.c). So the
+consumers have all rows with an earlier ``xmin``, and lack at most the other rows. Deletes and truncates leave no trace in ``xmin``. So the
+other rows are enough only if the stream has neither updates nor deletes of the table, and the table's files and publications are the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.ledger.ledger import ChunkLedger
 
 _MOST_XIDS: Final = 2**30
-"""The server compares xids of 32 bits, which is right up to two billion transactions. Half of them may come during the reading."""
+"""The largest allowed distance of a plan from the gap. The server compares xids of 32 bits, which is correct up to 2^31 transactions;
+the other half is for transactions that begin while the tables are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """What the consumers had when the slot was lost.
 
-    :param xid: every transaction before this one, with its epoch, had ended at the LSN. It may be lower than the slot's.
-    :param lsn: the position that the slot was confirmed with.
-    :param states: the state of each table, by oid, as in ``TablePlan``, when all tables were last read.
+    :param xid: every transaction before this xid (64 bits, with its epoch) had ended at ``lsn``. It may be lower than the slot's
+        ``catalog_xmin``.
+    :param lsn: the slot's ``confirmed_flush_lsn``.
+    :param states: the state of each table, by oid, as in ``TablePlan``, from the last start that read all tables.
     """
 
     xid: int
@@ -34,16 +36,16 @@ class Gap:
     states: Mapping[int, str]
 
     def narrowed(self, plan: SnapshotPlan, ledger: ChunkLedger, appended: Collection[int]) -> SnapshotPlan:
-        """Return the plan in which only rows written since are read, of each table for which they are enough.
+        """Return a plan that reads only the rows of the gap from each table for which they are enough.
 
         :param plan: a plan of all tables.
         :param ledger: the ledger from before the gap.
         :param appended: the oids of tables whose updates and deletes are not published.
         """
-        # A slot whose tables are not read yet is confirmed where its stream begins.
+        # Until the tables are read, the slot's confirmed position is its consistent point.
         if ledger.plan and (ledger.initial is None or self.lsn <= ledger.initial.consistent_point):
             return plan
-        # A requested table has no oid until its turn comes.
+        # Compared by name, because a requested table has no oid in the ledger until its turn comes.
         unread = {(table.schema, table.name) for table in ledger.tables}
 
         def narrowed(table: TablePlan) -> TablePlan:
@@ -59,9 +61,9 @@ class Gap:
 
 
 def with_epoch(xid: int, near: int) -> int:
-    """Return an xid with its epoch. If the true difference is larger than allowed, the result is too low and never too high.
+    """Return an xid with its epoch. If ``xid`` is 2^31 or more transactions after ``near``, the result is too low, never too high.
 
-    :param xid: an xid of 32 bits, from less than two billion transactions before ``near``, or later.
+    :param xid: an xid of 32 bits, less than 2^31 transactions before ``near``, or after it.
     :param near: another xid, with its epoch.
     """
     return near + (xid - near + 2**31) % 2**32 - 2**31

@@ -50,7 +50,7 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
 # All versions have functions of these names; those that begin with pg_ exist since PostgreSQL 13.
 OLDEST_XID: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
 
-# Other access methods may have no xmin. A condition on it needs SELECT on the whole table.
+# relam 2 is heap: rows of other access methods may have no xmin. A condition on xmin needs SELECT on the whole table.
 _APPENDED: Final = """
 SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY ($1) AND c.relkind = 'r' AND c.relam = 2 AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
@@ -127,9 +127,11 @@ async def table_files(
 async def appended(
     connection: Any, tables: Sequence[PublishedTable], publications: Sequence[str]
 ) -> set[int]:
-    """Return the oids of the tables, other than partitioned ones, whose updates and deletes are not published.
+    """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
+    :param tables: the published tables. Partitioned tables are left out of the result.
     :param connection: an asyncpg connection.
+    :param publications: the names of the pipeline's publications.
     :raises asyncpg.PostgresError: the server failed.
     """
     oids = [table.oid for table in tables]

@@ -386,7 +386,7 @@ class Capture:
 
     @property
     def xid(self) -> int:
-        """The oldest transaction, with its epoch, that was in progress at the last connection."""
+        """The xid, with its epoch, of the oldest transaction that was in progress when the last connection was made."""
         assert self._preflight is not None
         return self._preflight.xid
 

@@ -49,7 +49,7 @@ class PreflightResult:
     :param make_failover: whether the slot has to be made a failover slot, once it is known to belong to this pipeline.
     :param catalog_xmin: the first transaction that may have altered a table after the slot's confirmed position; ``None`` if
         unknown.
-    :param xid: the oldest transaction that was in progress, with its epoch.
+    :param xid: the xid, with its epoch, of the oldest transaction that was in progress.
     :param deliver_prepared: whether prepared transactions are delivered when they are prepared.
     :param holds_prepared: whether the slot sends prepared transactions and they wait here until they commit.
     :param cents: whether the binary form of money, if the stream is binary, has two decimals.

@@ -188,7 +188,7 @@ class _Link:
 
     def abort(self) -> None:
         """Reset the server's side, and the client's unless it is finishing."""
-        self.flowing.set()  # otherwise a stalled forwarding task would never end
+        self.flowing.set()  # otherwise a stalled task would never end
         self._server.transport.abort()
         if self._finishing:
             self._client.transport.close()

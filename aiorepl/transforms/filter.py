@@ -47,7 +47,7 @@ class StreamFilter:
 
     Use a new one for each reading of a stream, because it compares each description with the previous one.
 
-    :param sink: the name of the sink, for errors; the empty name is not in them.
+    :param sink: the name of the sink, for errors; empty if there is no sink.
     :param catalog: the catalog's information about the tables.
     :param memory: the descriptions that the selection was applied to before; by default none.
     """
@@ -152,9 +152,9 @@ class StreamFilter:
         return change
 
     def judge(self, relation: Relation) -> None:
-        """Apply the rules to a description, and remember it.
+        """Apply the rules to a description, and remember its names.
 
-        :raises PermanentError: after a rename, the selection may mean something else.
+        :raises PermanentError: a hidden table or column was renamed, so the selection may show it.
         """
         self._table(relation)
 

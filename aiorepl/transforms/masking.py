@@ -106,8 +106,8 @@ def secret_of(selection: Selection) -> bytes:
 
 
 def mask_of(secret: bytes) -> Callable[[Any], bytes]:
-    """Return the function that makes a value's text the digest that masks it."""
-    # HMAC-SHA-256 with a prepared key: half the time of ``hmac.digest``.
+    """Return a function that computes the mask of a value's text: the digest HMAC-SHA-256."""
+    # The key is hashed once, so a mask takes half the time of ``hmac.digest``.
     block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
     outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))

@@ -39,7 +39,7 @@ class Pattern:
     :param excludes: whether the text began with ``!``.
     :param optional: whether the text ended with ``?``.
     :param exact: whether the pattern matches one name only.
-    :param table: schema and table, if the pattern matches one table only.
+    :param table: the names of schema and table if the pattern matches columns of one table only; otherwise ``None``.
     """
 
     text: str

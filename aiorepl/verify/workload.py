@@ -178,7 +178,7 @@ class Workload:
             connection.terminate()
 
     async def mark(self) -> tuple[int, int]:
-        """Commit a last transaction after the writers'. Return its row in the ledger, which is delivered after all other rows."""
+        """Stop the writers, and commit a last transaction. Return its row in the ledger, which is delivered after all other rows."""
         await self._stop()
         for writer in self._writers:
             await writer.settle()

@@ -38,8 +38,11 @@ GIVE_UP_CLIENT: Final = """
 SELECT pg_catalog.set_config('tcp_user_timeout', '60000', false)
  WHERE pg_catalog.current_setting('tcp_user_timeout', true) IS NOT NULL
 """
-"""A query after which the server gives up a client that has not acknowledged data for a minute. Only for connections whose answers
-are read at once: a client that reads nothing for a minute, because its sinks are slow, is given up, too."""
+"""A query after which the server closes the connection of a client that has not acknowledged data for a minute.
+
+Only for connections whose answers are read at once. A client that reads nothing for a minute, because its sinks are slow, would lose its
+connection, too.
+"""
 
 # A role or database may have timeouts for its clients. They would end a stream in the middle of a large transaction, or a
 # connection that waits while another one reads. Some of these settings are new in PostgreSQL 14 or 17. A table may be replaced by
@@ -53,8 +56,9 @@ _SESSION: Final[Mapping[str, str]] = {
     # Our literals may contain backslashes.
     "standard_conforming_strings": "on",
 }
-# The server detects within a minute that its client is gone, unless it is sending. Otherwise a process that has lost its client would
-# hold locks and snapshots for hours. Not verified: connections without TCP do not have these settings.
+# With keepalives, the server detects within a minute that its client is gone, unless the server is sending. Without them, a process
+# would hold locks and snapshots for hours after the loss of its client. The values are not verified, because connections without TCP
+# do not have these settings.
 _KEEPALIVE: Final[Mapping[str, str]] = {
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

@@ -221,7 +221,7 @@ class SqlConnection:
                 f"another consumer reads slot {slot!r} through SQL functions: stop it, or use another slot",
                 busy=True,
             )
-        # The server releases the lock of a client that is gone as soon as a walsender would.
+        # The server then releases the lock of a dead client after a minute, as a walsender releases its slot.
         await self._fetch(GIVE_UP_CLIENT, timeout=ANSWER_SECONDS)
         self._advanced = self._requested = await self._require_unmoved(confirmed)
 

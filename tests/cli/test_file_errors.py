@@ -178,9 +178,9 @@ def command(capsys, *arguments):
             SOURCE + "[journal]\nurl = '/x'\n[journal.selection]\ntables = ['public.*']" + ARCHIVE,
             [
                 (
-                    "pipeline: a journal has whole transactions, so its selection takes drop, mask and keep, but no tables or kinds: leave "
-                    "tables out of the publication (ALTER PUBLICATION … SET TABLE …, or WITH (publish = '…') for kinds), or set them in the "
-                    "selections of the sinks"
+                    "pipeline: the selection of a journal takes drop, mask and keep, but no tables or kinds, because a journal has whole "
+                    "transactions: change the publication (ALTER PUBLICATION … SET TABLE …, or SET (publish = '…') for kinds), or set tables "
+                    "and kinds in the selections of the sinks"
                 )
             ],
         ),

@@ -44,7 +44,7 @@ class CollectedRows:
     A column with the name of a metadata column gets underscores at its end.
 
     :param layout: the table's columns.
-    :param hidden: the columns that are dropped or masked; ``None``: no column is.
+    :param hidden: the columns that are dropped or masked; ``None`` if no column is hidden.
     """
 
     def __init__(self, layout: Layout, hidden: Hidden | None = None) -> None:

@@ -1,7 +1,7 @@
 """Drops and masks the columns of rows in Arrow form. Pure.
 
 A mask is a function of the text that PostgreSQL prints for a value, so a value has the same mask in a message, in a block of a
-journal, and in a file of the history. NULL, and a value that was not sent, stay.
+journal, and in a file of the history. NULL is not masked, and neither is a value that the server did not send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DROPPED: Final = ""
 """The name of a dropped column, which no column of a table has."""
 
 Mask = Callable[[Any], bytes]
-"""Returns the digest of a value's text. Rows have it in hexadecimal digits."""
+"""A function that returns the digest of a value's text. A masked column has the digest as hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Hidden:
     :param target: the description without the dropped columns; masked columns are text.
     :param kept: for each column of the source's description, whether ``target`` has it.
     :param masked: the indexes of the masked columns in the source's description.
+    :param mask: returns the digest of a value's text.
     """
 
     target: Relation
@@ -51,9 +52,9 @@ class Hidden:
     mask: Mask
 
     def kinds(self, kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
-        """Return the types of the target's columns.
+        """Return the Arrow types of the target's columns.
 
-        :param kinds: the types of the source's columns.
+        :param kinds: the Arrow types of the source's columns.
         """
         return [
             pa.string() if index in self.masked else kind
@@ -63,7 +64,10 @@ class Hidden:
 
 
 def masked(texts: Any, mask: Mask) -> Any:
-    """Return the masks of an array of texts."""
+    """Return an array with the mask of each text. NULL stays.
+
+    :param texts: an array of Arrow's type ``string``.
+    """
     count, nulls = len(texts), texts.null_count
     _, bounds, values = texts.buffers()
     offsets = memoryview(bounds).cast("i")[texts.offset : texts.offset + count + 1].tolist() if count else [0]
@@ -100,7 +104,7 @@ def printable(kind: pa.DataType) -> bool:
 
 
 def printed(values: Any) -> Any:
-    """Return the texts that PostgreSQL prints for the values of a file of the history.
+    """Return the text that PostgreSQL prints for each value of a column in a file of the history.
 
     :param values: an array of a type that is ``printable``.
     """
@@ -127,11 +131,11 @@ def printed(values: Any) -> Any:
 
 
 def masked_values(values: Any, unfit: Any, name: str, mask: Mask) -> Any:
-    """Return the masks of a column of a file of the history.
+    """Return the masks of the values of a column in a file of the history.
 
     :param values: the column; its type is ``printable``.
     :param unfit: the file's column ``_unrepresentable``.
-    :param name: the column's name in ``unfit``.
+    :param name: the name under which ``unfit`` has texts of this column.
     """
     texts = printed(values)
     if unfit.null_count < len(unfit):
@@ -145,7 +149,7 @@ class HiddenFile:
 
     :param relation: the file's description.
     :param schema: the file's columns.
-    :raises ConfigurationError: a masked column has a type whose text the file does not have.
+    :raises ConfigurationError: a masked column has a type from which PostgreSQL's text cannot be restored.
     """
 
     def __init__(self, hidden: Hidden, relation: Relation, schema: pa.Schema) -> None:
@@ -157,8 +161,8 @@ class HiddenFile:
         for field in own:
             if field.name in self._masked and not printable(field.type):
                 raise ConfigurationError(
-                    f"the history has the column {field.name!r} of {relation} as {field.type}, and no longer its text, which a mask is "
-                    "made of: drop the column, or start with changes that the journal has in segments"
+                    f"the history has the column {field.name!r} of {relation} as {field.type}, without PostgreSQL's text, from which a "
+                    "mask is computed: drop the column, or start with changes that the journal has in segments"
                 )
         self.schema = pa.schema([self._field(field) for field in schema if field.name not in self._gone])
 
@@ -169,7 +173,7 @@ class HiddenFile:
         return target.payload, *(each.payload for each in target.types)
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of the file in the columns of ``schema``."""
+        """Return rows of the file with the columns of ``schema``."""
         unfit = batch[_UNREPRESENTABLE]
         arrays = []
         for field in self._source:
@@ -198,7 +202,7 @@ class HiddenFile:
         if field.name not in self._masked:
             return field
         number = (field.metadata or {}).get(_NUMBER)
-        # The missing value is not masked, so it is left out.
+        # The field's metadata has the missing value unmasked, so only the column's number is kept.
         return pa.field(field.name, pa.string(), metadata=None if number is None else {_NUMBER: number})
 
     def _before(self, rows: Any, unfit: Any) -> Any:
@@ -228,9 +232,9 @@ class HiddenFile:
 
 
 def without_dropped(lists: Any, columns: Sequence[object | None]) -> Any:
-    """Return lists of columns' names without ``DROPPED``.
+    """Remove ``DROPPED`` from lists of column names.
 
-    :param columns: ``None`` stands for a dropped column.
+    :param columns: one item for each column of the table; ``None`` for a dropped column.
     """
     return _without(lists, {DROPPED}) if any(each is None for each in columns) else lists
 

@@ -1,7 +1,7 @@
 """Reads a table at one point of the stream, after a truncate of it.
 
 Two kinds of tables are read in this way: tables without a key, because their rows cannot be compared with the rows of the stream,
-and tables of which the sinks may have rows that no longer exist.
+and tables whose deleted rows may still be in the sinks.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ class FreshTransaction:
         return rows
 
     async def _require_unaltered(self, table: PublishedTable, state: str) -> None:
-        # The catalog's functions lock the table, too. If another transaction waits to alter the table, the functions would wait
-        # for that transaction, which waits for the end of this one: hence a short timeout.
+        # The catalog's functions lock the table, too. If another transaction waits to alter the table, the functions wait for that
+        # transaction, and it waits for the end of this one. So the timeout is short.
         try:
             async with self._control.transaction():
                 await self._control.execute(_SHORT_LOCK_TIMEOUT)

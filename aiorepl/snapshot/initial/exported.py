@@ -79,7 +79,7 @@ class ExportedSnapshot:
         """
         connection, publications = self._connection, self._publications
         with translating(), _translating_missing_tables():
-            # Otherwise a network that drops packets leaves the locks for a quarter of an hour.
+            # Otherwise the locks stay for about 15 minutes if the network drops packets.
             await connection.execute(GIVE_UP_CLIENT)
             await begin_reading(connection, snapshot, self._options.lock_timeout)
             self.pid = await connection.fetchval(BACKEND)
@@ -118,7 +118,7 @@ class ExportedSnapshot:
             )
 
     async def appended(self) -> set[int]:
-        """Return the oids of the tables whose updates and deletes are not published.
+        """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
         :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.

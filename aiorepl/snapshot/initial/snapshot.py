@@ -126,7 +126,7 @@ class InitialSnapshot:
         return await self._begun().plan(hides_key)
 
     async def appended(self) -> set[int]:
-        """Return the oids of the tables whose updates and deletes are not published.
+        """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
         :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises ConnectionLost, ServerError: the server failed.
@@ -153,7 +153,7 @@ class InitialSnapshot:
         :param emit: called with the slices; returns once there is room for more.
         :param base: the position before the first chunk; by default ``plan.base``.
         :param from_chunk: the number of the first chunk that is delivered.
-        :param truncates: whether to start with a truncate of all tables that are read as a whole, in a transaction of its own.
+        :param truncates: whether to start with a transaction that truncates all tables that are read as a whole.
         :param skip: called before the rest of a table is left out because it cannot be read. The caller must remember the
             table, because later positions say nothing about it. Without ``skip``, the first such table ends the run.
         :returns: the number of rows.

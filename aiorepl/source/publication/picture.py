@@ -33,7 +33,7 @@ class Publication:
 class Table:
     """A table in the catalog.
 
-    :param parent: the oid of the partitioned table above it; ``None``: it is no partition.
+    :param parent: the oid of the partitioned table above it; ``None`` if the table is no partition.
     :param file: ``relfilenode``; 0 for a partitioned table.
     :param toast: the oid of its TOAST table; 0 without one.
     :param place: its tablespace and access method.

@@ -109,7 +109,7 @@ async def is_logged(source: Source, commit: Commit, started: str | None) -> bool
 
 
 async def _is_recorded(connection: Any, commit: Commit, started: str) -> bool | None:
-    """Whether the WAL has the record of the commit; ``None`` if pg_walinspect is not installed, or may not be used."""
+    """Whether the WAL has the record of the commit; ``None`` if pg_walinspect is not installed, or the role may not use it."""
     schema = await connection.fetchval(_FUNCTION)
     if schema is None:
         return None

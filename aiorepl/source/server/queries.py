@@ -84,7 +84,7 @@ class Process:
     :param pid: the process that serves this connection.
     :param started: when the server was started; it changes with every restart.
     :param in_recovery: whether the server is a standby.
-    :param xmin: the oldest transaction that was in progress, with its epoch.
+    :param xmin: the xid, with its epoch, of the oldest transaction that was in progress.
     """
 
     pid: int

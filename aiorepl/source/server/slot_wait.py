@@ -1,4 +1,4 @@
-"""Reports the transactions that the creation of a slot waits for: all that were in progress when it began, also prepared ones."""
+"""Reports the transactions that the creation of a slot waits for: all transactions in progress at its beginning, also prepared ones."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Head:
     :param end: the offset where it ends.
     :param lsn: the end of the segment in which the batch ends. If the batch ends within the segment, the tables reach this
         LSN only with the rest of the segment.
-    :param remembered: the memory of the mirror's selection after the batch; ``None`` without a selection.
+    :param remembered: the memory of the mirror's selection after the batch, as JSON types; ``None`` without a selection.
     """
 
     start: Offset

@@ -27,7 +27,7 @@ class MirrorChanges:
     :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
     :param after: leave out the changes up to this position, because the table has these changes already.
-    :param selection: the mirror's selection; files of the history have columns that it hides.
+    :param selection: the mirror's selection, for files of the history, which have the hidden columns.
     """
 
     journal: Location

@@ -146,8 +146,8 @@ class Mirror:
     :param upkeep: when tables are compacted and vacuumed.
     :param deletion_vectors: whether rows of a Delta table that change are marked in deletion vectors, or their files are written
         again; ``auto`` marks them from the first commit that would write more than 64 MiB again.
-    :param selection: the columns that do not enter the lake: ``drop``, ``mask``, ``keep`` and ``secret`` mean what they mean in the
-        selection of a sink, and a value has the same mask. ``tables`` and ``kinds`` are not for a mirror.
+    :param selection: the columns that do not enter the lake. ``drop``, ``mask``, ``keep`` and ``secret`` are as in the selection of a
+        sink, and a value has the same mask. A mirror refuses ``tables`` and ``kinds``.
     :param unrepresentable: error, or null for values that no column can hold, such as an infinite date.
     :param on_error: halt or set_aside. If a table cannot be written, halt ends the query after the batch's other tables;
         set_aside continues without the table, and tries again at the next start, from the table's last position.

@@ -264,7 +264,7 @@ class _Timeline:
         """Fill the columns that lack values: take each value from the latest earlier change of the key that has it.
 
         :returns: three parts. The values of each column. For each column, the mask of the rows that keep the target's value.
-            For each row, the number of a row with the key under which the target stores it; null: the row's own key.
+            For each row, the number of a row whose key the target has for it; null if that is the row's own key.
         """
         rows = self._rows
         lacking = _lacking(rows)

@@ -1,11 +1,12 @@
 """The selection of a mirror. The driver judges the descriptions of a batch before executors stage its rows.
 
-Patterns match names, and names change. So the driver compares each description of a table with the one before it, as a sink
-does, and the mirror ends if a hidden column could be visible. The mirror's state has the descriptions of the last batch that
-reached all tables. A batch that is repeated after a crash is judged again from there.
+Patterns match names, and a rename changes a name. So the driver compares each description of a table with the previous description, as a
+sink does. The mirror ends if a hidden column could be visible. The mirror's state stores the names that the selection remembers after the
+last batch that reached all tables. A batch that is repeated after a crash is judged against this memory again.
 
-A journal does not tell which tables are partitions or children of others. So a visible column with the name of a hidden one has to be
-in ``keep``, unless its table lacks columns of the table that the pattern names, as no partition or child does.
+A journal does not tell which tables are partitions or children of others. So a visible column that has the name of a hidden column must be
+in ``keep``. One case needs no ``keep``: a partition or child has all columns of its parent, so a table that lacks a column of the pattern's
+table is neither.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Judge:
     """Compares the descriptions of a mirror's tables, in the order of the journal.
 
     :param remembered: the memory of earlier batches, as ``remembered`` returned it.
-    :param columns: the columns of tables that patterns name, if the journal has the tables.
+    :param columns: as ``matched`` returned it.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class Judge:
         self._columns = columns
 
     def judge(self, relation: Relation, *, keyed: bool) -> None:
-        """Compare a description with the one before it.
+        """Compare a description with the previous description of the table.
 
         :param keyed: whether the mirror finds rows by their key.
-        :raises PermanentError: a hidden column was renamed, or may have been.
-        :raises ConfigurationError: a visible column may be hidden in a parent of the table, or a column of the key is dropped.
+        :raises PermanentError: a hidden column was renamed, or may have been renamed.
+        :raises ConfigurationError: the selection hides a column of the same name in a table that may be a parent, or drops a column of the key.
         """
         self._filter.judge(relation)
         own = relation.schema, relation.name
@@ -67,21 +68,21 @@ class Judge:
             action = self._rules.action([own], name)
             if action is ColumnAction.DROPPED and keyed and index in relation.key:
                 raise ConfigurationError(
-                    f"drop: {quote((*own, name))} is a column of the key, by which the mirror finds rows: mask it, or mirror the table with "
-                    "the mode changelog"
+                    f"drop: {quote((*own, name))} is a column of the key, and the mirror finds rows by their key: mask the column, or mirror "
+                    "the table with the mode changelog"
                 )
             if action is not ColumnAction.KEPT or self._rules.keep.match((*own, name)):
                 continue
             for pattern in (*self._rules.drop.all, *self._rules.mask.all):
                 if pattern.matches_last(name) and self._may_descend(relation, pattern):
                     raise ConfigurationError(
-                        f"{quote((*own, name))} has the name of a column that {pattern.text!r} hides, and the journal does not tell whether its "
-                        "table is a partition or child of a table that the pattern matches: add it to drop or mask, or to keep if it may be visible"
+                        f"{quote((*own, name))} has the name of a column that {pattern.text!r} hides, and its table may be a partition or child "
+                        "of a table that the pattern matches: add the column to drop or mask, or to keep if it may be visible"
                     )
 
     @property
     def remembered(self) -> list[Any]:
-        """The memory, as JSON types."""
+        """The memory after the last call of ``judge``, as JSON types."""
         return self._memory.to_json()
 
     def _may_descend(self, relation: Relation, pattern: Pattern) -> bool:
@@ -93,10 +94,12 @@ class Judge:
 def matched(
     selection: Selection, reader: JournalReader, journal: Location, tables: Iterable[Table]
 ) -> dict[Names, frozenset[str]]:
-    """Return the columns of the tables that patterns name, as the journal describes the tables last.
+    """Check that each pattern matches a column. Return the columns of each table that was looked up.
 
-    :param tables: the tables of the mirror.
-    :raises ConfigurationError: a pattern matches no column.
+    The columns are those of a table's last description in the journal.
+
+    :param tables: the tables that the journal has, or had.
+    :raises ConfigurationError: a pattern matches no column, and does not end with ``?``.
     """
     found: dict[Names, frozenset[str]] = {}
     names = [(table.schema, table.name) for table in tables]
@@ -114,8 +117,8 @@ def matched(
             matches = (pattern.match((*name, column)) for name in possible for column in columns_of(name))
             if not any(matches) and not pattern.optional:
                 raise ConfigurationError(
-                    f"{patterns.option}: {pattern.text!r} matches no column of the mirror's tables as the journal describes them last: "
-                    "correct it, or end it with ? if it may match nothing. A partition has to be named itself"
+                    f"{patterns.option}: {pattern.text!r} matches no column in the last descriptions of the journal's tables: correct the "
+                    "pattern, or end it with ? if it may match nothing; a partition needs a pattern of its own"
                 )
     return {name: columns for name, columns in found.items() if columns}
 
@@ -128,7 +131,10 @@ def descriptions(
     end: BlockPosition,
     wanted: Callable[[Table], bool],
 ) -> Iterator[Relation]:
-    """Yield the descriptions of the rows between two positions, in their order."""
+    """Yield the descriptions of the tables with rows between two positions, in the order of the journal.
+
+    :param wanted: whether the descriptions of a table are yielded.
+    """
     found = compacted_files(journal, chain, start, end, wanted)
     if found is not None:
         for version in dict.fromkeys(
@@ -146,7 +152,7 @@ def descriptions(
 
 
 def hidden_of(selection: Selection | None, relation: Relation) -> Hidden | None:
-    """Return the hidden columns of a description that was judged; ``None`` if there are none."""
+    """Return the hidden columns of a description that ``Judge`` has accepted; ``None`` if no column is hidden."""
     if selection is None:
         return None
     own = [(relation.schema, relation.name)]
@@ -154,28 +160,29 @@ def hidden_of(selection: Selection | None, relation: Relation) -> Hidden | None:
 
 
 def require_text(masked: Collection[str], columns: pa.Schema) -> None:
-    """Check that the masked columns of a target can have masks.
+    """Check that the masked columns of a target are text.
 
+    :param masked: the names of the masked columns.
     :param columns: the target's columns.
-    :raises ConfigurationError: the target has another type from before the column was masked.
+    :raises ConfigurationError: a masked column has another type, because the target has rows from before the column was masked.
     """
     for field in columns:
         text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
         if field.name in masked and not text:
             raise ConfigurationError(
-                f"mask: the column {field.name!r} is {field.type} in the target, which has its values from before, and a mask is text: drop "
+                f"mask: the column {field.name!r} is {field.type} in the target, because it was not masked before, and a mask is text: drop "
                 "the column, or begin the table again with an empty target (aiorepl spark mirror --restart-table) and a snapshot"
             )
 
 
 def masked_columns(selection: Selection, table: Table, columns: Iterable[str]) -> set[str]:
-    """Return the names that the selection masks in a table."""
+    """Return the names of the columns that the selection masks in a table."""
     own = [(table.schema, table.name)]
     return {name for name in columns if selection.rules.action(own, name) is ColumnAction.MASKED}
 
 
 def attributed(version: Version) -> Relation:
-    """Return the description of a file of the history, with the columns' numbers."""
+    """Return the description of a version of the history, with the attribute numbers of its columns."""
     relation = relation_of(version)
     for column, field in zip(relation.columns, version.schema, strict=False):
         if (attribute := attribute_of(field)) is not None:
@@ -186,7 +193,7 @@ def attributed(version: Version) -> Relation:
 def hidden_file(selection: Selection, version: Version) -> HiddenFile | None:
     """Return the converter for the files of a version of the history; ``None`` if no column is hidden.
 
-    :raises ConfigurationError: a masked column cannot be masked, because the history no longer has its text.
+    :raises ConfigurationError: a column cannot be masked, because the history does not have its text.
     """
     relation = attributed(version)
     hidden = hidden_of(selection, relation)
@@ -194,8 +201,9 @@ def hidden_file(selection: Selection, version: Version) -> HiddenFile | None:
 
 
 def hidden_files(selection: Selection, files: Sequence[StagedFile]) -> list[StagedFile]:
-    """Return files of the history as they look without the hidden columns.
+    """Replace the version of each file that has hidden columns by the version without them.
 
+    :param files: files of the history.
     :raises ConfigurationError: as ``hidden_file``.
     """
     versions: dict[Any, Version | None] = {}
@@ -208,7 +216,7 @@ def hidden_files(selection: Selection, files: Sequence[StagedFile]) -> list[Stag
                 None if converter is None else Version(source.oid, converter.description, converter.schema)
             )
         hidden = versions[source.digest]
-        # Without the metadata of fields, which has the missing values of hidden columns.
+        # The metadata of a field has the missing value of its column, which may be hidden. So remove the metadata.
         schema = pa.schema([field.remove_metadata() for field in source.schema])
         bare = Version(source.oid, source.description, schema)
         found.append(file if hidden is None else replace(file, version=hidden, source=bare))

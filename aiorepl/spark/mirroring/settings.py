@@ -27,7 +27,7 @@ class Settings:
     :param layouts: the layout by pattern.
     :param null: whether a value that its column's type cannot represent becomes null instead of an error.
     :param on_error: ``halt`` or ``set_aside``: the reaction to a table that cannot be written.
-    :param selection: the columns that are dropped or masked; ``None`` if no column is.
+    :param selection: the columns that are dropped or masked; ``None`` if no column is hidden.
     """
 
     tables: Patterns
@@ -59,7 +59,7 @@ class Settings:
             )
         if selection is not None and (selection.tables or selection.kinds):
             raise ConfigurationError(
-                "the selection of a mirror takes drop, mask and keep, but no tables or kinds: the mirror's own option tables has its tables"
+                "the selection of a mirror takes drop, mask and keep, but no tables or kinds: name the tables in the mirror's option tables"
             )
         columns: dict[str, tuple[str, ...]] = {}
         for pattern, names in keys.items():

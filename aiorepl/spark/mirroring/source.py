@@ -173,8 +173,8 @@ class MirrorPlanner(Planner):
         """Divide the changes between two positions into files of the history and blocks to stage.
 
         :raises JournalError: the journal is damaged, or segments were deleted that the history does not have.
-        :raises ConfigurationError: a pattern of the selection hides nothing, or may not hide what it should.
-        :raises PermanentError: a hidden column was renamed, or may have been.
+        :raises ConfigurationError: a pattern of the selection matches no column, or a visible column may have to be hidden.
+        :raises PermanentError: a hidden column was renamed, or may have been renamed.
         """
         require_kept(reader, chain, start, end)
         parts: list[InputPartition] = []
@@ -207,7 +207,7 @@ class MirrorPlanner(Planner):
         start: BlockPosition,
         end: BlockPosition,
     ) -> None:
-        """Compare the descriptions of a batch with those before it, before any of its rows is staged."""
+        """Compare the descriptions of a batch with earlier descriptions, before a row of the batch is staged."""
         journal, settings = self.options.journal, self._staging.settings
         if self._columns is None:
             tables = [Table(*name) for name in chain.completeness.names]
@@ -216,7 +216,7 @@ class MirrorPlanner(Planner):
         judge = Judge(selection, () if state is None else state.selection, self._columns)
         ranges = [(start, end, self._wanted)]
         if state is not None and state.patterns != settings.patterns:
-            # The earlier changes of an added table are staged after this.
+            # The changes of an added table from before this batch are staged with this batch.
             former = state.patterns
             ranges.insert(0, (BlockPosition(ZERO), start, lambda table: settings.added(table, former)))
         for first, last, wanted in ranges:

@@ -48,7 +48,7 @@ class StagedFile:
     :param memory: the bytes of the file's rows in memory; an estimate if ``compacted``.
     :param first: the batch has only rows with this commit LSN or a later one.
     :param until: the batch has only rows with an earlier commit LSN.
-    :param source: the version of a ``compacted`` file, if ``version`` lacks hidden columns.
+    :param source: the file's own version, if the file is ``compacted`` and ``version`` lacks hidden columns.
     """
 
     table: Table

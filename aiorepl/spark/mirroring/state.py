@@ -83,7 +83,7 @@ class State:
         repeated with this end.
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
-    :param selection: the tables that the mirror's selection remembers, as ``SelectionMemory`` dumps them.
+    :param selection: the memory of the mirror's selection, as ``SelectionMemory.to_json`` returns it.
     """
 
     source: Position

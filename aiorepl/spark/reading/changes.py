@@ -73,10 +73,10 @@ def changes(
     :param keys: the columns that identify a row under REPLICA IDENTITY FULL.
     :param schema: the columns to read, instead of the table's.
     :param unrepresentable: ``error`` or ``null``, for values that a column's type cannot hold.
-    :param drop: exact names ``schema.table.column`` of columns that are left out.
-    :param mask: exact names of columns that are masked as in a sink's selection.
-    :param keep: names of columns that are neither dropped nor masked.
-    :param secret: ``file:`` and the path of a file on the driver with the key of the masks.
+    :param drop: the exact names ``schema.table.column`` of columns that are left out.
+    :param mask: the exact names of columns that are masked, as in a sink's selection.
+    :param keep: patterns of columns that are neither dropped nor masked.
+    :param secret: ``file:`` and the path of a file on the driver. The file contains the key of the masks.
     :raises ConfigurationError: an option is malformed, or the table is not in the journal.
     :raises JournalError: the journal is damaged, or does not continue from ``start``.
     """
@@ -186,7 +186,7 @@ def _native(columns: FileColumns) -> bool:
         return False
     for wanted in columns.wanted:
         if columns.mask(wanted.name) is not None:
-            # A key in Spark's plan could be read by anyone.
+            # An expression of Spark that masks would show the key in the plan.
             return False
         if wanted.name in columns.indexes:
             found = columns.field(wanted.name).type

@@ -25,7 +25,8 @@ class HiddenColumn(NamedTuple):
     """A column that a query has dropped or masked.
 
     :param oid: the table's oid.
-    :param number: the column's attribute number, which a rename keeps.
+    :param number: the column's attribute number, which a rename does not change.
+    :param name: the column's name when it was hidden.
     """
 
     oid: int

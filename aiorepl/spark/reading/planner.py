@@ -222,10 +222,10 @@ class Planner:
         return partitions
 
     def hidden(self, reader: JournalReader, before: frozenset[HiddenColumn]) -> frozenset[HiddenColumn]:
-        """Return the columns that a stream hides, and has hidden.
+        """Return all columns that a stream has hidden so far.
 
-        :param before: the columns that it has hidden before.
-        :raises ConfigurationError: one of these columns is visible now, under another name.
+        :param before: the columns that the stream's last offset contains.
+        :raises ConfigurationError: one of these columns is visible under another name.
         """
         selected, (described, _) = self.options.selected, self._newest_of(reader)
         if selected is None or described is None:
@@ -260,8 +260,8 @@ class Planner:
             if selected is not None:
                 if described is None:
                     raise ConfigurationError(
-                        f"table {table} is not in the journal {reader.url} yet, so nothing tells whether drop and mask match its columns: "
-                        "wait for a change of it"
+                        f"table {table} is not in the journal {reader.url}, so nothing tells whether drop and mask match its columns: start "
+                        "the query again once the journal has a change of the table"
                     )
                 selected.hidden(described.relation)
             newest = Newest()

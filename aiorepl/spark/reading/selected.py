@@ -1,8 +1,8 @@
 """The columns of one table that a query drops or masks. Runs on the driver and on executors; does not use pyspark.
 
-A batch has no memory of earlier names. So the patterns are exact names, and each of them must match a column of the table's last
-description: after a rename the query ends instead of showing the column. The offsets of a stream have the columns that it has hidden,
-so that it also ends if another column has got the name.
+A batch query does not remember earlier names. So the patterns are exact names, and each pattern must match a column of the table's last
+description. After a rename, the query ends instead of showing the column. The offsets of a stream contain the columns that the stream has
+hidden. So the stream also ends if another column has the name of a hidden column that was renamed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _PATTERN: Final = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
 
 
 def parse(texts: Mapping[str, str]) -> Selection | None:
-    """Parse the options ``drop``, ``mask``, ``keep`` and ``secret``; ``None`` without a hidden column.
+    """Parse the options ``drop``, ``mask``, ``keep`` and ``secret``; ``None`` if they contain no pattern.
 
-    :raises ConfigurationError: a pattern may match more than one name, or the file of the secret cannot be read.
+    :raises ConfigurationError: a pattern of ``drop`` or ``mask`` is not an exact name, the secret is missing or no file, or the file
+        cannot be read.
     """
     lists = {
         name: tuple(each.strip() for each in _PATTERN.findall(texts.get(name, ""))) for name in OPTIONS[:3]
@@ -44,17 +45,17 @@ def parse(texts: Mapping[str, str]) -> Selection | None:
     selection = Selection(**lists, secret=None if secret is None else _read(secret))
     if patterns := selection.forgetful:
         raise ConfigurationError(
-            f"{patterns[0]!r} in drop or mask may match after a rename, when it no longer hides what it hid, and a query does not remember "
-            "names: write the exact names; or mirror the table with a selection"
+            f"{patterns[0]!r} in drop or mask is no exact name: after a rename it could match without hiding the renamed column, because a "
+            "query does not remember names: write the exact names, or mirror the table with a selection"
         )
     return selection
 
 
 def _read(reference: str) -> str:
-    # Spark shows options in plans and in its event log.
+    # Spark shows a stream's options in ``explain(True)``, and the catalog shows those of CREATE TABLE.
     if not reference.startswith("file:"):
         raise ConfigurationError(
-            "option secret is file: and the path of a file with the secret on the driver, because Spark shows options"
+            "option secret must be file: and the path of a file on the driver, because Spark may show options"
         )
     path = Path(reference.removeprefix("file:"))
     try:
@@ -64,7 +65,10 @@ def _read(reference: str) -> str:
 
 
 def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnAction]) -> Hidden | None:
-    """Return the hidden columns of a description; ``None`` if there are none."""
+    """Return the hidden columns of a description; ``None`` if no column is hidden.
+
+    :param actions: the action for each column.
+    """
     if all(action is ColumnAction.KEPT for action in actions):
         return None
     made = Rewriting(relation, actions, secret_of(selection))
@@ -73,7 +77,7 @@ def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnActio
 
 @dataclass(frozen=True, slots=True)
 class SelectedTable:
-    """The selection of a query for its table."""
+    """The table of a query, with the query's selection."""
 
     selection: Selection
     table: TableName
@@ -83,8 +87,9 @@ class SelectedTable:
         return self.selection.rules.action([self.table.key], column)
 
     def hidden(self, relation: Relation) -> Hidden | None:
-        """Return the hidden columns of the table's last description; ``None`` if there are none.
+        """Return the hidden columns of the table's last description; ``None`` if no column is hidden.
 
+        :param relation: the table's last description.
         :raises ConfigurationError: a pattern matches no column.
         """
         columns = [(*self.table.key, name) for name in relation.names]
@@ -92,8 +97,8 @@ class SelectedTable:
             for pattern in patterns.all:
                 if not any(map(pattern.match, columns)):
                     raise ConfigurationError(
-                        f"{patterns.option}: {pattern.text!r} matches no column of {self.table} as the journal describes it last: the "
-                        "column may have another name now, or the table is a partition, which has to be named itself"
+                        f"{patterns.option}: {pattern.text!r} matches no column of {self.table} in its last description: write the present "
+                        "name of the column; a partition needs patterns of its own"
                     )
         return hide(self.selection, relation, [self.action(name) for name in relation.names])
 
@@ -104,7 +109,8 @@ class SelectedTable:
     def require_readable(self, schema: pa.Schema) -> None:
         """Check the columns of a query.
 
-        :raises ConfigurationError: a column is dropped, or is masked and not text.
+        :param schema: the columns that are read.
+        :raises ConfigurationError: a column is dropped, or is masked and not a string.
         """
         for field in schema:
             action = self.action(field.name)
@@ -112,11 +118,11 @@ class SelectedTable:
                 raise ConfigurationError(f"column {field.name!r} is dropped: leave it out of .schema(...)")
             if action is ColumnAction.MASKED and not pa.types.is_string(field.type):
                 raise ConfigurationError(
-                    f"column {field.name!r} is masked, so it is a string and not {field.type}"
+                    f"column {field.name!r} is masked: make it a string in .schema(...), not {field.type}"
                 )
 
     def identities(self, relation: Relation) -> frozenset[HiddenColumn]:
-        """Return the hidden columns of a description, as far as their numbers are known."""
+        """Return the hidden columns of a description. Columns whose attribute numbers are unknown are left out."""
         return frozenset(
             HiddenColumn(relation.oid, found.number, name)
             for name, found in relation.attributes.items()
@@ -124,9 +130,10 @@ class SelectedTable:
         )
 
     def require_hidden(self, relation: Relation, hidden: Collection[HiddenColumn]) -> None:
-        """Check that no column that the query has hidden before is visible under another name.
+        """Check that no column that the query has hidden is visible under another name.
 
         :param relation: the table's last description.
+        :param hidden: the columns that the query has hidden so far.
         :raises ConfigurationError: a hidden column was renamed.
         """
         names = {found.number: name for name, found in relation.attributes.items()}
@@ -136,9 +143,10 @@ class SelectedTable:
                 raise self._renamed(column.name, now)
 
     def require_same(self, relation: Relation, names: Iterable[str], wanted: Collection[str]) -> None:
-        """Check that no hidden column of an earlier description is visible now.
+        """Check that no hidden column of an earlier description is visible under its present name.
 
-        :param names: the present names of the columns.
+        :param relation: the earlier description.
+        :param names: the present name of each of its columns.
         :param wanted: the columns that are read.
         :raises ConfigurationError: a hidden column was renamed.
         """
@@ -148,7 +156,7 @@ class SelectedTable:
                 raise self._renamed(before, now)
 
     def _shows(self, column: str) -> bool:
-        """Whether a column is visible although ``keep`` does not name it."""
+        """Whether a column is visible although ``keep`` does not match it."""
         kept = self.selection.rules.keep.match((*self.table.key, column))
         return not kept and self.action(column) is ColumnAction.KEPT
 

@@ -140,9 +140,9 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
         )
 
     def _hiding(self, offset: Offset) -> Offset:
-        """Return an offset with all columns that the query has hidden.
+        """Return an offset that contains all columns that the query has hidden so far.
 
-        :raises ConfigurationError: a column that the query has hidden is visible now.
+        :raises ConfigurationError: a column that the query has hidden is visible under another name.
         """
         if self._options.selected is None:
             return offset

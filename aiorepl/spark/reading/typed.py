@@ -123,7 +123,7 @@ class Typed:
     def names(self, relation: Relation) -> tuple[str, ...]:
         """Return the present names of a description's columns, as ``Newest.names``.
 
-        :raises ConfigurationError: the schema names a column that was renamed since, or a hidden column was renamed.
+        :raises ConfigurationError: a column of the schema was renamed later, or a hidden column was renamed.
         """
         names, wanted = self.newest.names(relation), self.schema.names
         if self.selected is not None:

@@ -39,7 +39,7 @@ MARKER: Final = "aiorepl.verify"
 _CONFIRMED: Final = (
     "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = $1"
 )
-# Deletes of a table are published if one of its publications publishes them.
+# Deletes of a table are published if one of its publications publishes deletes.
 _DELETES: Final = """
 SELECT bool_or(p.pubdelete) AND bool_or(p.pubtruncate) FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname

@@ -143,7 +143,7 @@ class Verification:
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
-    :param hidden: whether the selection of the journal or the mirror may hide columns of a name: they are not compared.
+    :param hidden: whether the selection of the journal or of the mirror may hide columns with a name. Such columns are not compared.
     :param selection: the mirror's selection.
     :param session: returns a Spark session, whose executors read large tables; ``None``: this process reads all tables.
     """

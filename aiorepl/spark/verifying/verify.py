@@ -62,8 +62,8 @@ def verify(
         in the mode history, end their versions), unless the publications leave out deletes or truncates.
     :param ended: also compare ended versions (mode history) and deleted rows (soft_delete) with the journal, which is read from its
         beginning.
-    :param journal_selection: the pipeline's: columns that it may hide are not compared.
-    :param selection: the mirror's, in the same way.
+    :param journal_selection: the pipeline's ``journal_selection``. Columns that it may hide are not compared.
+    :param selection: the mirror's ``selection``. Columns that it may hide are not compared.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.

@@ -133,8 +133,8 @@ class Applier:
         if len(target.written) < len(target.columns):
             rows = [[row[index] for index in target.written] for row in rows]
         schema, table = target.name
-        # A buffer, not an iterator: after each item, asyncpg would wait until the socket takes more, and never learn that the connection
-        # is lost. A path could be bytes.
+        # A buffer, not an iterator: after each item of an iterator, asyncpg waits until the socket takes more, and does not notice a lost
+        # connection. A memoryview, because asyncpg takes bytes for a path.
         await self._connection.copy_to_table(
             table,
             schema_name=schema,

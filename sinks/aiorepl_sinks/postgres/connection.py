@@ -47,8 +47,8 @@ _SESSION: Final = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# The client's TCP keepalives, with the same times as the server's. No TCP_USER_TIMEOUT: a target that waits for a lock reads nothing, and
-# would be given up. ``Liveness`` detects a target that does not answer.
+# The client's TCP keepalives, with the same times as the server's. Without TCP_USER_TIMEOUT, because a target that waits for a lock reads
+# nothing, and the kernel would close its connection. ``Liveness`` detects a target that does not answer.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _LOCK_TIMEOUT: Final = 5
 
