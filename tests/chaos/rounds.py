@@ -29,7 +29,7 @@ from report import Outcome
 from sabotage import OF_MIRRORS
 from stall_timeout import stall_timeout
 from starter import UNAVAILABLE, Starter
-from strikes import OF_SERVERS, PROMOTE, SECOND, Striker
+from strikes import OF_SERVERS, SECOND, Striker
 from watch import BrokerWatch, JournalWatch, LettersWatch, RequestWatch, TableWatch, Watch, watches
 
 from aiorepl import LSN, AioreplError
@@ -640,11 +640,7 @@ class Round:
             await self._note_restart()
             if all(last in watch.ledger for watch in self._receivers):
                 return True
-        error = self._ends.last_error()
-        replayed = bool({"crash", PROMOTE} & self._outcome.faults.keys())
-        # WAL does not have the numbers of commands, so the names of attributes may be unknown after a replay: a user has to decide.
-        if not (replayed and "the type was altered in transaction" in error):
-            self._outcome.violations.append(f"the process does not start again: {error}")
+        self._outcome.violations.append(f"the process does not start again: {self._ends.last_error()}")
         return False
 
     async def _receive(self, process: Process, mark: tuple[int, int]) -> None:
