@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 
 def leaks(folder: Path, secret: str) -> list[str]:
-    """Return the files that contain the secret; Parquet files are decompressed first."""
+    """Return the files that contain the secret, relative to the folder. Parquet files are decompressed first."""
     found = []
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         data = file.read_bytes()

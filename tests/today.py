@@ -1,7 +1,7 @@
 """Chooses the cases of a day, where all of them take too long for each run.
 
-A test with cases at the steps 1, 2, 3 and so on takes every sixth of them, beginning with one chosen by the day: each case runs at
-least once in seven days. In the same way, a run of the whole suite takes every sixth of the tests with the marker ``by_day``. A
+A test with cases at the steps 1, 2, 3 and so on takes every sixth case. The day chooses the first case, so each case runs at least
+once in seven days. In the same way, a run of the whole suite takes every sixth of the tests with the marker ``by_day``. A
 run of chosen tests takes all of them, unless it has the option ``--by-day``. ``AIOREPL_TEST_DAY`` repeats the cases of another day;
 pytest's header shows the day.
 """

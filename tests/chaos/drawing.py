@@ -91,7 +91,7 @@ def draw(
     kinds |= KAFKA if "kafka" in writes else {}
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
-        # The servers, the last life and the judgement take as long as several lives.
+        # Many lives, because the servers, the last life and the judgement take as long as several lives.
         for _ in range(chance.choice([1, 2] if short else [2, 6, 12, 16]))
     )
     slow = any(sink["type"] == "webhook" for sink in sinks.values()) or pipeline.get("max_bytes") == 300

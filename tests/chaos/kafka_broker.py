@@ -133,7 +133,7 @@ class KafkaBroker(Broker):
         return lines, json.dumps({str(one.partition): ends[one] for one in partitions}), whole
 
     async def _connected(self) -> list[AIOKafkaConsumer]:
-        # A read that was given up may still go on, with consumers of its own.
+        # A read whose time limit has passed may still run, with its own consumers.
         consumers = self._consumers
         for isolation in ("read_committed", "read_uncommitted") if not consumers else ():
             consumer = AIOKafkaConsumer(
@@ -200,7 +200,7 @@ class KafkaBroker(Broker):
 
 
 async def _within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call of the client. Do not wait for its end once it was cancelled, because the client may never end it.
+    """Return the result of a call of the client. After a cancellation, do not wait for the end of the call, because it may never end.
 
     :raises TimeoutError: it takes longer than some seconds.
     :raises UnexpectedCancellation: the client has cancelled tasks of its own, and the call awaits them.

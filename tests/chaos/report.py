@@ -25,7 +25,7 @@ class Outcome:
     duplicates: int = 0
     seconds: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
-    """The seconds of each step."""
+    """The seconds by step."""
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:

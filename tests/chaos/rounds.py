@@ -475,7 +475,7 @@ class Round:
         except FileNotFoundError:
             self._last_told = {}
         except ValueError:
-            pass  # it is being written; without the state before, each such moment would look like progress
+            pass  # the file is being written: an empty state would look like progress
         return self._last_told
 
     async def _live(self, run: Run) -> None:
@@ -582,7 +582,7 @@ class Round:
     async def _strike_all(self, run: Run, process: Process) -> set[str]:
         """Strike while the process runs, and return the kinds of faults.
 
-        The next process gets the faults that are left, because a fault that strikes nobody is none.
+        Faults that are left when the process ends strike the next process.
         """
         struck: set[str] = set()
         if run == QUIET:

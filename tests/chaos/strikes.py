@@ -35,7 +35,7 @@ KINDS = {
 }
 # Only in some programs: with a standby, an object store, a journal, or a target that has a standby.
 PROMOTE, OUTAGE, SECOND, PROMOTE_TARGET = "promote", "outage", "second pipeline", "promote the target"
-# These also strike while no process runs: a server that was restarted meanwhile is another one for the next process.
+# These also strike while no process runs: the next process finds a server that was restarted or replaced.
 OF_SERVERS = ("restart", "crash", PROMOTE, PROMOTE_TARGET)
 # Only in programs that write to a broker.
 BROKERS = {RESTARTED: 2, CUT: 3}

@@ -246,7 +246,7 @@ def main() -> int:
 
 
 def _show_tasks(*_: object) -> None:
-    """Show what a program that seems to hang waits for: ``kill -USR1``."""
+    """Write the tasks and what they wait for to standard error; the handler of SIGUSR1."""
     with suppress(RuntimeError):  # between two programs
         for task in asyncio.all_tasks():
             lines, awaited = [f"{task.get_name()}:"], task.get_coro()

@@ -1,6 +1,7 @@
-"""A TCP proxy whose connections lose all packets from some moment on, as behind a dead router. Linux only.
+"""A TCP proxy that drops all packets of a connection once its data contains a mark, as a dead router does. Linux only.
 
-No packet arrives any more, so nothing is acknowledged, and nobody learns that a connection has ended. Only timeouts show it.
+No packet of such a connection arrives, acknowledgements included. So neither peer learns that the other has closed the connection, and
+only a timeout ends it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from urllib.parse import urlsplit
 from aiorepl.testing.listener import Listener
 
 _SO_ATTACH_FILTER = 26
-# A filter of one instruction, which keeps 0 bytes of each packet, so that the kernel drops the packet.
+# A BPF filter of one instruction: return 0. It keeps 0 bytes of each packet, so the kernel drops the packet.
 _NOTHING = ctypes.create_string_buffer(struct.pack("@HBBI", 0x06, 0, 0, 0))
 _FILTER = struct.pack("@HP", 1, ctypes.addressof(_NOTHING))
 
 
 class DroppingProxy:
-    """Forwards connections to a server.
+    """Forwards connections to a server, and drops the packets of some of them.
 
-    :param way: ``up``, to the server, or ``down``, from the server.
-    :param mark: a connection loses its packets once these bytes would pass, for as long as ``times`` lasts.
+    :param way: the direction in which ``mark`` is searched: ``up``, to the server, or ``down``, from the server.
+    :param mark: the bytes before which a connection begins to lose its packets.
     :param times: the number of connections that lose their packets.
     """
 
@@ -62,7 +63,7 @@ class DroppingProxy:
         async def forward(way: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
             seen = b""
             while data := await source.read(1 << 16):
-                # The mark may come in two pieces.
+                # The mark may be in two reads.
                 seen = seen[-len(self._mark) :] + data
                 if dead.is_set() or (way == self._way and self.times and self._mark in seen):
                     if not dead.is_set():

@@ -3,7 +3,8 @@
 python gap_process.py DSN SLOT FOLDER JOURNAL STEPS
 
 :param JOURNAL: ``direct`` or ``journal``.
-:param STEPS: the number of steps before the SIGKILL. A step is a write of a file, or a flush. With a negative number, nothing is killed.
+:param STEPS: the number of steps before the SIGKILL. A step is a point of a file's write, or the begin or end of a flush. If the number is
+    negative, the process is not killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aiorepl_sinks.jsonl import JsonLinesSink
 
 
 def kill_after(steps: int) -> None:
-    """Kill the process after some steps."""
+    """Let this process kill itself after a number of steps."""
     left = iter(range(steps, -1, -1))
     reached, flush = LocalStore.reached, JsonLinesSink.flush
 
@@ -43,7 +44,7 @@ def kill_after(steps: int) -> None:
 
 
 async def run(dsn: str, slot: str, folder: Path, journal: bool) -> None:
-    """Run again after each loss, as a service manager does."""
+    """Run pipelines until one ends without the loss of its slot, as a service manager does."""
     options: dict[str, Any] = {"journal": folder / "journal"} if journal else {"state_dir": folder / "state"}
     for _ in range(3):
         pipeline = Pipeline(
@@ -66,7 +67,7 @@ async def run(dsn: str, slot: str, folder: Path, journal: bool) -> None:
 
 
 def main(dsn: str, slot: str, folder: str, journal: str, steps: str) -> None:
-    """Run, or be killed."""
+    """Run to the end of WAL, or to the kill."""
     if int(steps) >= 0:
         kill_after(int(steps))
     asyncio.run(run(dsn, slot, Path(folder), journal == "journal"))

@@ -1,4 +1,4 @@
-"""Networks that drop all packets of a connection, in each state of the pipeline: the stream goes on, and nothing is left on the server."""
+"""A network drops all packets of a connection, in each state of the pipeline: the stream continues, and the server keeps no lock."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SELECT a.pid, a.query FROM pg_stat_activity a
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """The kernel gives a dead peer up within seconds, and so does a login."""
+    """Let the kernel close the connection of a dead peer within seconds, and let a login time out as fast."""
     quick = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 2000}
     monkeypatch.setattr(opening, "_KEEPALIVE", quick)
     monkeypatch.setattr(opening, "_ONE_HOST_SECONDS", 2.0)
 
 
 def rows(changes):
-    """The table after these changes."""
+    """Return the rows of the table after these changes, by key."""
     found = {}
     for change in changes:
         found[change.key["id"]] = change.new["note"]
@@ -61,8 +61,8 @@ def rows(changes):
 
 
 @pytest.mark.parametrize(("server", "state"), CASES, indirect=["server"])
-async def test_the_network_dies(published, server, state, tmp_path):
-    """One or two connections in a row lose their packets: the pipeline, started again if its start fails, delivers every row."""
+async def test_dropped_packets_in_each_state(published, server, state, tmp_path):
+    """One or two connections in a row lose their packets. The pipeline is started again if its start fails, and delivers every row."""
     await published.execute(
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET wal_sender_timeout = ''1s''', current_database()); END $$",
         "INSERT INTO items SELECT i, 'before' FROM generate_series(1, 1000) i",
@@ -113,8 +113,8 @@ async def test_the_network_dies(published, server, state, tmp_path):
 
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 async def test_a_copy_leaves_no_lock(published, tmp_path):
-    """The process that sends rows to nobody is ended: otherwise it would keep its lock of the table for a quarter of an hour."""
-    # More than all buffers between the server and the client.
+    """The server process that sends rows to a lost connection ends. Otherwise it would keep its lock of the table for about 15 minutes."""
+    # More bytes than all buffers between the server and the client hold.
     await published.execute(
         "INSERT INTO items SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 5000) i"
     )
@@ -135,7 +135,7 @@ async def test_a_copy_leaves_no_lock(published, tmp_path):
 
 
 async def test_a_copy_beside_the_stream_leaves_no_lock(published, tmp_path):
-    """The same for a table that is read while the stream runs."""
+    """The server process also ends if the table is read while the stream runs."""
     await published.execute(
         "INSERT INTO items SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 5000) i"
     )

@@ -1,4 +1,4 @@
-"""A process is killed at any step of the start that repairs a gap: no row is missing afterwards."""
+"""A process is killed at any step of the start that reads the rows of a gap: no row is missing after the next start."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.by_day
 
 PROCESS = Path(__file__).with_name("gap_process.py")
 SETTINGS = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-# A start that is not killed takes a few steps more.
+# The range of steps from which a kill is drawn. A start that is not killed takes a few steps more.
 STEPS = {"direct": 36, "journal": 64}
 TABLES = ("items", "events", "altered")
 
 
 def rows(folder: Path) -> tuple[dict[str, set[int]], int]:
-    """Return the keys that a reader of the sink's files has, if it carries out truncates; and the number of truncates."""
+    """Return the keys by table that a reader of the sink's files has, and the number of truncates. The reader applies truncates."""
     events: dict[tuple[LSN, int], dict[str, Any]] = {}
     for file in folder.glob("*.jsonl*"):
         for line in file.read_bytes().splitlines():
@@ -47,10 +47,10 @@ def rows(folder: Path) -> tuple[dict[str, set[int]], int]:
 
 
 @pytest.mark.parametrize("way", ["direct", "journal"])
-async def test_kills(
+async def test_kills_while_the_gap_is_read(
     publish: Callable[[str], Awaitable[Published]], servers: Any, tmp_path: Path, way: str
 ) -> None:
-    """After each kill the sink's rows are those of the tables, and rows that were deleted from tables with published inserts only."""
+    """After each kill and start, the sink has every row of the tables. It may also have deleted rows, as deletes are not published."""
     chance = random.Random(f"{day()}-{way}")
     with servers.new(18, **SETTINGS) as server:
         published = await publish(server.dsn)

@@ -98,8 +98,8 @@ async def test_a_list_that_does_not_fit(database):
 
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 @pytest.mark.parametrize("open_one", [connect_sql, ReplicationConnection.open, SqlConnection.open])
-async def test_the_server_looks_for_its_client(database, open_one):
-    """The server's processes end once their client is gone: otherwise they would keep locks and snapshots for hours."""
+async def test_the_server_sends_keepalives(database, open_one):
+    """The server detects a dead client by TCP keepalives. Otherwise its process would keep locks and snapshots for hours."""
     connection = await open_one(database)
     query = "SELECT setting FROM pg_settings WHERE name LIKE 'tcp_keepalives%' ORDER BY name"
     rows = await (connection.fetch(query) if open_one is connect_sql else connection.query(query))

@@ -81,7 +81,7 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
 
 
 async def test_the_server_looks_for_its_poller(poller, version):
-    """The server's TCP releases the lock of a vanished poller after a minute, not after hours, also while it sends."""
+    """The server releases the lock of a dead client after a minute, not after hours, also while it sends."""
     names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
     rows = await poller.query(f"SELECT setting FROM pg_settings WHERE name IN {names} ORDER BY name")
     assert ["3", "30", "10", "60000"] == [row["setting"] for row in rows]

@@ -1,4 +1,4 @@
-"""The record of a slot's losses: what the consumers had, and what the next start may rely on."""
+"""The record of a slot's losses gives the next start the gap, unless nothing tells what the consumers had."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def running(folder: Path) -> SlotLosses:
     return found
 
 
-async def test_an_invalidated_slot_tells_what_was_delivered(tmp_path):
-    """Over restarts, until the stream has started again. Later starts keep the states of the tables."""
+async def test_an_invalidated_slot_has_a_gap(tmp_path):
+    """The gap survives restarts, until the stream has started again. Later starts keep the states of the tables."""
     await (await running(tmp_path)).record(1.0, LOST)
     found = await losses(tmp_path)
     assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
@@ -41,7 +41,7 @@ async def test_an_invalidated_slot_tells_what_was_delivered(tmp_path):
 
 
 async def test_the_epoch_of_a_slot_that_is_lost_much_later(tmp_path):
-    """The pipeline has recorded later xids meanwhile."""
+    """The gap's xid has the epoch of the xid that the pipeline has recorded last."""
     found = await running(tmp_path)
     await found.reached(2**33 + 5)
     await found.record(1.0, LOST)
@@ -50,14 +50,14 @@ async def test_the_epoch_of_a_slot_that_is_lost_much_later(tmp_path):
     assert 2**33 + 990 == gap.xid
 
 
-async def test_other_losses_tell_nothing(tmp_path):
+async def test_other_losses_have_no_gap(tmp_path):
     found = await running(tmp_path)
     await found.record(1.0, SlotLost("dropped"))
     assert found.gap({"sink"}) is None
 
 
-async def test_a_second_loss_tells_nothing(tmp_path):
-    """The slot that a start has created and lost before its stream began has nothing from before it was created."""
+async def test_a_loss_while_a_loss_is_pending_has_no_gap(tmp_path):
+    """A slot that a start has created, and lost before its stream began, says nothing about the first loss."""
     found = await running(tmp_path)
     await found.record(1.0, LOST)
     await found.record(2.0, SlotLost("lost", catalog_xmin=1500, confirmed=LSN(90)))

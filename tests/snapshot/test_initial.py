@@ -60,7 +60,7 @@ async def test_each_chunk_is_a_transaction_below_the_slot(loaded):
 
 
 async def test_a_table_that_is_read_ahead_has_a_rate(loaded):
-    """Its rows per second count from the beginning of its reading, although the table before it is still being delivered."""
+    """The rows per second of a table count from the beginning of its reading, while the table before it is being delivered."""
     await loaded.connection.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); "
         "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1), (2)"

@@ -1,4 +1,4 @@
-"""A row has the same masks as a message, as a row of a journal's block, and as a row of the history."""
+"""A row's masks are the same in a message, in a block of a journal, and in a file of the history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMITS = [
 
 
 def forms(columns, messages, selection, identity="d", attributes=None, *, file=True):
-    """Return the rows of some messages, masked as messages, in the block, and in the history."""
+    """Return the rows of some messages in three masked forms: as messages, from a block, and from a file of the history."""
     stream = Stream(binary=True)
     table = stream.table("t", *columns, replica_identity=identity)
     stream.transaction(*(make(table) for make in messages))
@@ -82,7 +82,7 @@ def columns_of(batch: pa.RecordBatch, *names: str) -> list[dict[str, Any]]:
 
 
 def agree(oid: int, modifier: int, values: list[Any]) -> None:
-    """The three forms have equal masks, and the block and the history the same columns."""
+    """Check that the three forms have equal masks, and that block and history have the same columns."""
     columns = [ID, column("v", oid, type_modifier=modifier)]
     rows = [lambda table, n=n, value=value: table.insert(str(n), value) for n, value in enumerate(values)]
     by_value, in_block, in_file = forms_of(columns, rows)
@@ -110,13 +110,13 @@ def test_every_type(sample):
 
 
 @pytest.mark.parametrize(("oid", "modifier", "texts"), LIMITS)
-def test_limits(oid, modifier, texts):
+def test_values_at_the_limits_of_their_types(oid, modifier, texts):
     """Values at the limits of their types, and beyond those of Arrow, have the same mask in every form."""
     agree(oid, modifier, [*texts, None, *texts])
 
 
 def test_random_values():
-    """Random values of the types that a file of the history has in another form than text."""
+    """Random values have the same mask in every form, for the types that the history does not have as text."""
     chance = random.Random(7)
     for _ in range(300):
         days = chance.randrange(-2_400_000, 40_000_000)
@@ -134,8 +134,8 @@ def test_random_values():
             agree(oid, -1, [Binary(raw), None])
 
 
-def test_slices():
-    """A slice of an array, with and without nulls, is masked like its values."""
+def test_slices_of_arrays():
+    """The mask of a value does not depend on the slice of an array, with and without nulls."""
     mask = mask_of(b"key")
     texts = ["a", None, "", "ü", "b" * 9, None, "c", "d", "e", "f"]
     whole = masked(pa.array(texts), mask).to_pylist()
@@ -147,8 +147,8 @@ def test_slices():
 
 
 @pytest.mark.parametrize("identity", ["d", "f"])
-def test_changes(identity):
-    """Old rows, moved keys and values that were not sent are hidden; the names of dropped columns are gone."""
+def test_updates_with_hidden_columns(identity):
+    """Old rows and missing values are masked. A value that was not sent is not masked, and dropped columns leave no name behind."""
     columns = [column("id", 23, key=True), column("day", 1082), column("gone"), column("note")]
     old = ["1", "infinity", "planted-gone", "planted-note"]
     rows = [

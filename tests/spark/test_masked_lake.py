@@ -1,4 +1,4 @@
-"""From a real server through a pipeline's journal into a lake: its masks are those of a sink, and no file of Spark has a value."""
+"""A lake that is mirrored from a real server has the masks of a sink, and no file of Spark has a hidden value."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def captured(dsn: str, slot: str, folder: Path, statements: str) -> dict[i
 
 
 async def test_a_masked_lake(database, slot_name, tmp_path) -> None:
-    """Every value of every type has the sink's mask in the lake, and no byte that Spark or the mirror leaves has the value."""
+    """Every value of every type has the sink's mask in the lake, and no file that Spark or the mirror leaves has the value."""
     for name in ("events", "local"):
         (tmp_path / name).mkdir()
     (tmp_path / "secret").write_text(SECRET + "\n")

@@ -1,4 +1,4 @@
-"""What a mirror's selection hides is in no file that the mirror writes, whatever is renamed and whenever the mirror ends. Without Spark."""
+"""No file that a mirror writes has a hidden value, whatever is renamed and whenever the mirror ends. Without Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lake(tmp_path: Path, journal: Any) -> Callable[..., Lake]:
 
 
 def numbers(*names: str, **others: int) -> dict[str, Attribute]:
-    """Return the columns' numbers: their places, or others. Hidden columns have a planted value in older rows."""
+    """Return the attributes of columns. Their numbers are their places, or those of ``others``. Hidden columns have a planted missing value."""
     return {
         name: Attribute(
             others.get(name, number),
@@ -73,7 +73,7 @@ def written(mirror: Lake) -> dict[Path, bytes]:
 
 
 def has_nothing(mirror: Lake) -> None:
-    """Check that no file has a planted value, also no compressed one."""
+    """Check that no file has a planted value, also not in compressed form."""
     import pyarrow.parquet as pq
 
     files = written(mirror)
@@ -107,8 +107,8 @@ EXPECTED = [
 
 @pytest.mark.parametrize("place", ["segments", "history", "pruned"])
 @pytest.mark.parametrize("identity", ["d", "f"])
-def test_current(lake, journal, monkeypatch, identity, place) -> None:
-    """Rows of segments and of the history enter the lake masked; staged files and statistics have no value."""
+def test_rows_of_segments_and_of_the_history(lake, journal, monkeypatch, identity, place) -> None:
+    """Rows of segments and of the history enter the lake masked. Staged files and statistics have no hidden value."""
     mirror = lake(selection=HIDING, keys={"public.t": ["id"]} if identity == "f" else {})
     columns = [replace(ID, key=identity == "d"), NOTE, EMAIL, BORN]
     t = journal.stream.table("t", *columns, replica_identity=identity)
@@ -132,7 +132,7 @@ def test_current(lake, journal, monkeypatch, identity, place) -> None:
 
 
 def test_types_whose_text_the_history_lacks(lake, journal, monkeypatch) -> None:
-    """A masked array is read from the segments instead of the history; if they were deleted, the mirror ends by name."""
+    """A masked array is read from the segments instead of the history. If they were deleted, the mirror's error names the column."""
     monkeypatch.setattr(planning, "_LEAST_BYTES", 0)
     t = journal.stream.table("t", ID, column("tags", 1009))
     for number in "12":
@@ -151,7 +151,7 @@ def test_types_whose_text_the_history_lacks(lake, journal, monkeypatch) -> None:
 
 
 def test_a_table_that_was_set_aside(lake, journal) -> None:
-    """The changes that a table lacks after it was set aside are staged masked; a rename meanwhile ends the mirror."""
+    """The changes that a table lacks because it was set aside are staged masked. A rename ends the mirror."""
     mirror = lake(selection=ANY_EMAIL, on_error="set_aside")
     t = journal.stream.table("t", ID, EMAIL)
     journal.stream.transaction(t.insert("1", "planted-1"))
@@ -235,7 +235,7 @@ def test_a_masked_key(lake, journal, mode) -> None:
 
 
 def test_a_dropped_key(lake, journal) -> None:
-    """Only a changelog can drop a column of the key."""
+    """A column of the key can be dropped in the mode changelog only."""
     selection = Selection(drop=("public.t.id",))
     mirror = lake(selection=selection)
     t = journal.stream.table("t", ID, NOTE)
@@ -262,7 +262,7 @@ def renamed(journal: Any, table: Any, *columns: Any, **others: int) -> Any:
 @pytest.mark.parametrize("known", [True, False], ids=["numbers", "names"])
 @pytest.mark.parametrize("batch", ["same", "next", "restart"])
 def test_a_renamed_column(lake, journal, batch, known) -> None:
-    """A hidden column under another name ends the mirror before a row is staged, also in the next process, until a pattern has both names."""
+    """A rename of a hidden column ends the mirror before a row is staged, also in the next process, until patterns have both names."""
     mirror = lake(selection=ANY_EMAIL)
     t = journal.stream.table("t", ID, EMAIL)
     journal.stream.transaction(t.insert("1", "planted-1"))
@@ -293,7 +293,7 @@ def test_a_renamed_column(lake, journal, batch, known) -> None:
 
 
 def test_killed_before_the_state_is_saved(lake, journal, monkeypatch) -> None:
-    """If the process ends after a table's commit and before the state's, the next one still knows the hidden names."""
+    """If a process ends after the commit of a table and before the write of the state, the next process knows the hidden names."""
     mirror = lake(selection=ANY_EMAIL, mode="changelog")
     t, u = journal.stream.table("t", ID, EMAIL), journal.stream.table("u", ID, NOTE)
     journal.stream.transaction(t.insert("1", "planted-1"), u.insert("1", "seen"))
@@ -320,7 +320,7 @@ def test_killed_before_the_state_is_saved(lake, journal, monkeypatch) -> None:
 
 
 def test_a_renamed_table(lake, journal) -> None:
-    """A renamed table stays hidden, or ends the mirror."""
+    """The rename of a table with a hidden column ends the mirror."""
     mirror = lake(selection=Selection(mask=("public.t.email?",), keep=("*.u.x?",), secret=SECRET))
     t = journal.stream.table("t", ID, EMAIL)
     journal.stream.transaction(t.insert("1", "planted-1"))
@@ -335,8 +335,8 @@ def test_a_renamed_table(lake, journal) -> None:
     has_nothing(mirror)
 
 
-def test_partitions_that_the_journal_does_not_know(lake, journal) -> None:
-    """A visible column with a hidden name has to be decided if its table may be a child; a table without the parent's columns may not."""
+def test_tables_that_may_be_partitions(lake, journal) -> None:
+    """A visible column with a hidden name ends the mirror if its table has all columns of the pattern's table, until ``keep`` has it."""
     stream = journal.stream
     t, part = stream.table("t", ID, EMAIL, BORN), stream.table("t_1", ID, EMAIL, BORN, NOTE)
     other = stream.table("other", ID, EMAIL)
@@ -362,8 +362,8 @@ def test_partitions_that_the_journal_does_not_know(lake, journal) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["public.parent.email?", "parents.*.email?", "public.p*.email?"])
-def test_parents_that_the_journal_does_not_know(lake, journal, pattern) -> None:
-    """A pattern whose table the journal lacks may be of the parent of any table with such a column."""
+def test_patterns_of_tables_that_the_journal_lacks(lake, journal, pattern) -> None:
+    """If the journal lacks a pattern's table, a visible column with the hidden name ends the mirror, whatever its table is."""
     t = journal.stream.table("t", ID, EMAIL)
     journal.stream.transaction(t.insert("1", "planted-1"))
     mirror = lake(selection=Selection(drop=(pattern,)))
@@ -401,7 +401,7 @@ def test_a_table_that_is_added(lake, journal) -> None:
 
 
 def test_a_selection_that_is_added(lake, journal) -> None:
-    """Rows from before a new selection stay. A mask that changes a column's type is refused by name; a dropped column keeps old values."""
+    """Rows from before a new selection keep their values. A mask for a column that is not text in the lake is refused."""
     mirror = lake()
     pin = column("pin", 23)
     t = journal.stream.table("t", ID, NOTE, pin)
@@ -422,8 +422,8 @@ def test_a_selection_that_is_added(lake, journal) -> None:
     ]
 
 
-def test_options() -> None:
-    """A mirror's selection has no tables and kinds, and nothing shows its secret."""
+def test_tables_and_the_secret() -> None:
+    """A mirror's selection refuses tables, and the mirror's objects do not show the secret."""
     with pytest.raises(ConfigurationError, match="no tables or kinds"):
         Mirror("journal", ["public.*"], "target", selection=Selection(tables=("public.t",)))
     mirror = Mirror("journal", ["public.*"], "target", selection=HIDING)

@@ -1,4 +1,4 @@
-"""Queries that drop and mask columns: the same masks as a sink's, wherever the rows are read, and nothing of the values elsewhere.
+"""Queries that drop and mask columns have the masks of a sink, wherever the rows are read, and leave no hidden value elsewhere.
 
 The options are those of "Hidden columns" in docs/spark/reading.md.
 """
@@ -110,7 +110,7 @@ def test_a_query(spark, people, place, monkeypatch) -> None:
 
 
 def test_segments_that_were_deleted(spark, people, monkeypatch) -> None:
-    """Rows that only the history has are masked, too: also dates, whose text the history no longer has."""
+    """Rows that only the history has are masked, too, dates included, which the history does not have as text."""
     compact(people)
     pruned(people, 1)
     frame = people.read(spark, **OPTIONS, secret=people.secret)
@@ -135,7 +135,7 @@ def test_a_stream(spark, people, tmp_path: Path) -> None:
 
 
 def test_apply_changes(spark, people, tmp_path: Path) -> None:
-    """A mirror of one table has the masks. A mask of a column that has values of another type is refused by name."""
+    """A mirror of one table has the masks. An error names a masked column that the target has with another type than text."""
     options = OPTIONS | {"secret": people.secret}
     target = str(tmp_path / "lake")
     apply_changes(people.read(spark, **options), target, ["id"])
@@ -182,8 +182,8 @@ def test_options_that_cannot_hide(people, options, error) -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_all_tables(people) -> None:
-    """The changes of all tables have no selection."""
+def test_a_selection_needs_a_table(people) -> None:
+    """A query on all tables refuses a selection."""
     with pytest.raises(ConfigurationError, match="option table"):
         AioreplDataSource(
             CaseInsensitiveDict({"journal": str(people.folder), "drop": "public.t.email"})
@@ -191,12 +191,12 @@ def test_all_tables(people) -> None:
 
 
 def test_names_with_commas() -> None:
-    """Commas separate patterns, except in quotes."""
+    """Commas separate patterns, except commas in quoted names."""
     assert parse({"drop": 'a.b."c,d""" , "x.y".z.t'}).drop == ('a.b."c,d"""', '"x.y".z.t')
 
 
 def test_a_schema_of_the_user(people) -> None:
-    """A user's schema has masked columns as strings, and no dropped columns."""
+    """A user's schema may have masked columns as strings only, and no dropped columns."""
     from pyspark.sql.types import DateType, IntegerType, StringType, StructType
 
     options = OPTIONS | {"secret": people.secret}
@@ -209,7 +209,7 @@ def test_a_schema_of_the_user(people) -> None:
 
 
 def renamed(people: Any, *names: str) -> None:
-    """Alter the table: its columns have these names now, and the same numbers."""
+    """Rename the columns of the table. Their numbers stay."""
     columns = [replace(each, name=name) for each, name in zip(COLUMNS, names, strict=False)]
     numbers = {name: Attribute(number) for number, name in enumerate(names, 1)}
     table = people.stream.table("t", *columns, replaces=people.table)
@@ -218,7 +218,7 @@ def renamed(people: Any, *names: str) -> None:
 
 
 def test_a_renamed_column(people) -> None:
-    """After a rename the old name hides nothing, and is refused; the new one hides the rows from before as well."""
+    """After a rename, the old name is refused. The new name also hides the rows from before the rename."""
     renamed(people, "id", "mail", "born", "pin", "note")
     with pytest.raises(ConfigurationError, match=r"'public\.t\.email' matches no column"):
         source(people, mask="public.t.email", secret=people.secret).schema()
@@ -227,8 +227,8 @@ def test_a_renamed_column(people) -> None:
     assert [row["mail"] for row in found] == [masked("planted-a@b"), None, None, None, masked("planted-x@y")]
 
 
-def test_a_name_that_another_column_has_now(people) -> None:
-    """A hidden column whose name another column has now is refused by its new name, unless keep has it."""
+def test_a_hidden_name_that_another_column_takes(people) -> None:
+    """If another column has the name of a hidden column, the error names the hidden column's new name, unless ``keep`` has it."""
     columns = [COLUMNS[0], replace(COLUMNS[1], name="former"), *COLUMNS[2:], column("email")]
     table = people.stream.table("t", *columns, replaces=people.table)
     people.stream.transaction(table.insert("9", "planted-x@y", None, None, None, "planted-new"))
@@ -243,7 +243,7 @@ def test_a_name_that_another_column_has_now(people) -> None:
 
 
 def test_a_stream_remembers(spark, people, tmp_path: Path) -> None:
-    """A restarted stream ends if a column that it has hidden is visible under another name, although its rows from before were read."""
+    """A restarted stream ends if a column that it has hidden is visible under another name, even if all its old rows are read."""
 
     def run(**options: str) -> None:
         given = {"mask": "public.t.email", "secret": people.secret, "unrepresentable": "null"} | options

@@ -93,7 +93,7 @@ async def test_a_target_that_is_at_work_is_waited_for(pair, proxied, source, cap
 
 @pytest.fixture
 async def blocked(pair, proxied, source, monkeypatch):
-    """A call that waits for a lock, and whose batch does not fit into the buffers of the connection; and the end of the lock."""
+    """A call that waits for a lock, with a batch that does not fit into the buffers of the connection. Yields the call and the lock's holder."""
     soon = {name: 1000 if name == "TCP_USER_TIMEOUT" else 1 for name in connection._KEEPALIVE}
     monkeypatch.setattr(connection, "_KEEPALIVE", soon)
     proxy, sink = proxied
@@ -113,7 +113,7 @@ async def blocked(pair, proxied, source, monkeypatch):
 
 
 async def test_a_target_that_reads_nothing_is_waited_for(pair, blocked):
-    """The kernel does not give up a connection whose peer is alive and reads nothing."""
+    """The kernel does not close a connection whose peer is alive and reads nothing."""
     writing, holder = blocked
     assert not writing.done()
     await holder.execute("COMMIT")
@@ -123,7 +123,7 @@ async def test_a_target_that_reads_nothing_is_waited_for(pair, blocked):
 
 
 async def test_a_connection_that_is_lost_while_its_buffers_are_full(blocked, proxied):
-    """The call fails, so that it is repeated."""
+    """The call fails with an error that lets the pipeline repeat it."""
     writing, _ = blocked
     assert not writing.done()
     proxied[0].cut()

@@ -1,4 +1,4 @@
-"""Which rows are read after a gap, with xids of all epochs. No server is needed."""
+"""The rows of a gap, with xids of all epochs and with each condition. No server is needed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GAP = Gap(4_000, LSN(1_200), {1: "state", 2: "other"})
 
 
 def age(xid: int, now: int) -> int:
-    """PostgreSQL's function: both xids have 32 bits, and the result has a sign."""
+    """Compute PostgreSQL's ``age(xid)``: the signed distance of two xids of 32 bits."""
     return 2**31 - 1 if xid % TURN < 3 else (now - xid + 2**31) % TURN - 2**31
 
 
 def test_no_later_row_is_left_out():
-    """A row that was written since is read, whatever the distances are; of earlier rows nearly none is."""
+    """Each row of the gap is read, whatever the distances of the xids are, and hardly any earlier row."""
     chance, narrowed, spared = random.Random(7), 0, 0
     for _ in range(200_000):
         recorded = chance.randrange(3, 4 * TURN)
@@ -52,7 +52,7 @@ def test_no_later_row_is_left_out():
     assert spared > narrowed * 0.9
 
 
-def test_all_conditions_hold():
+def test_a_narrowed_plan():
     first, second = GAP.narrowed(PLAN, READ, {1, 2}).tables
     assert (4_000, 4_000) == (first.since, second.since)
     assert PLAN == SnapshotPlan(
@@ -70,7 +70,7 @@ def test_all_conditions_hold():
         pytest.param(GAP, READ.with_table(0, "public", "a"), {1, 2}, id="requested"),
     ],
 )
-def test_a_missing_condition(gap: Gap, ledger: ChunkLedger, appended: set[int]):
+def test_one_table_as_a_whole(gap: Gap, ledger: ChunkLedger, appended: set[int]):
     first, second = gap.narrowed(PLAN, ledger, appended).tables
     assert first.since is None
     assert 4_000 == second.since
@@ -87,5 +87,5 @@ def test_a_missing_condition(gap: Gap, ledger: ChunkLedger, appended: set[int]):
         pytest.param(replace(GAP, xid=5_000 - 2**30), READ, id="too many transactions"),
     ],
 )
-def test_whole_tables(gap: Gap, ledger: ChunkLedger):
+def test_all_tables_as_a_whole(gap: Gap, ledger: ChunkLedger):
     assert PLAN == gap.narrowed(PLAN, ledger, {1, 2})
