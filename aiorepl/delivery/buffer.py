@@ -167,7 +167,7 @@ class SliceBuffer:
         self._notify()
 
     def clear(self) -> None:
-        """Drop all slices, once no reader is left."""
+        """Drop all slices. No reader may be left."""
         state = self._state
         state.base = state.end
         state.slices.clear()
@@ -208,7 +208,7 @@ class Cursor:
 
     @property
     def blocks_writer(self) -> bool:
-        """Whether the writer waits for room although this reader has taken every slice, so that only ``release`` makes room."""
+        """Whether the writer waits for room and this reader has taken every slice. If so, only ``release`` makes room."""
         return not self._state.has_room.is_set() and self.waiting == 0
 
     def take(self) -> Slice | None:
@@ -251,7 +251,7 @@ class Cursor:
         self._state.release()
 
     def close(self) -> None:
-        """Stop reading, so that the buffer no longer keeps slices for this reader."""
+        """Stop reading. The buffer keeps no slices for this reader."""
         self._state.readers.remove(self._reader)
         if self._state.readers:
             self._state.release()

@@ -230,7 +230,7 @@ class InitialPhase:
                 await self._initial.begin(created.snapshot_name, self._capture)
                 plan = await self._initial.plan(self.hides_key)
                 if gap is not None and known is not None:
-                    plan = gap.narrowed(plan, known, await self._initial.appended())
+                    plan = gap.narrowed(plan, known, await self._initial.append_only())
             except TableLocked as error:
                 # Nothing of the snapshot has been delivered.
                 _log.warning("all tables are read while the stream runs: %s", error)

@@ -35,12 +35,12 @@ class Gap:
     lsn: LSN
     states: Mapping[int, str]
 
-    def narrowed(self, plan: SnapshotPlan, ledger: ChunkLedger, appended: Collection[int]) -> SnapshotPlan:
+    def narrowed(self, plan: SnapshotPlan, ledger: ChunkLedger, append_only: Collection[int]) -> SnapshotPlan:
         """Return a plan that reads only the rows of the gap from each table for which they are enough.
 
         :param plan: a plan of all tables.
         :param ledger: the ledger from before the gap.
-        :param appended: the oids of tables whose updates and deletes are not published.
+        :param append_only: the oids of tables whose updates and deletes are not published.
         """
         # Until the tables are read, the slot's confirmed position is its consistent point.
         if ledger.plan and (ledger.initial is None or self.lsn <= ledger.initial.consistent_point):
@@ -50,7 +50,7 @@ class Gap:
 
         def narrowed(table: TablePlan) -> TablePlan:
             enough = (
-                table.oid in appended
+                table.oid in append_only
                 and (table.schema, table.name) not in unread
                 and self.states.get(table.oid) == table.state
                 and 0 <= table.xmin - self.xid < _MOST_XIDS

@@ -51,7 +51,7 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
 OLDEST_XID: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
 
 # relam 2 is heap: rows of other access methods may have no xmin. A condition on xmin needs SELECT on the whole table.
-_APPENDED: Final = """
+_APPEND_ONLY: Final = """
 SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY ($1) AND c.relkind = 'r' AND c.relam = 2 AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
    AND (n.nspname, c.relname) NOT IN (
@@ -124,7 +124,7 @@ async def table_files(
     return None if row is None else TableFiles(_state(table, row["state"]), row["has_toast"])
 
 
-async def appended(
+async def append_only(
     connection: Any, tables: Sequence[PublishedTable], publications: Sequence[str]
 ) -> set[int]:
     """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
@@ -135,7 +135,7 @@ async def appended(
     :raises asyncpg.PostgresError: the server failed.
     """
     oids = [table.oid for table in tables]
-    return {row["oid"] for row in await connection.fetch(_APPENDED, oids, list(publications))}
+    return {row["oid"] for row in await connection.fetch(_APPEND_ONLY, oids, list(publications))}
 
 
 def _state(table: PublishedTable, found: str) -> str:

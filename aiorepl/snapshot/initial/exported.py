@@ -20,7 +20,7 @@ from aiorepl.snapshot.altered import Queried, TableAltered, require_same_partiti
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import HidesKey, appended, hides_no_key, plan_tables
+from aiorepl.snapshot.planning import HidesKey, append_only, hides_no_key, plan_tables
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import (
     BACKEND,
@@ -117,14 +117,14 @@ class ExportedSnapshot:
                 await plan_tables(self._connection, self.tables, self._publications, self._options, hides_key)
             )
 
-    async def appended(self) -> set[int]:
+    async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
         :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.
         """
         with self._until_ended():
-            return await appended(self._connection, self.tables, self._publications)
+            return await append_only(self._connection, self.tables, self._publications)
 
     async def describe(self, types: Types, *, binary: bool = False) -> dict[int, DescribedTable]:
         """Look up the types of the tables, and return the tables by oid.

@@ -125,13 +125,13 @@ class InitialSnapshot:
         """
         return await self._begun().plan(hides_key)
 
-    async def appended(self) -> set[int]:
+    async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
         :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises ConnectionLost, ServerError: the server failed.
         """
-        return await self._begun().appended()
+        return await self._begun().append_only()
 
     @property
     def name(self) -> str:

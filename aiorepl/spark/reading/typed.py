@@ -86,8 +86,13 @@ class Newest:
         missing = {}
         for each in relation.columns:
             found = relation.attributes.get(each.name)
-            masked = selected is not None and selected.mask(each.name) is not None
-            if found is not None and found.missing is not None and each.name in schema.names and not masked:
+            is_masked = selected is not None and selected.mask(each.name) is not None
+            if (
+                found is not None
+                and found.missing is not None
+                and each.name in schema.names
+                and not is_masked
+            ):
                 wanted = schema.field(each.name).type
                 convert = column(f"{relation}.{each.name}", each.type_oid, types, wanted, null=null)
                 missing[each.name] = convert([found.missing.encode()])

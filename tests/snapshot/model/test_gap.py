@@ -61,7 +61,7 @@ def test_a_narrowed_plan():
 
 
 @pytest.mark.parametrize(
-    ("gap", "ledger", "appended"),
+    ("gap", "ledger", "append_only"),
     [
         pytest.param(GAP, READ, {2}, id="published deletes"),
         pytest.param(replace(GAP, states={1: "altered", 2: "other"}), READ, {1, 2}, id="altered"),
@@ -70,8 +70,8 @@ def test_a_narrowed_plan():
         pytest.param(GAP, READ.with_table(0, "public", "a"), {1, 2}, id="requested"),
     ],
 )
-def test_one_table_as_a_whole(gap: Gap, ledger: ChunkLedger, appended: set[int]):
-    first, second = gap.narrowed(PLAN, ledger, appended).tables
+def test_one_table_as_a_whole(gap: Gap, ledger: ChunkLedger, append_only: set[int]):
+    first, second = gap.narrowed(PLAN, ledger, append_only).tables
     assert first.since is None
     assert 4_000 == second.since
 
