@@ -229,7 +229,8 @@ class InitialPhase:
             try:
                 await self._initial.begin(created.snapshot_name, self._capture)
                 plan = await self._initial.plan(self.hides_key)
-                if gap is not None and known is not None:
+                # The snapshot has rows with an origin, and the stream of such a source has none.
+                if gap is not None and known is not None and source.origin != "none":
                     plan = gap.narrowed(plan, known, await self._initial.append_only())
             except TableLocked as error:
                 # Nothing of the snapshot has been delivered.

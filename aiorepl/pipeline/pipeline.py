@@ -35,7 +35,7 @@ from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, P
 from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.pipeline.publication_watch import PublicationWatch
 from aiorepl.pipeline.selection_state import SelectionState
-from aiorepl.pipeline.slot_losses import OnSlotLost, SlotLosses
+from aiorepl.pipeline.slot_losses import OnSlotLost, SlotLosses, consumers
 from aiorepl.pipeline.slot_recovery import SlotRecovery
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
@@ -182,9 +182,11 @@ class Pipeline:
             hides_key=hides_no_key if selections is None else partial(selections.may_hide_key, JOURNAL),
         )
         self._recovery: SlotRecovery | None = None
-        if on_slot_lost == "resnapshot" and folder is not None:
-            losses = SlotLosses(folder, source.slot, max_resnapshots_per_day)
-            self._recovery = SlotRecovery(losses, self._capture, phase, frozenset(deliveries))
+        self._losses = None if folder is None else SlotLosses(folder, source.slot, max_resnapshots_per_day)
+        if on_slot_lost == "resnapshot" and self._losses is not None:
+            selected = {name: each.selection for name, each in deliveries.items()}
+            received = consumers(source.options().publications, journal_selection, selected)
+            self._recovery = SlotRecovery(self._losses, self._capture, phase, received)
         self._fan_out: FanOut
         self._journal: Store | None = None
         if journal is None:
@@ -453,6 +455,10 @@ class Pipeline:
                     self._run_watch(), name=f"aiorepl publications {self._source.slot}"
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
+            if self._recovery is None and self._losses is not None:
+                # From now on nothing records what the sinks receive.
+                await self._losses.load()
+                await self._losses.narrow(())
             if self._recovery is not None:
                 await self._recovery.begin(accept_gap=self._accept_gap)
                 task = asyncio.create_task(

@@ -7,8 +7,9 @@ because its sinks have to be opened again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 from aiorepl.cancellation import uninterrupted
@@ -20,6 +21,7 @@ from aiorepl.storage.checked_json import boolean, integer, lsn, seal, unseal
 from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
+from aiorepl.transforms.selection import Selection
 
 OnSlotLost = Literal["stop", "resnapshot"]
 
@@ -34,8 +36,8 @@ class _Contents:
     :param pending: whether the next start reads all tables again.
     :param times: when the slot was lost and the tables were read again, as Unix time.
     :param known: whether the slot has existed, so that a missing slot counts as lost.
-    :param states: as in ``Gap``.
-    :param consumers: the names of the sinks at the last start.
+    :param histories: as in ``Gap``.
+    :param consumers: the sinks that have received everything since all tables were last read, as from ``consumers``.
     :param xid: an xid, with its epoch, from the last hour in which the pipeline ran; ``None`` if no xid was recorded.
     :param lost_xid: ``Gap.xid`` of the pending loss; ``None`` if all tables have to be read as a whole.
     :param lost_lsn: ``Gap.lsn`` of the pending loss.
@@ -44,11 +46,31 @@ class _Contents:
     pending: bool = False
     times: tuple[float, ...] = ()
     known: bool = False
-    states: Mapping[int, str] = field(default_factory=dict)
+    histories: Mapping[int, str] = field(default_factory=dict)
     consumers: frozenset[str] = frozenset()
     xid: int | None = None
     lost_xid: int | None = None
     lost_lsn: LSN = ZERO
+
+
+def consumers(
+    publications: Sequence[str], selection: Selection | None, sinks: Mapping[str, Selection | None]
+) -> frozenset[str]:
+    """Return each sink with what it gets: its name, and a digest of the publications and selections.
+
+    :param selection: the selection of the journal.
+    :param sinks: the sinks' selections, by name.
+    """
+    return frozenset(
+        f"{name} {sha256(repr((publications, _parts(selection), _parts(own))).encode()).hexdigest()[:32]}"
+        for name, own in sinks.items()
+    )
+
+
+def _parts(selection: Selection | None) -> tuple[object, ...]:
+    if selection is None:
+        return ()
+    return selection.tables, selection.kinds, selection.drop, selection.mask, selection.keep
 
 
 class SlotLosses:
@@ -92,12 +114,12 @@ class SlotLosses:
     def gap(self, consumers: Collection[str]) -> Gap | None:
         """Return the gap of the pending loss; ``None`` if nothing tells what the consumers had.
 
-        :param consumers: the names of the sinks. A sink that was added since the last start may have nothing.
+        :param consumers: the sinks, as from ``consumers``. A sink that was added since the tables were read may have nothing.
         """
         stored = self._stored
         if not stored.pending or stored.lost_xid is None or not stored.consumers.issuperset(consumers):
             return None
-        return Gap(stored.lost_xid, stored.lost_lsn, stored.states)
+        return Gap(stored.lost_xid, stored.lost_lsn, stored.histories)
 
     async def record(self, now: float, error: SlotLost) -> bool:
         """Record a loss, durably. Return whether the next start reads all tables again: not if the limit is reached.
@@ -127,25 +149,34 @@ class SlotLosses:
     async def started(self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int) -> None:
         """Record that the stream has started, so the slot exists and no loss is pending.
 
-        :param consumers: the names of the sinks.
+        :param consumers: the sinks, as from ``consumers``. They count only if this start reads tables.
         :param plan: the tables that this start reads before the stream; ``None`` if it reads no table.
         :param xid: a current xid, with its epoch.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         stored = self._stored
-        states = stored.states if plan is None else {table.oid: table.state for table in plan.tables}
+        if plan is not None:
+            histories = {table.oid: table.history for table in plan.tables}
+            stored = replace(stored, histories=histories, consumers=frozenset(consumers))
         await self._write_new(
             replace(
                 stored,
                 pending=False,
                 known=True,
-                states=states,
-                consumers=frozenset(consumers),
                 xid=xid,
                 lost_xid=None,
                 lost_lsn=ZERO,
             )
         )
+
+    async def narrow(self, consumers: Collection[str]) -> None:
+        """Record that of the recorded sinks only these receive what this start delivers. Call this before the delivery begins.
+
+        :param consumers: the sinks, as from ``consumers``.
+        :raises PermanentError, TransientError, JournalError: the file cannot be written.
+        """
+        await self._write_new(replace(self._stored, consumers=self._stored.consumers.intersection(consumers)))
+        self._loaded = self._stored
 
     async def reached(self, xid: int) -> None:
         """Record a current xid, with its epoch.
@@ -180,7 +211,7 @@ def _dump(contents: _Contents) -> bytes:
             "pending": contents.pending,
             "times": list(contents.times),
             "known": contents.known,
-            "states": {str(oid): state for oid, state in contents.states.items()},
+            "histories": {str(oid): history for oid, history in contents.histories.items()},
             "consumers": sorted(contents.consumers),
             "xid": contents.xid,
             "lost_xid": contents.lost_xid,
@@ -197,12 +228,12 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
     known = _Contents(
         boolean(fields, "pending"), tuple(map(float, fields["times"])), boolean(fields, "known")
     )
-    if "states" not in fields:
+    if "histories" not in fields:
         # Files of earlier versions have only these three fields.
         return known
     return replace(
         known,
-        states={int(oid): str(state) for oid, state in fields["states"].items()},
+        histories={int(oid): str(history) for oid, history in fields["histories"].items()},
         consumers=frozenset(map(str, fields["consumers"])),
         xid=None if fields["xid"] is None else integer(fields, "xid"),
         lost_xid=None if fields["lost_xid"] is None else int(fields["lost_xid"]),

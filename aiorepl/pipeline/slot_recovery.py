@@ -28,7 +28,7 @@ _XID_SECONDS: Final = 3600.0
 class SlotRecovery:
     """The recovery of one pipeline from the loss of its slot.
 
-    :param consumers: the names of the sinks.
+    :param consumers: the sinks, as from ``slot_losses.consumers``.
     """
 
     def __init__(
@@ -50,8 +50,11 @@ class SlotRecovery:
 
         :param accept_gap: whether the user has chosen to continue without the missing changes.
         :raises JournalError: the file of the record is damaged, or cannot be read.
+        :raises PermanentError, TransientError: the file cannot be written.
         """
         await self._losses.load()
+        # After a gap that was accepted, no sink has received everything.
+        await self._losses.narrow(() if accept_gap else self._consumers)
         self._phase.known = self._losses.known and not accept_gap
         if self._losses.pending and not accept_gap:
             _log.warning("slot %s was lost: the tables are read again", self._source.slot)

@@ -67,6 +67,8 @@ class TablePlan:
     :param ranges: the chunks, in order; there is at least one.
     :param state: a digest of the table's files, columns and publications at the time of planning.
     :param xmin: every transaction before this xid had ended at the time of planning.
+    :param history: a digest of ``state`` and of the catalog's rows of the table and its publications. It differs after an ``ALTER`` that a
+        later one has reverted.
     :param since: only rows that were written by this transaction or a later one are read; an xid with its epoch. ``None``: all rows.
     """
 
@@ -79,6 +81,7 @@ class TablePlan:
     key: tuple[str, ...] = ()
     state: str = ""
     xmin: int = 0
+    history: str = ""
     since: int | None = None
 
     def __str__(self) -> str:
@@ -218,6 +221,7 @@ def _table_to_json(table: TablePlan) -> dict[str, Any]:
         "key": list(table.key),
         "state": table.state,
         "xmin": table.xmin,
+        "history": table.history,
         "since": table.since,
         "chunks": [_range_to_json(each) for each in table.ranges],
     }
@@ -253,7 +257,8 @@ def _table_from_json(fields: Any) -> TablePlan:
         key,
         _typed(fields["state"], str),
         _number(fields["xmin"]),
-        # Plans of earlier versions have no ``since``.
+        # Plans of earlier versions have neither ``history`` nor ``since``.
+        _typed(fields.get("history", ""), str),
         None if fields.get("since") is None else _number(fields["since"]),
     )
 

@@ -28,12 +28,12 @@ class Gap:
     :param xid: every transaction before this xid (64 bits, with its epoch) had ended at ``lsn``. It may be lower than the slot's
         ``catalog_xmin``.
     :param lsn: the slot's ``confirmed_flush_lsn``.
-    :param states: the state of each table, by oid, as in ``TablePlan``, from the last start that read all tables.
+    :param histories: the history of each table, by oid, as in ``TablePlan``, from the last start that read all tables.
     """
 
     xid: int
     lsn: LSN
-    states: Mapping[int, str]
+    histories: Mapping[int, str]
 
     def narrowed(self, plan: SnapshotPlan, ledger: ChunkLedger, append_only: Collection[int]) -> SnapshotPlan:
         """Return a plan that reads only the rows of the gap from each table for which they are enough.
@@ -52,7 +52,8 @@ class Gap:
             enough = (
                 table.oid in append_only
                 and (table.schema, table.name) not in unread
-                and self.states.get(table.oid) == table.state
+                and table.oid not in ledger.cancelled
+                and self.histories.get(table.oid) == table.history
                 and 0 <= table.xmin - self.xid < _MOST_XIDS
             )
             return replace(table, since=self.xid) if enough else table

@@ -47,6 +47,34 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
        coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
+# For each table, the versions of the catalog's rows that tell which of its rows the stream has had, and under which names: of the table, its
+# columns and schema, of partitioned tables above it, and of what adds each of these to the publications. A row of pg_type changes with
+# the name and schema of its table, and the rows of its columns when it is attached or detached. GRANT changes pg_class, which is left out.
+_HISTORY: Final = """
+WITH RECURSIVE tree(root, part) AS (
+  SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)
+   UNION
+  SELECT tree.root, i.inhparent FROM tree JOIN pg_catalog.pg_inherits i ON i.inhrelid = tree.part),
+found(root, version) AS (
+  SELECT tree.root, 'c' || c.oid || ':' || t.xmin || ':' || n.oid || ':' || n.xmin
+    FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_type t ON t.oid = c.reltype
+   UNION ALL
+  SELECT tree.root, 'a' || a.attrelid || ':' || a.attnum || ':' || a.xmin
+    FROM tree JOIN pg_catalog.pg_attribute a ON a.attrelid = tree.part WHERE a.attnum > 0
+   UNION ALL
+  SELECT tree.root, 'r' || r.oid || ':' || r.xmin
+    FROM tree JOIN pg_catalog.pg_publication_rel r ON r.prrelid = tree.part
+    JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE p.pubname = ANY ($2){schemas})
+SELECT root AS oid, string_agg(version, ',' ORDER BY version) AS history FROM found GROUP BY root
+"""
+# PostgreSQL publishes schemas since version 15.
+_SCHEMAS: Final = """
+   UNION ALL
+  SELECT tree.root, 's' || s.oid || ':' || s.xmin
+    FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part
+    JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace
+    JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid WHERE p.pubname = ANY ($2)"""
 # All versions have functions of these names; those that begin with pg_ exist since PostgreSQL 13.
 OLDEST_XID: Final = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
 
@@ -94,6 +122,11 @@ async def plan_tables(
         row["oid"]: row
         for row in await connection.fetch(_FILES, [table.oid for table in tables], list(publications))
     }
+    schemas = _SCHEMAS if connection.get_server_version() >= (15,) else ""
+    histories = {
+        row["oid"]: row["history"]
+        for row in await connection.fetch(_HISTORY.format(schemas=schemas), list(by_oid), list(publications))
+    }
     block = int(await connection.fetchval("SELECT current_setting('block_size')"))
     plans = []
     for table in tables:
@@ -106,8 +139,12 @@ async def plan_tables(
         ranges = await _ranges(connection, table, blocks, step, keyless=keyless)
         key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
         state = _state(table, row["state"])
+        history = _digest(f"{state} {histories[table.oid]}")
         plans.append(
-            TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin)
+            TablePlan(
+                table.oid,
+                *(table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin, history),
+            )
         )
     return tuple(plans)
 
@@ -129,17 +166,23 @@ async def append_only(
 ) -> set[int]:
     """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 
+    Tables with a row filter are left out: an update that is not published may bring a row into the filter.
+
     :param tables: the published tables. Partitioned tables are left out of the result.
     :param connection: an asyncpg connection.
     :param publications: the names of the pipeline's publications.
     :raises asyncpg.PostgresError: the server failed.
     """
-    oids = [table.oid for table in tables]
+    oids = [table.oid for table in tables if table.filters is None]
     return {row["oid"] for row in await connection.fetch(_APPEND_ONLY, oids, list(publications))}
 
 
 def _state(table: PublishedTable, found: str) -> str:
-    return sha256(f"{table!r} {found}".encode()).hexdigest()[:32]
+    return _digest(f"{table!r} {found}")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 async def _ranges(

@@ -178,3 +178,12 @@ async def proxy(database):
     parts = urlsplit(database)
     async with CuttingProxy(parts.hostname, parts.port) as proxy:
         yield proxy
+
+
+@pytest.fixture(params=["direct", "journal"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Options of a pipeline that reads all tables, with and without a journal."""
+    folder = str(tmp_path / "folder")
+    if request.param == "journal":
+        return {"journal": folder, "snapshot": True}
+    return {"snapshot": SnapshotOptions(state=folder, chunk_bytes=8192)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from aiorepl import LSN, SlotLost
-from aiorepl.pipeline.slot_losses import SlotLosses
+from aiorepl import LSN, Selection, SlotLost
+from aiorepl.pipeline.slot_losses import SlotLosses, consumers
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.gap import Gap
 from aiorepl.storage.checked_json import seal
 
-PLAN = SnapshotPlan((TablePlan(7, "public", "a", None, 0, (None,), state="abc"),))
+PLAN = SnapshotPlan((TablePlan(7, "public", "a", None, 0, (None,), history="abc"),))
 LOST = SlotLost("lost", catalog_xmin=990, confirmed=LSN(50))
 
 
@@ -81,3 +81,49 @@ async def test_a_file_of_an_earlier_version(tmp_path):
 def test_the_error_can_be_pickled():
     found = pickle.loads(pickle.dumps(LOST))
     assert (990, LSN(50), False, "lost") == (found.catalog_xmin, found.confirmed, found.busy, str(found))
+
+
+async def test_a_sink_that_was_added_or_absent_since_the_tables_were_read(tmp_path):
+    """It may have nothing of what the others have, until all tables are read again."""
+    for names in ({"sink", "new"}, {"new"}):
+        found = await running(tmp_path)
+        for each in (names, {"sink", "new"}):
+            await found.narrow(each)
+            await found.started(each, None, 2**32 + 1100)
+        await found.record(1.0, LOST)
+        assert found.gap({"sink", "new"}) is None
+        assert (found.gap({"sink"}) is None) == (names == {"new"})
+
+
+async def test_a_pipeline_that_does_not_keep_the_file(tmp_path):
+    """What it did is not known afterwards, also if a loss was pending."""
+    for lost_before in (False, True):
+        found = await running(tmp_path)
+        if lost_before:
+            await found.record(1.0, LOST)
+        await (await losses(tmp_path)).narrow(())
+        found = await losses(tmp_path)
+        if not lost_before:
+            await found.started({"sink"}, None, 2**32 + 1100)
+            await found.record(1.0, LOST)
+        assert found.pending
+        assert found.gap({"sink"}) is None
+
+
+def test_what_a_sink_gets_is_compared():
+    """Everything but the secret of its masks, which does not choose rows."""
+    whole = consumers(("p",), None, {"a": None, "b": None})
+    assert 2 == len(whole)
+    selections = [
+        Selection(tables=("public.a",)),
+        Selection(kinds=("insert",)),
+        Selection(drop=("public.a.b",)),
+    ]
+    others = [
+        consumers(("p", "q"), None, {"a": None}),
+        consumers(("p",), selections[0], {"a": None}),
+        *(consumers(("p",), None, {"a": each}) for each in selections),
+    ]
+    assert len(others) == len(set().union(*others) - whole)
+    masks = [Selection(mask=("public.a.b",), secret=secret) for secret in ("x", "y")]
+    assert 1 == len({consumers(("p",), None, {"a": mask}) for mask in masks})

@@ -208,7 +208,7 @@ class TableQueue:
 
     async def cancel(self, table: TableProgress) -> None:
         """Forget a table."""
-        await self.write(lambda ledger: ledger.without(table))
+        await self.write(lambda ledger: ledger.without_cancelled(table))
         self._end(table.id, "cancelled", AioreplError(f"the snapshot of table {table} was cancelled"))
 
     async def fail(self, table: TableProgress, error: BaseException) -> None:

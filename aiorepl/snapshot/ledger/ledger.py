@@ -180,6 +180,7 @@ class ChunkLedger:
     :param last_id: the id of the last table that was added.
     :param signal_lsn: the end of the last signal that was carried out; the stream may repeat it after a restart.
     :param paused: whether reading is paused until a user resumes it.
+    :param cancelled: the oids of tables whose reading was cancelled, so that consumers may lack rows of them.
     :param name: distinguishes this ledger from earlier ledgers of the slot, whose tables may have the same ids.
     """
 
@@ -191,6 +192,7 @@ class ChunkLedger:
     last_id: int = 0
     signal_lsn: LSN = ZERO
     paused: bool = False
+    cancelled: frozenset[int] = frozenset()
     name: str = field(default_factory=partial(token_hex, 6))
 
     def stream_position(self, position: LSN) -> LSN:
@@ -301,8 +303,12 @@ class ChunkLedger:
             return self
         return replace(self, tables=tuple(table if each.id == table.id else each for each in self.tables))
 
-    def without(self, table: TableProgress) -> ChunkLedger:
+    def without_cancelled(self, table: TableProgress) -> ChunkLedger:
         """Forget a table: its reading was cancelled."""
+        return replace(self.without(table), cancelled=self.cancelled | {table.oid})
+
+    def without(self, table: TableProgress) -> ChunkLedger:
+        """Forget a table."""
         return replace(self, tables=tuple(each for each in self.tables if each.id != table.id))
 
     def left_out(self, plan: TablePlan, error: str | None) -> ChunkLedger:
@@ -350,6 +356,7 @@ def dump(ledger: ChunkLedger) -> bytes:
             "last_id": ledger.last_id,
             "signal": str(ledger.signal_lsn),
             "paused": ledger.paused,
+            "cancelled": sorted(ledger.cancelled),
             "name": ledger.name,
         }
     )
@@ -384,6 +391,8 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         integer(fields, "last_id"),
         lsn(fields, "signal"),
         boolean(fields, "paused"),
+        # Earlier versions have none.
+        frozenset(map(int, fields.get("cancelled", ()))),
         # Earlier versions have none. The file may stay as it is until a table is complete, so each start must find the same name.
         name=text(fields, "name") if "name" in fields else f"{checksum(orjson.dumps(fields)):08x}",
     )

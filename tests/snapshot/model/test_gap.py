@@ -11,14 +11,20 @@ from aiorepl import LSN
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan, block_ranges
 from aiorepl.snapshot.gap import Gap, with_epoch
-from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, initial_ledger, load
 
 TURN = 2**32
 SOURCE = Position("7", 1, "s", LSN(1_000))
-TABLE = TablePlan(1, "public", "a", None, 100, block_ranges(3, 1), (), "state", 5_000)
-PLAN = SnapshotPlan((TABLE, replace(TABLE, oid=2, name="b", state="other")))
+TABLE = TablePlan(1, "public", "a", None, 100, block_ranges(3, 1), (), "", 5_000, "state")
+PLAN = SnapshotPlan((TABLE, replace(TABLE, oid=2, name="b", history="other")))
 READ = initial_ledger(SOURCE, PLAN, LSN(1_000)).hand_over(LSN(1_000))
 GAP = Gap(4_000, LSN(1_200), {1: "state", 2: "other"})
+
+
+def cancelled(ledger: ChunkLedger) -> ChunkLedger:
+    """A user has cancelled the reading of the first table, which an interrupted start left."""
+    ledger = ledger.with_table(1, "public", "a")
+    return ledger.without_cancelled(ledger.tables[-1])
 
 
 def age(xid: int, now: int) -> int:
@@ -64,10 +70,12 @@ def test_a_narrowed_plan():
     ("gap", "ledger", "append_only"),
     [
         pytest.param(GAP, READ, {2}, id="published deletes"),
-        pytest.param(replace(GAP, states={1: "altered", 2: "other"}), READ, {1, 2}, id="altered"),
-        pytest.param(replace(GAP, states={2: "other"}), READ, {1, 2}, id="new"),
+        pytest.param(replace(GAP, histories={1: "altered", 2: "other"}), READ, {1, 2}, id="altered"),
+        pytest.param(replace(GAP, histories={2: "other"}), READ, {1, 2}, id="new"),
         pytest.param(GAP, READ.with_table(1, "public", "a"), {1, 2}, id="being read"),
         pytest.param(GAP, READ.with_table(0, "public", "a"), {1, 2}, id="requested"),
+        pytest.param(GAP, cancelled(READ), {1, 2}, id="cancelled"),
+        pytest.param(GAP, load(dump(cancelled(READ)), ""), {1, 2}, id="cancelled before a restart"),
     ],
 )
 def test_one_table_as_a_whole(gap: Gap, ledger: ChunkLedger, append_only: set[int]):
